@@ -1,0 +1,52 @@
+"""The base of every settings model: frozen, strictly typed, kebab-case keys, no unknown key.
+
+Each layer declares the keys it reads (``partitions.settings``, ``clients.settings``, ``strategies.settings``);
+``apps.settings`` merges them into the one model of a run. Defaults live in ``pyproject.toml`` alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+
+class NoHyper(Section):
+    """The hyper-parameters of a method that has none of its own."""
+
+
+def folder(text: str) -> Path:
+    """Return the absolute path that ``text`` names, with ``~`` for the home folder."""
+    return Path(text).expanduser()
+
+
+def check_folder(text: str) -> str:
+    """Validate a folder key: empty, absolute, or starting with ``~``.
+
+    Flower starts server and client processes in folders of its own, so a relative path would mean a different
+    place for each of them.
+    """
+    if text and not folder(text).is_absolute():
+        raise ValueError(f"'{text}' is a relative path; give an absolute one, or one that starts with '~'")
+    return text
+
+
+def parse_numbers(text: str) -> list[float]:
+    """Parse a comma-separated list of numbers, as in ``"0,90,180"`` (Flower's run configuration has no lists)."""
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"'{text}' is not a comma-separated list of numbers, such as '0,90,180'") from None

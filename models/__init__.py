@@ -1,0 +1,1 @@
+"""Networks as ordered named blocks, and tools on their parameters. Knows nothing of Flower."""

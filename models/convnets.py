@@ -1,0 +1,66 @@
+"""Small convolutional networks of the papers, as ordered named blocks.
+
+In each convolution block the maximum is pooled before the ReLU: both orders give the same values and gradients
+(max and ReLU commute), and the ReLU then touches a quarter of the pixels.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+Shape = tuple[int, ...]
+
+
+def _conv_block(channels_in: int, channels_out: int, *, flatten: bool = False) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(channels_in, channels_out, 5), nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, *([nn.Flatten()] if flatten else []))
+
+
+def _dense_block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU())
+
+
+def _pooled(side: int) -> int:
+    """Side length after a 5×5 convolution without padding and 2×2 pooling."""
+    return (side - 4) // 2
+
+
+def _convnet(shape: Shape, classes: int, channels: tuple[int, int], widths: tuple[int, ...]) -> nn.Sequential:
+    """Two convolution blocks, ``len(widths)`` dense blocks and a linear output block."""
+    if len(shape) != 3 or _pooled(_pooled(min(shape[1:]))) < 1:
+        raise ValueError(f"convolutional networks need images of at least 16×16 pixels, not inputs of shape {shape}")
+    depth, height, width = shape
+    features = channels[1] * _pooled(_pooled(height)) * _pooled(_pooled(width))
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    blocks["conv1"] = _conv_block(depth, channels[0])
+    blocks["conv2"] = _conv_block(channels[0], channels[1], flatten=True)
+    for index, (inputs, outputs) in enumerate(zip((features, *widths), widths, strict=False), start=1):
+        blocks[f"fc{index}"] = _dense_block(inputs, outputs)
+    blocks[f"fc{len(widths) + 1}"] = nn.Linear(widths[-1], classes)
+    return nn.Sequential(blocks)
+
+
+def lenet(shape: Shape, classes: int) -> nn.Sequential:
+    """LeNet of Scott's thesis, Table B.1: conv 16, conv 32, dense 120, 84, C."""
+    return _convnet(shape, classes, (16, 32), (120, 84))
+
+
+def cnn64(shape: Shape, classes: int) -> nn.Sequential:
+    """The CIFAR-10 network of FedRep (Collins et al. 2021) and PPFE: conv 64, 64, dense 120, 64, C (307,842 for C = 10)."""
+    return _convnet(shape, classes, (64, 64), (120, 64))
+
+
+def cnn128(shape: Shape, classes: int) -> nn.Sequential:
+    """The CIFAR-100 sibling of ``cnn64``: conv 64, 128, dense 256, 128, C (1,075,044 parameters for C = 100)."""
+    return _convnet(shape, classes, (64, 128), (256, 128))
+
+
+def cnn(shape: Shape, classes: int) -> nn.Sequential:
+    """The network of McMahan et al. 2017 in the size of FLowDUP: conv 32, 64, dense 60, C.
+
+    FLowDUP states a subspace of 10⁴ dimensions to be 15 times smaller than the network, so about 150,000
+    parameters; a dense layer of 60 gives 150,366 on CIFAR-10.
+    """
+    return _convnet(shape, classes, (32, 64), (60,))

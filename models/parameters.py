@@ -1,0 +1,47 @@
+"""Named arrays in and out of a network: what travels, what is stored, what is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Arrays = dict[str, NDArray[np.generic]]
+"""Arrays by name, in the order of the network's ``state_dict``."""
+
+
+def exchanged(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of ``model`` that can be averaged, by name: parameters and floating-point buffers.
+
+    Integer buffers (batch norm's count of batches) have no meaningful mean and stay where they are.
+    """
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+
+
+def get_arrays(model: nn.Module) -> Arrays:
+    """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in exchanged(model).items()}
+
+
+def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Copy ``arrays`` into the tensors of the same names, keeping each tensor's memory layout.
+
+    Raises:
+        ValueError: naming the first array that is unknown to the network or has another shape.
+    """
+    tensors = model.state_dict()
+    with torch.no_grad():
+        for name, array in arrays.items():
+            if name not in tensors:
+                raise ValueError(f"the network has no tensor '{name}'")
+            if tensors[name].shape != array.shape:
+                raise ValueError(f"'{name}' has shape {array.shape}, the network needs {tuple(tensors[name].shape)}")
+            tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+def num_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> int:
+    """Return the size of ``arrays`` in bytes, without names and headers."""
+    return sum(array.nbytes for array in arrays.values())

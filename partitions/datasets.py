@@ -1,0 +1,259 @@
+"""The table of datasets, and loading one: a local folder first, then the hub through flwr-datasets.
+
+A dataset is decoded once per machine into plain arrays under ``cache-dir`` and mapped into memory from there, so
+that worker processes share one copy and start without decoding. ``digits`` ships with scikit-learn and needs
+neither files nor network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError, DataError, nearest
+from common.files import write_atomically
+from common.settings import folder
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+
+DATA_VARIABLE = "FLORILEGIUM_DATA"
+"""Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
+
+_FORMAT = 2
+"""Version of the decoded cache; a new number makes old caches unused."""
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """What is known of a dataset before it is read.
+
+    Attributes:
+        name: its word in the configuration.
+        hub: its id on the Hugging Face hub ("" where it has none).
+        kind: how its columns become arrays.
+        x: the input column (images and texts; tables name theirs in ``partitions.tables``).
+        y: the label column.
+        classes: number of classes C.
+        shape: shape of one input: (channels, height, width), (length,) or (features,).
+        mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
+        client_columns: columns that name a natural client, in order of preference.
+        test: whether the hub has a test split; otherwise a fifth of every client's data is held back.
+        labels: the classes' values in the file where they are not 0..C-1 already.
+        subset: the hub's configuration name.
+    """
+
+    name: str
+    hub: str
+    kind: Literal["image", "characters", "table"]
+    x: str
+    y: str
+    classes: int
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    client_columns: tuple[str, ...] = ()
+    test: bool = True
+    labels: tuple[int | str, ...] = ()
+    subset: str | None = None
+
+
+def _grey(
+    name: str, hub: str, y: str, classes: int, mean: float, std: float, side: int = 28, clients: tuple[str, ...] = (),
+    test: bool = True,
+) -> DatasetSpec:  # fmt: skip
+    return DatasetSpec(name, hub, "image", "image", y, classes, (1, side, side), (mean,), (std,), clients, test)
+
+
+_Triple = tuple[float, float, float]
+
+
+def _colour(
+    name: str, hub: str, x: str, y: str, classes: int, mean: _Triple, std: _Triple, side: int = 32, subset: str | None = None
+) -> DatasetSpec:
+    return DatasetSpec(name, hub, "image", x, y, classes, (3, side, side), mean, std, subset=subset)
+
+
+DATASETS: Mapping[str, DatasetSpec] = {
+    spec.name: spec
+    for spec in (
+        # Its 8×8 images hold 0..16, so that mean and deviation are small on the scale of bytes.
+        _grey("digits", "", "label", 10, 0.01915, 0.02359, side=8),
+        _colour(
+            "cifar10", "uoft-cs/cifar10", "img", "label", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        ),
+        _colour(
+            "cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+        ),
+        _grey("mnist", "ylecun/mnist", "label", 10, 0.1307, 0.3081),
+        _grey("fashion_mnist", "zalando-datasets/fashion_mnist", "label", 10, 0.2860, 0.3530),
+        _colour(
+            "mnist_m", "Mike0307/MNIST-M", "image", "label", 10, (0.4342, 0.4378, 0.3853), (0.2515, 0.2380, 0.2490), side=28
+        ),
+        _grey(
+            "femnist", "flwrlabs/femnist", "character", 62, 0.9637, 0.1592, clients=("writer_id",), test=False
+        ),
+        _grey("emnist_letters", "tanganke/emnist_letters", "label", 26, 0.1722, 0.3309),
+        _colour(
+            "svhn", "ufldl-stanford/svhn", "image", "label", 10, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970),
+            subset="cropped_digits",
+        ),
+        DatasetSpec(
+            "shakespeare", "flwrlabs/shakespeare", "characters", "x", "y", 80, (80,),
+            client_columns=("client_id", "character_id"), test=False,
+        ),
+        DatasetSpec(
+            "sent140", "stanfordnlp/sentiment140", "characters", "text", "sentiment", 2, (140,),
+            client_columns=("user",), test=False, labels=(0, 4),
+        ),
+        DatasetSpec(
+            "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
+            client_columns=("occupation", "workclass", "native.country"), test=False, labels=("<=50K", ">50K"),
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """The decoded rows of a split, one array entry each.
+
+    Attributes:
+        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), or float32
+            features (n, features).
+        y: int64 classes (n,), each in 0..C-1.
+        clients: natural client names by column, each (n,).
+    """
+
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+    clients: Mapping[str, NDArray[np.str_]]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset in memory-mapped arrays. ``test`` is None where the source has only training rows."""
+
+    spec: DatasetSpec
+    train: Split
+    test: Split | None
+    fingerprint: str
+
+
+def find_spec(name: str) -> DatasetSpec:
+    """Return the description of dataset ``name``, or raise :class:`ConfigurationError` with the nearest word."""
+    if name not in DATASETS:
+        raise ConfigurationError(f"dataset: '{name}' is not a dataset{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
+    return DATASETS[name]
+
+
+def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
+    """Return the folder of local parquet files, or None where neither ``data-dir`` nor the environment has one.
+
+    Raises:
+        DataError: if ``data-dir`` is set but has no such dataset. The environment variable is only an offer.
+    """
+    if data_dir:
+        path = folder(data_dir) / spec.name
+        if not (path / "train.parquet").is_file():
+            raise DataError(
+                f"data-dir: there is no {path / 'train.parquet'}. Expected {folder(data_dir)}/<dataset>/train.parquet and "
+                "test.parquet in the hub's own schema; leave data-dir empty to load from the hub."
+            )
+        return path
+    if DATA_VARIABLE in os.environ:
+        path = Path(os.environ[DATA_VARIABLE]) / spec.name
+        return path if (path / "train.parquet").is_file() else None
+    return None
+
+
+def _fingerprint(spec: DatasetSpec, path: Path | None) -> str:
+    """Return a hash that changes when the source files do (name, size and time of each)."""
+    files = [] if path is None else sorted(path.glob("*.parquet"))
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps([_FORMAT, spec.name, spec.hub, stamps]).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
+    """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
+
+    The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, map
+    the arrays from there.
+
+    Raises:
+        ConfigurationError: if there is no dataset of this name.
+        DataError: if its files are missing or do not fit its schema.
+    """
+    spec = find_spec(name)
+    path = None if name == "digits" else _local_folder(spec, data_dir)
+    fingerprint = _fingerprint(spec, path)
+    cache = folder(cache_dir) / "datasets" / f"{name}-{fingerprint}"
+    if not (cache / "complete").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / "lock"):
+            if not (cache / "complete").exists():
+                for split, decoded in _read(spec, path).items():
+                    _store(cache, split, decoded)
+                write_atomically(cache / "complete", lambda temporary: None)
+    test = _map(cache, "test") if (cache / "test-y.npy").exists() else None
+    return Dataset(spec, _map(cache, "train"), test, fingerprint)
+
+
+def _store(cache: Path, name: str, split: Split) -> None:
+    arrays = {"x": split.x, "y": split.y} | {f"client-{column}": values for column, values in split.clients.items()}
+    for key, array in arrays.items():
+
+        def save(temporary: Path, array: NDArray[np.generic] = array) -> None:
+            with temporary.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+
+        write_atomically(cache / f"{name}-{key}.npy", save)
+
+
+def _map(cache: Path, name: str) -> Split:
+    clients = {
+        path.stem.removeprefix(f"{name}-client-"): np.load(path, mmap_mode="r")
+        for path in sorted(cache.glob(f"{name}-client-*.npy"))
+    }
+    return Split(np.load(cache / f"{name}-x.npy", mmap_mode="r"), np.load(cache / f"{name}-y.npy"), clients)
+
+
+def _read(spec: DatasetSpec, path: Path | None) -> dict[str, Split]:
+    from partitions.decode import decode, digits, read_parquet
+
+    if spec.name == "digits":
+        return digits()
+    if path is not None:
+        files = {split: path / f"{split}.parquet" for split in ("train", "test")}
+        return {split: decode(spec, read_parquet(file), str(file)) for split, file in files.items() if file.exists()}
+    splits = ("train", "test") if spec.test else ("train",)
+    return {split: decode(spec, _from_hub(spec, split), f"{spec.hub} ({split})") for split in splits}
+
+
+def _from_hub(spec: DatasetSpec, split: str) -> HubDataset:
+    from flwr_datasets import FederatedDataset
+
+    try:
+        federated = FederatedDataset(
+            dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False
+        )
+        return federated.load_split(split)
+    except Exception as error:
+        raise DataError(
+            f"dataset '{spec.name}' is neither in a local folder (key data-dir, or ${DATA_VARIABLE}) nor could it be "
+            f"loaded from the hub as '{spec.hub}': {type(error).__name__}: {error}"
+        ) from error

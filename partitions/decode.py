@@ -1,0 +1,124 @@
+"""From the columns of a source (local parquet, hub) to plain arrays: images, characters, tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet
+from numpy.typing import NDArray
+from PIL import Image
+
+from common.errors import DataError
+from common.text import ALPHABET, encode
+from partitions.datasets import DatasetSpec, Split
+from partitions.tables import ADULT_COLUMNS, encode_adult
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+
+Table = pyarrow.Table
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a parquet file.
+
+    Raises:
+        DataError: if the file is missing, unreadable or has no rows.
+    """
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} is not a readable parquet file: {error}") from error
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows")
+    return table
+
+
+def decode(spec: DatasetSpec, source: Table | HubDataset, name: str) -> Split:
+    """Turn the rows of ``source`` into arrays as ``spec`` describes.
+
+    Args:
+        spec: the dataset's description.
+        source: a parquet table, or a dataset of the hub, in the hub's schema.
+        name: what to call the source in errors.
+
+    Raises:
+        DataError: if a column is missing, an image has another size, or a label is out of range.
+    """
+    table = source if isinstance(source, Table) else source.data.table
+    wanted = [*(ADULT_COLUMNS if spec.kind == "table" else [spec.x]), spec.y]
+    missing = [column for column in wanted if column not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{name}: column '{missing[0]}' is missing. Found: {', '.join(table.column_names)}; "
+            f"'{spec.name}' needs: {', '.join(wanted)}."
+        )
+    y = _labels(spec, table.column(spec.y).to_pylist(), name)
+    match spec.kind:
+        case "image":
+            x: NDArray[np.generic] = _images(spec, table.column(spec.x).to_pylist(), name)
+        case "characters":
+            x = np.stack([encode(text, spec.shape[0]) for text in table.column(spec.x).to_pylist()])
+        case "table":
+            x = encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
+    clients = {
+        column: np.array([str(value) for value in table.column(column).to_pylist()])
+        for column in spec.client_columns
+        if column in table.column_names
+    }
+    return Split(x, y, clients)
+
+
+def decode_image(data: bytes, channels: int) -> NDArray[np.uint8]:
+    """Decode PNG or JPEG bytes to an array (height, width, ``channels``), converting grey and colour as needed."""
+    with Image.open(io.BytesIO(data)) as image:
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> NDArray[np.uint8]:
+    channels, height, width = spec.shape
+    out = np.empty((len(cells), height, width, channels), dtype=np.uint8)
+    for row, cell in enumerate(cells):
+        try:
+            pixels = decode_image(cell["bytes"], channels)
+        except (OSError, TypeError, KeyError) as error:
+            raise DataError(f"{name}: row {row} of column '{spec.x}' is not an encoded image: {error}") from error
+        if pixels.shape != out.shape[1:]:
+            raise DataError(
+                f"{name}: the image in row {row} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
+                f"'{spec.name}' needs {height}×{width}"
+            )
+        out[row] = pixels
+    return out
+
+
+def _labels(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Map labels to 0..C-1: characters by the alphabet, named values by ``spec.labels``, numbers as they are."""
+    known: Sequence[Any] = spec.labels or (ALPHABET if spec.kind == "characters" else range(spec.classes))
+    codes = {value: code for code, value in enumerate(known)}
+    for row, value in enumerate(values):
+        if value not in codes:
+            raise DataError(
+                f"{name}: the label in row {row} is {value!r}, but the classes of '{spec.name}' are "
+                f"{list(known) if len(known) <= 10 else f'{known[0]!r} to {known[-1]!r}'}"
+            )
+    return np.array([codes[value] for value in values], dtype=np.int64)
+
+
+def digits() -> dict[str, Split]:
+    """Return scikit-learn's 1,797 8×8 digits (values 0 to 16), a fifth of every class as the test split."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    source = load_digits()
+    x = source.images.astype(np.uint8)[..., None]
+    y = source.target.astype(np.int64)
+    parts = train_test_split(np.arange(len(y)), test_size=0.2, random_state=0, stratify=y)
+    return {name: Split(x[rows], y[rows], {}) for name, rows in zip(("train", "test"), parts, strict=True)}

@@ -1,0 +1,306 @@
+"""A federation: which rows of a dataset each client holds. A pure function of its settings, cached on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError, DataError, nearest
+from common.files import write_atomically
+from common.seeds import entropy, numpy_generator
+from common.settings import folder
+from partitions.datasets import Dataset, Split, load
+from partitions.settings import FederationSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+    from flwr_datasets.partitioner import Partitioner
+
+    Make = Callable[[FederationSettings, HubDataset, int], Partitioner]
+
+Rows = NDArray[np.int64]
+
+PARTITIONERS: Mapping[str, str] = {
+    "iid": "partitions.iid",
+    "classes": "partitions.classes",
+    "dirichlet": "partitions.dirichlet",
+    "rotation": "partitions.rotation",
+    "natural": "partitions.natural",
+}
+"""The module of each kind of heterogeneity; imported when used, since flwr-datasets takes seconds to import."""
+
+HELD_BACK = 0.2
+"""Share of the rows that becomes the test part where the source has no test split."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One list of row numbers per client, stored end to end: client i has ``rows[offsets[i]:offsets[i + 1]]``."""
+
+    rows: Rows
+    offsets: Rows
+
+    @staticmethod
+    def of(parts: list[Rows]) -> Shares:
+        """Store ``parts``, one array of row numbers per client."""
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        return Shares(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64), offsets)
+
+    def __getitem__(self, client: int) -> Rows:
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Rows:
+        """Number of rows of each client."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who holds what.
+
+    Attributes:
+        train: rows of the training split per client.
+        test: rows of the test split per client (of the training split where ``test_from_train``).
+        test_from_train: whether test rows were held back from the training split.
+        unseen: clients held back to measure generalisation to new clients, bool (n,).
+        labeled: clients whose labels may be used in training, bool (n,).
+        angles: rotation of each client's images in degrees, (n,); zeros where there is none.
+        names: the natural name of each client ("" where there is none).
+    """
+
+    train: Shares
+    test: Shares
+    test_from_train: bool
+    unseen: NDArray[np.bool_]
+    labeled: NDArray[np.bool_]
+    angles: NDArray[np.float32]
+    names: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.unseen)
+
+    def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
+        """Return how many examples of each class each client holds, shape (n, C)."""
+        split, shares = _parts(self, dataset)[part]
+        classes = dataset.spec.classes
+        return np.stack([np.bincount(split.y[shares[i]], minlength=classes) for i in range(len(self))])
+
+
+def _parts(federation: Federation, dataset: Dataset) -> dict[str, tuple[Split, Shares]]:
+    test = dataset.train if federation.test_from_train else dataset.test
+    assert test is not None
+    return {"train": (dataset.train, federation.train), "test": (test, federation.test)}
+
+
+def client_rows(federation: Federation, dataset: Dataset, client: int) -> dict[str, tuple[Split, Rows]]:
+    """Return, for "train" and "test", the split and the rows in it that ``client`` holds."""
+    return {part: (split, shares[client]) for part, (split, shares) in _parts(federation, dataset).items()}
+
+
+@lru_cache(maxsize=4)
+def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
+    """Return the federation of ``settings`` and its dataset, from the cache where it was made before.
+
+    Raises:
+        ConfigurationError: for an unknown dataset or partitioner, or keys that do not go together.
+        DataError: if the data are missing or not enough.
+    """
+    # One object per settings value, whatever subclass carries it: the cache file is keyed on these fields alone.
+    settings = FederationSettings.model_construct(
+        **{name: getattr(settings, name) for name in FederationSettings.model_fields}
+    )
+    if settings.partitioner not in PARTITIONERS:
+        raise ConfigurationError(
+            f"partitioner: '{settings.partitioner}' is not a partitioner{nearest(settings.partitioner, PARTITIONERS)} "
+            f"Known: {', '.join(PARTITIONERS)}."
+        )
+    dataset = load(settings.dataset, settings.data_dir, settings.cache_dir)
+    key = settings.model_dump_json(exclude={"data_dir", "cache_dir"}) + dataset.fingerprint
+    name = f"{settings.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+    path = folder(settings.cache_dir) / "federations" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            _save(build(settings, dataset), path)
+    return _restore(path), dataset
+
+
+def _save(federation: Federation, path: Path) -> None:
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(
+                file,
+                train_rows=federation.train.rows,
+                train_offsets=federation.train.offsets,
+                test_rows=federation.test.rows,
+                test_offsets=federation.test.offsets,
+                test_from_train=federation.test_from_train,
+                unseen=federation.unseen,
+                labeled=federation.labeled,
+                angles=federation.angles,
+                names=federation.names,
+            )
+
+    write_atomically(path, save)
+
+
+def _restore(path: Path) -> Federation:
+    with np.load(path, allow_pickle=False) as file:
+        return Federation(
+            Shares(file["train_rows"], file["train_offsets"]),
+            Shares(file["test_rows"], file["test_offsets"]),
+            bool(file["test_from_train"]),
+            file["unseen"],
+            file["labeled"],
+            file["angles"],
+            file["names"],
+        )
+
+
+def build(settings: FederationSettings, dataset: Dataset) -> Federation:
+    """Make the federation of ``settings`` anew.
+
+    A client's test examples follow its own class mix: of class k it gets t·c rows of the test split, c being its
+    number of training examples of that class, with one t ≤ 1 for all clients and classes, the largest for which no
+    test row is used twice. Natural clients keep the test rows that carry their name.
+    """
+    rng = numpy_generator(settings.seed, "federation", "rows")
+    natural = settings.partitioner == "natural"
+    column = _client_column(settings, dataset) if natural else None
+    test_from_train = dataset.test is None or (column is not None and column not in dataset.test.clients)
+    train_rows = rng.permutation(len(dataset.train))
+    if test_from_train and not natural:
+        held = int(len(train_rows) * HELD_BACK)
+        test_rows, train_rows = train_rows[:held], train_rows[held:]
+    else:
+        test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
+    train, names = _partition(settings, dataset, train_rows, column, rng)
+    test_split = dataset.train if test_from_train else dataset.test
+    assert test_split is not None
+    if column is None:
+        test = _matched(dataset.train.y, train, test_split.y, test_rows, dataset.spec.classes, rng)
+    elif test_from_train:
+        train, test = _hold_back(train)
+    else:
+        order = np.argsort(test_split.clients[column], kind="stable")
+        values = test_split.clients[column][order]
+        test = [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
+    empty = [i for i, rows in enumerate(train) if len(rows) == 0]
+    if empty:
+        raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
+    count = len(train)
+    from partitions.rotation import draw_angles
+
+    angles = draw_angles(settings) if settings.partitioner == "rotation" else np.zeros(count, np.float32)
+    if settings.partitioner == "rotation" and dataset.spec.kind != "image":
+        raise ConfigurationError(f"partitioner: 'rotation' turns images, but '{dataset.spec.name}' has none")
+    unseen = np.zeros(count, dtype=bool)
+    unseen[rng.permutation(count)[: round(settings.unseen_fraction * count)]] = True
+    seen = np.flatnonzero(~unseen)
+    if len(seen) == 0:
+        raise ConfigurationError("unseen-fraction: no client is left to train on; lower it or use more clients")
+    labeled = np.ones(count, dtype=bool)
+    labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
+    return Federation(Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names))
+
+
+def _client_column(settings: FederationSettings, dataset: Dataset) -> str:
+    """Return the column that names natural clients: ``client-column``, or the dataset's first one."""
+    columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
+    if not columns:
+        raise ConfigurationError(f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none")
+    if settings.client_column and settings.client_column not in columns:
+        raise ConfigurationError(
+            f"client-column: '{settings.client_column}' is not one of {', '.join(columns)}, the columns of "
+            f"'{settings.dataset}' that name clients{nearest(settings.client_column, columns)}"
+        )
+    return settings.client_column or columns[0]
+
+
+def _partition(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, column: str | None, rng: np.random.Generator
+) -> tuple[list[Rows], list[str]]:
+    """Share the training ``rows`` out; return each client's rows and its natural name."""
+    import importlib
+
+    from datasets import Dataset as HubDataset
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    n, m = settings.num_clients, settings.samples_per_client
+    if n > len(rows):
+        raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
+    if m and column is None and settings.partitioner != "classes":
+        if n * m > len(rows):
+            raise DataError(
+                f"samples-per-client: {n} clients with {m} samples each need {n * m} training examples; "
+                f"'{settings.dataset}' has {len(rows)}"
+            )
+        rows = rows[: n * m]
+    table = {"row": rows, "label": dataset.train.y[rows]}
+    if column is not None:
+        table["client"] = dataset.train.clients[column][rows]
+    make: Make = importlib.import_module(PARTITIONERS[settings.partitioner]).make
+    partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, "federation") % 2**32)
+    partitioner.dataset = hub
+    try:
+        chosen = np.arange(partitioner.num_partitions)
+        if column is not None:
+            chosen = _choose_natural(settings, len(chosen), rng)
+        parts = [np.asarray(partitioner.load_partition(int(i))["row"], dtype=np.int64) for i in chosen]
+    except ValueError as error:
+        raise DataError(
+            f"partitioner '{settings.partitioner}' cannot share '{settings.dataset}' out over {n} clients: {error} "
+            "Use fewer clients, more samples, or (dirichlet) a larger alpha."
+        ) from error
+    if column is None:
+        return parts, [""] * len(parts)
+    if m:
+        parts = [part[:m] for part in parts]
+    return parts, [partitioner.partition_id_to_natural_id[int(i)] for i in chosen]
+
+
+def _choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
+    if settings.num_clients > available:
+        raise DataError(
+            f"num-clients: '{settings.dataset}' has only {available} natural clients, not {settings.num_clients}; 0 takes all"
+        )
+    return np.sort(rng.permutation(available)[: settings.num_clients or available])
+
+
+def _hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
+    """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
+    cuts = [len(rows) - int(round(len(rows) * HELD_BACK)) for rows in train]
+    pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _matched(
+    train_y: Rows, train: list[Rows], test_y: Rows, test_rows: Rows, classes: int, rng: np.random.Generator
+) -> list[Rows]:
+    """Draw test rows in each client's own class mix, without overlap (see :func:`build`)."""
+    demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
+    pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
+    supply = np.array([len(pool) for pool in pools])
+    wanted = demand.sum(axis=0)
+    t = min(1.0, *(supply[wanted > 0] / wanted[wanted > 0]))
+    parts: list[list[Rows]] = [[] for _ in train]
+    for c, pool in enumerate(pools):
+        exact = t * demand[:, c]
+        counts = np.floor(exact + 1e-9).astype(np.int64)
+        # The class's remaining rows go to the clients with the largest remainders, ties at random.
+        spare = min(int(np.floor(exact.sum() + 1e-9)), len(pool)) - int(counts.sum())
+        order = np.lexsort((rng.random(len(train)), -(exact - counts)))
+        counts[order[: max(0, spare)]] += 1
+        for client, part in enumerate(np.split(pool[: counts.sum()], np.cumsum(counts)[:-1])):
+            parts[client].append(part)
+    return [np.sort(np.concatenate(part)) for part in parts]

@@ -1,0 +1,38 @@
+"""Feature skew: identically distributed clients, each of which sees all its images rotated by its own angle.
+
+As in Ghosh et al. 2020 and FLowDUP (section 5.1): an IID partition, then an angle drawn for every client.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.transforms.v2.functional import InterpolationMode, rotate
+
+from common.seeds import numpy_generator
+from common.settings import parse_numbers
+from partitions.iid import make
+from partitions.settings import FederationSettings
+
+__all__ = ["draw_angles", "make", "rotate_images"]
+
+
+def draw_angles(settings: FederationSettings) -> NDArray[np.float32]:
+    """Draw each client's angle in degrees, counter-clockwise, uniformly from ``angles``; shape (num-clients,)."""
+    rng = numpy_generator(settings.seed, "federation", "angles")
+    return rng.choice(np.array(parse_numbers(settings.angles), dtype=np.float32), size=settings.num_clients)
+
+
+def rotate_images(images: Tensor, angle: float) -> Tensor:
+    """Rotate images (n, channels, height, width) by ``angle`` degrees counter-clockwise around their centre.
+
+    Multiples of 90° move pixels and change none; other angles are interpolated bilinearly, with zeros outside.
+    """
+    quarters = angle / 90
+    if quarters == round(quarters):
+        rotated = torch.rot90(images, round(quarters), dims=(2, 3))
+    else:
+        rotated = rotate(images, angle, interpolation=InterpolationMode.BILINEAR)
+    return rotated.contiguous(memory_format=torch.channels_last)

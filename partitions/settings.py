@@ -1,0 +1,50 @@
+"""The configuration keys that define a federation: the dataset and how it is shared out."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from common.settings import Section, check_folder, parse_numbers
+
+
+def _check_classes(value: int | str) -> int | str:
+    class_range(value)
+    return value
+
+
+def class_range(value: int | str) -> tuple[int, int]:
+    """Return the smallest and largest number of classes per client that ``classes-per-client`` allows."""
+    match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", str(value))
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise ValueError(f"'{value}' is neither a number of classes, such as 2, nor a range, such as '2-3'")
+    return low, high
+
+
+def _check_angles(text: str) -> str:
+    if not parse_numbers(text):
+        raise ValueError("at least one angle is needed, such as '0,90,180,270'")
+    return text
+
+
+class FederationSettings(Section):
+    """Everything the clients' data depend on. Two runs with equal values have the same clients."""
+
+    dataset: str
+    data_dir: Annotated[str, AfterValidator(check_folder)]
+    cache_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
+    partitioner: str
+    num_clients: int = Field(ge=0)
+    classes_per_client: Annotated[int | str, AfterValidator(_check_classes)]
+    class_assignment: Literal["random", "even"]
+    samples_per_client: int = Field(ge=0)
+    alpha: float = Field(gt=0)
+    balanced: bool
+    angles: Annotated[str, AfterValidator(_check_angles)]
+    client_column: str
+    unseen_fraction: float = Field(ge=0, lt=1)
+    labeled_fraction: float = Field(gt=0, le=1)
+    seed: int = Field(ge=0)

@@ -1,0 +1,78 @@
+"""Tabular data as feature vectors: fixed scales and categories, so that every device encodes alike.
+
+Statistics of the features come from here, not from the data at hand: a device alone cannot know the mean of all.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataError
+
+# UCI Adult, training part: mean and standard deviation of the numeric columns.
+ADULT_NUMBERS: Mapping[str, tuple[float, float]] = {
+    "age": (38.582, 13.640),
+    "fnlwgt": (189778.367, 105549.978),
+    "education.num": (10.081, 2.573),
+    "capital.gain": (1077.649, 7385.292),
+    "capital.loss": (87.304, 402.960),
+    "hours.per.week": (40.437, 12.347),
+}
+# UCI Adult: the categories of each column, "?" for unknown. Each category is one 0/1 feature.
+ADULT_CATEGORIES: Mapping[str, tuple[str, ...]] = {
+    "workclass": tuple(
+        "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay".split()
+    ),
+    "education": tuple(
+        "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate HS-grad Masters "
+        "Preschool Prof-school Some-college".split()
+    ),
+    "marital.status": tuple(
+        "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed".split()
+    ),
+    "occupation": tuple(
+        "? Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
+        "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
+        "Transport-moving".split()
+    ),
+    "relationship": ("Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife"),
+    "race": ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"),
+    "sex": ("Female", "Male"),
+    "native.country": tuple(
+        "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece "
+        "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico "
+        "Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan "
+        "Thailand Trinadad&Tobago United-States Vietnam Yugoslavia".split()
+    ),
+}
+ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
+
+
+def encode_adult(columns: Mapping[str, Sequence[object]], source: str) -> NDArray[np.float32]:
+    """Return standardised numbers and one-hot categories of UCI Adult rows.
+
+    Args:
+        columns: the columns ``ADULT_COLUMNS``, each with n values.
+        source: where they come from, for error messages.
+
+    Returns:
+        Features of shape (n, 108).
+
+    Raises:
+        DataError: naming a column and the first category in it that is not known.
+    """
+    features = [
+        ((np.asarray(columns[name], dtype=np.float32) - mean) / std)[:, None]
+        for name, (mean, std) in ADULT_NUMBERS.items()
+    ]
+    for name, categories in ADULT_CATEGORIES.items():
+        values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
+        unknown = set(values) - set(categories)
+        if unknown:
+            raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {categories}.")
+        features.append((values[:, None] == np.array(categories)[None, :]).astype(np.float32))
+    return np.concatenate(features, axis=1, dtype=np.float32)
