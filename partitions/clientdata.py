@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,32 +13,57 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.errors import DataError
-from common.seeds import numpy_generator
-from partitions.datasets import Dataset, DatasetSpec, Split
+from common.seeds import torch_generator
+from partitions.datasets import Dataset, DatasetSpec
 from partitions.federation import HELD_BACK, Federation, client_rows
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class ClientData:
-    """The examples of one client.
+class Examples:
+    """Inputs and their classes.
 
     Attributes:
-        x_train, x_test: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, or
-            int64 character codes.
-        y_train, y_test: int64 classes (n,).
-        labeled: whether training may use ``y_train``.
+        x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, or int64
+            character codes.
+        y: int64 classes (n,).
     """
 
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    labeled: bool
+    x: Tensor
+    y: Tensor
 
-    def to(self, device: torch.device) -> ClientData:
-        """Return the same data on ``device``."""
-        tensors = (tensor.to(device) for tensor in (self.x_train, self.y_train, self.x_test, self.y_test))
-        return ClientData(*tensors, labeled=self.labeled)
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+class ClientData:
+    """The training and test examples of one client, each loaded when it is first used.
+
+    Args:
+        train, test: functions that load them.
+        labeled: whether training may use the classes of the training examples.
+        device: where the tensors shall be.
+    """
+
+    def __init__(
+        self, train: Callable[[], Examples], test: Callable[[], Examples], *, labeled: bool, device: torch.device
+    ) -> None:
+        self._train, self._test, self._device = train, test, device
+        self.labeled = labeled
+
+    @cached_property
+    def train(self) -> Examples:
+        """The training examples."""
+        return self._move(self._train())
+
+    @cached_property
+    def test(self) -> Examples:
+        """The test examples; none where the client has too few to hold any back."""
+        return self._move(self._test())
+
+    def _move(self, examples: Examples) -> Examples:
+        return Examples(examples.x.to(self._device), examples.y.to(self._device))
 
 
 def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
@@ -54,23 +81,27 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
             return tensor
 
 
-def simulated(federation: Federation, dataset: Dataset, client: int) -> ClientData:
+def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:
     """Return the data of ``client`` (0..n-1) in a simulated federation."""
-    tensors: list[Tensor] = []
-    for split, rows in client_rows(federation, dataset, client).values():
+
+    def load(part: str) -> Examples:
+        split, rows = client_rows(federation, dataset, client, part)
         x = to_inputs(dataset.spec, split.x[rows])
         if federation.angles[client]:
             from partitions.rotation import rotate_images
 
             x = rotate_images(x, float(federation.angles[client]))
-        tensors += [x, torch.from_numpy(split.y[rows])]
-    return ClientData(*tensors, labeled=bool(federation.labeled[client]))
+        return Examples(x, torch.from_numpy(split.y[rows]))
+
+    return ClientData(
+        lambda: load("train"), lambda: load("test"), labeled=bool(federation.labeled[client]), device=device
+    )
 
 
-def from_folder(path: Path, spec: DatasetSpec) -> ClientData:
+def from_folder(path: Path, spec: DatasetSpec, device: torch.device = CPU) -> ClientData:
     """Return the data of a device: ``train.parquet`` and, where it has one, ``test.parquet``, in ``spec``'s schema.
 
-    Without a test file, a fifth of the rows is held back for evaluation.
+    Without a test file, a fifth of the rows is held back for evaluation. Everything is read and checked at once.
 
     Raises:
         DataError: if the folder has no usable ``train.parquet``, or a row does not fit the schema.
@@ -81,21 +112,15 @@ def from_folder(path: Path, spec: DatasetSpec) -> ClientData:
         found = ", ".join(sorted(entry.name for entry in path.iterdir())) if path.is_dir() else "no such folder"
         raise DataError(f"data-path: {path} holds no train.parquet (found: {found or 'nothing'})")
 
-    def read(name: str) -> Split:
-        return decode(spec, read_parquet(path / name), str(path / name))
+    def read(name: str) -> Examples:
+        split = decode(spec, read_parquet(path / name), str(path / name))
+        return Examples(to_inputs(spec, split.x), torch.from_numpy(split.y))
 
     train = read("train.parquet")
     if (path / "test.parquet").is_file():
-        test, train_rows, test_rows = read("test.parquet"), np.arange(len(train)), None
+        test = read("test.parquet")
     else:
-        order = numpy_generator(0, "device", "hold-back").permutation(len(train))
+        order = torch.randperm(len(train), generator=torch_generator(0, "device", "hold-back"))
         held = round(len(train) * HELD_BACK)
-        test, train_rows, test_rows = train, np.sort(order[held:]), np.sort(order[:held])
-    test_rows = np.arange(len(test)) if test_rows is None else test_rows
-    return ClientData(
-        to_inputs(spec, train.x[train_rows]),
-        torch.from_numpy(train.y[train_rows]),
-        to_inputs(spec, test.x[test_rows]),
-        torch.from_numpy(test.y[test_rows]),
-        labeled=True,
-    )
+        test, train = (Examples(train.x[rows], train.y[rows]) for rows in (order[:held], order[held:]))
+    return ClientData(lambda: train, lambda: test, labeled=True, device=device)

@@ -89,21 +89,23 @@ class Federation:
         return len(self.unseen)
 
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
-        """Return how many examples of each class each client holds, shape (n, C)."""
-        split, shares = _parts(self, dataset)[part]
+        """Return how many examples of each class each client holds in ``part``, shape (n, C)."""
         classes = dataset.spec.classes
-        return np.stack([np.bincount(split.y[shares[i]], minlength=classes) for i in range(len(self))])
+        return np.stack(
+            [
+                np.bincount(split.y[rows], minlength=classes)
+                for split, rows in (client_rows(self, dataset, i, part) for i in range(len(self)))
+            ]
+        )
 
 
-def _parts(federation: Federation, dataset: Dataset) -> dict[str, tuple[Split, Shares]]:
-    test = dataset.train if federation.test_from_train else dataset.test
-    assert test is not None
-    return {"train": (dataset.train, federation.train), "test": (test, federation.test)}
-
-
-def client_rows(federation: Federation, dataset: Dataset, client: int) -> dict[str, tuple[Split, Rows]]:
-    """Return, for "train" and "test", the split and the rows in it that ``client`` holds."""
-    return {part: (split, shares[client]) for part, (split, shares) in _parts(federation, dataset).items()}
+def client_rows(federation: Federation, dataset: Dataset, client: int, part: str) -> tuple[Split, Rows]:
+    """Return the split that ``part`` ("train" or "test") of a client comes from, and its rows in it."""
+    if part == "train":
+        return dataset.train, federation.train[client]
+    split = dataset.train if federation.test_from_train else dataset.test
+    assert split is not None
+    return split, federation.test[client]
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,1 @@
+"""The Flower app: ServerApp, ClientApp, configuration, command line and reports."""

@@ -1,0 +1,82 @@
+"""The ServerApp: checks the configuration, builds the run, starts the method's strategy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from apps.code_version import code_version
+from apps.methods import METHODS
+from apps.settings import Settings, parse
+from clients.worker import tune_process
+from common.errors import ConfigurationError, FlorilegiumError
+from common.settings import folder
+from models.networks import build
+from models.parameters import get_arrays
+from partitions.datasets import find_spec
+from partitions.federation import federate
+from strategies.cohort import to_record
+from strategies.roster import Client, Roster
+from strategies.run_folder import RunFolder, find_run, read_checkpoint
+
+app = ServerApp()
+log = logging.getLogger("flwr")
+
+
+def population(settings: Settings) -> list[Client]:
+    """Return the clients of the simulated federation."""
+    federation, _ = federate(settings)
+    return [
+        Client(str(i), int(train), int(test), bool(unseen), bool(labeled))
+        for i, (train, test, unseen, labeled) in enumerate(
+            zip(federation.train.sizes, federation.test.sizes, federation.unseen, federation.labeled, strict=True)
+        )
+    ]
+
+
+def run_path(settings: Settings) -> Path:
+    """Return the folder of the run: that of ``resume``, or ``run-name``, or a new one named after time and method."""
+    if settings.resume:
+        return find_run(settings.resume, settings.runs_dir)
+    name = settings.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{settings.dataset}-{os.getpid()}"
+    return folder(settings.runs_dir) / name
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one experiment."""
+    run: RunFolder | None = None
+    try:
+        settings, hyper = parse(context.run_config)
+        method = METHODS[settings.method]
+        run = RunFolder(run_path(settings), context.run_config)
+        print(f"run folder: {run.path}", flush=True)
+        run.status("running", round=0, rounds=settings.rounds)
+        tune_process(settings.device)
+        spec = find_spec(settings.dataset)
+        initial = get_arrays(build(settings.model, spec.shape, spec.classes, settings.seed))
+        if settings.init:
+            trained = read_checkpoint(find_run(settings.init, settings.runs_dir)).arrays
+            if {k: v.shape for k, v in trained.items()} != {k: v.shape for k, v in initial.items()}:
+                raise ConfigurationError(f"init: run '{settings.init}' trained another network than model = '{settings.model}'")
+            initial = trained
+        # On real devices the data are theirs; only a simulation shares a dataset out.
+        roster = Roster(lambda: population(settings), settings.num_clients, code_version())
+        strategy = method.strategy()(settings, hyper, roster, run)
+        strategy.start(grid, to_record(initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
+        print(f"run folder: {run.path}", flush=True)
+    except Exception as error:
+        message = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
+        if run is not None:
+            run.status("failed", error=message)
+        if isinstance(error, FlorilegiumError):
+            log.error("%s", message)
+        raise
+
+
+

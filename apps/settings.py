@@ -1,0 +1,95 @@
+"""The run configuration: flat keys from Flower, checked once on both sides, as frozen typed models."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from apps.methods import METHODS
+from clients.settings import ClientSettings
+from common.errors import ConfigurationError, nearest
+from common.settings import Section
+from models.networks import NETWORKS
+from partitions.datasets import find_spec
+from partitions.federation import PARTITIONERS
+from partitions.settings import FederationSettings
+from strategies.run_folder import flatten
+from strategies.settings import ServerSettings
+
+Value = bool | int | float | str
+S = TypeVar("S", bound=Section)
+ROOT = Path(__file__).resolve().parent.parent
+"""The app's folder: the checkout, or the place where Flower unpacked it."""
+
+
+class Settings(FederationSettings, ClientSettings, ServerSettings):
+    """All common keys of a run."""
+
+
+@lru_cache(maxsize=1)
+def defaults() -> dict[str, Value]:
+    """Return every default of the run configuration, flat, from ``pyproject.toml``."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return flatten(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
+
+
+def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
+    """Check a complete run configuration.
+
+    Args:
+        config: flat keys, as ``context.run_config`` has them; a method's own keys start with its name and a dot.
+
+    Returns:
+        The common settings and the hyper-parameters of the chosen method.
+
+    Raises:
+        ConfigurationError: that lists every wrong key with its value, what is allowed, and the nearest known word.
+    """
+    problems = []
+    known = defaults()
+    for key in config.keys() - known.keys():
+        problems.append(f"{key}: there is no such key{nearest(key, known)}")
+    common = {key: value for key, value in config.items() if "." not in key and key in known}
+    settings = _check(Settings, common, "", problems)
+    method = str(config.get("method"))
+    for key, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
+        word = str(config.get(key))
+        if word not in table:
+            problems.append(f"{key}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
+    try:
+        find_spec(str(config.get("dataset")))
+    except ConfigurationError as error:
+        problems.append(str(error))
+    hyper = None
+    if method in METHODS:
+        prefix = f"{method}."
+        own = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known}
+        hyper = _check(METHODS[method].hyper(), own, prefix, problems)
+    if problems or settings is None or hyper is None:
+        raise ConfigurationError("The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems)))
+    return settings, hyper
+
+
+def _check(model: type[S], values: Mapping[str, Value], prefix: str, problems: list[str]) -> S | None:
+    coerced = {key: _as_float(model, key, value) for key, value in values.items()}
+    try:
+        return model.model_validate(coerced)
+    except ValidationError as error:
+        for problem in error.errors():
+            key = str(problem["loc"][0]) if problem["loc"] else "?"
+            found = "" if problem["type"] == "missing" else f" (found: {values.get(key)!r})"
+            message = problem["msg"].removeprefix("Value error, ")
+            problems.append(f"{prefix}{key}: {message[0].lower()}{message[1:]}{found}")
+        return None
+
+
+def _as_float(model: type[Section], key: str, value: Value) -> Any:
+    """TOML tells 1 from 1.0; people do not. Everything else is typed strictly."""
+    field = model.model_fields.get(key.replace("-", "_"))
+    wants_float = field is not None and field.annotation is float
+    return float(value) if wants_float and type(value) is int else value

@@ -1,0 +1,181 @@
+"""The base of every method's client: a NumPyClient that trains, evaluates, personalises and keeps state.
+
+A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the loss, :meth:`BaseClient.train` or
+:meth:`BaseClient.personalise` for another procedure, or adds phases of its own with :func:`phase`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.settings import ClientSettings
+from clients.state import ClientState
+from clients.training import GradientHook, evaluate, train
+from common.errors import RunError
+from common.seeds import torch_generator
+from common.settings import Section
+from models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from partitions.clientdata import ClientData
+
+Scalar = bool | int | float | str
+Config = Mapping[str, Any]
+"""What the server says besides arrays: ``phase``, ``round`` and the phase's own scalars."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client returns from a phase.
+
+    Attributes:
+        arrays: named arrays, in the form the phase's ``reduce`` needs.
+        num_examples: number of examples the answer rests on.
+        metrics: numbers about this client, by name.
+    """
+
+    arrays: Arrays
+    num_examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+Phase = Callable[[Any, Arrays, Config], Answer]
+P = TypeVar("P", bound=Phase)
+
+
+def phase(method: P) -> P:
+    """Mark a client's method as a phase the server may ask for by its name."""
+    method.is_phase = True  # type: ignore[attr-defined]
+    return method
+
+
+class BaseClient(NumPyClient):
+    """One client: its data, its durable state, and the process's one network to work with.
+
+    Args:
+        client_id: its name, which also seeds its random draws.
+        data: its examples.
+        model: the network, shared by all clients of the process; its contents are overwritten by every client.
+        state: its durable arrays.
+        initial: the arrays θ₀ that the network was built with, the same on every client of the run.
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        data: ClientData,
+        model: nn.Module,
+        initial: Arrays,
+        state: ClientState,
+        settings: ClientSettings,
+        hyper: Section,
+    ) -> None:
+        self.client_id = client_id
+        self.data = data
+        self.model = model
+        self.initial = initial
+        self.state = state
+        self.settings = settings
+        self.hyper = hyper
+
+    # ------------------------------------------------------------------ what the host and Flower call
+
+    def perform(self, arrays: Arrays, config: Config) -> Answer:
+        """Carry out the phase that ``config["phase"]`` names on named ``arrays``.
+
+        Raises:
+            RunError: if this method's client knows no such phase.
+        """
+        name = str(config["phase"])
+        method = getattr(type(self), name, None)
+        if not getattr(method, "is_phase", False):
+            known = sorted(n for n in dir(type(self)) if getattr(getattr(type(self), n), "is_phase", False))
+            raise RunError(f"method '{self.settings.method}' has no phase '{name}'. Known: {', '.join(known)}.")
+        answer: Answer = method(self, arrays, config)  # type: ignore[misc]
+        return answer
+
+    def fit(
+        self, parameters: list[NDArray[np.generic]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[np.generic]], int, dict[str, Any]]:
+        """Train on ``parameters`` (the network's arrays in order); NumPyClient's meaning, for stock strategies."""
+        answer = self.perform(self._named(parameters), {"phase": "train", "round": 0, **config})
+        return list(answer.arrays.values()), answer.num_examples, dict(answer.metrics)
+
+    def evaluate(self, parameters: list[NDArray[np.generic]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Evaluate ``parameters`` on the client's test examples; NumPyClient's meaning, for stock strategies."""
+        answer = self.perform(self._named(parameters), {"phase": "test", "round": 0, **config})
+        return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
+
+    def _named(self, parameters: list[NDArray[np.generic]]) -> Arrays:
+        return dict(zip(exchanged(self.model), parameters, strict=True))
+
+    # ---------------------------------------------------------------------------------------- phases
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the received model on the client's data; answer the trained arrays and the mean loss."""
+        set_arrays(self.model, arrays)
+        loss = self.descend(config, gradient_hook=self.gradient_hook(config))
+        return Answer(get_arrays(self.model), len(self.data.train), {"loss": loss})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the received model, and the personal one made of it, on the client's test examples.
+
+        Metrics: ``accuracy`` and ``loss`` of the model the client would use; ``accuracy_global`` and ``loss_global``
+        of the received one, where the two differ.
+        """
+        set_arrays(self.model, arrays)
+        before = evaluate(self.model, self.data.test)
+        metrics = dict(zip(("loss", "accuracy"), before, strict=True))
+        if self.personalise(config):
+            after = evaluate(self.model, self.data.test)
+            metrics = dict(zip(("loss", "accuracy", "loss_global", "accuracy_global"), after + before, strict=True))
+        return Answer({}, len(self.data.test), metrics)
+
+    # ----------------------------------------------------------------------------------------- hooks
+
+    def personalise(self, config: Config) -> bool:
+        """Turn the received model, already in ``self.model``, into the client's own; return whether it changed.
+
+        Here: ``finetune-epochs`` epochs of local training, for clients that have labels.
+        """
+        epochs = self.settings.finetune_epochs
+        if not epochs or not self.data.labeled:
+            return False
+        self.descend(config, epochs=epochs)
+        return True
+
+    def gradient_hook(self, config: Config) -> GradientHook | None:
+        """Return a function that changes the gradients before each training step, or None.
+
+        Called once per training, when ``self.model`` holds the received model.
+        """
+        return None
+
+    # ----------------------------------------------------------------------------------------- tools
+
+    def generator(self, config: Config) -> torch.Generator:
+        """Return the generator of this client in this round and phase."""
+        return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), str(config["phase"]))
+
+    def descend(
+        self, config: Config, *, epochs: int | None = None, gradient_hook: GradientHook | None = None
+    ) -> float:
+        """Train ``self.model`` on the client's data and return the mean loss (see :func:`clients.training.train`)."""
+        return train(
+            self.model,
+            self.data.train,
+            self.settings,
+            self.generator(config),
+            epochs=epochs,
+            gradient_hook=gradient_hook,
+        )

@@ -1,0 +1,41 @@
+"""FedProx, client side (Li et al. 2020, Algorithm 2 and equation 2).
+
+Received: the global model wᵗ and the scalar ``mu`` = μ. Answered: an approximate minimiser of
+h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from clients.base import Config, BaseClient
+from clients.training import GradientHook
+from common.settings import Section
+
+
+class Hyper(Section):
+    """Keys ``fedprox.*``."""
+
+    mu: float = Field(ge=0, description="weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive.")
+    adaptive: bool = Field(description="change μ with the training loss (Li et al. 2020, section 5.3.2)")
+
+
+class FedProxClient(BaseClient):
+    """Local SGD that is pulled back to the global model."""
+
+    def gradient_hook(self, config: Config) -> GradientHook | None:
+        """Add the proximal term's gradient μ·(w − wᵗ)."""
+        mu = float(config["mu"])
+        if mu == 0:
+            return None
+        anchors = [p.detach().clone() for p in self.model.parameters()]  # wᵗ
+
+        def pull_back(model: nn.Module) -> None:
+            for parameter, anchor in zip(model.parameters(), anchors, strict=True):
+                assert parameter.grad is not None
+                with torch.no_grad():
+                    parameter.grad.add_(parameter - anchor, alpha=mu)
+
+        return pull_back

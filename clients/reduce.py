@@ -1,0 +1,66 @@
+"""How the answers of a node's clients become one reply: the sum of updates, the sum of statistics, or a stack.
+
+What leaves a node is what secure aggregation would reveal, a sum, unless the server must see individuals ("stack").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import RunError
+from models.parameters import Arrays
+
+REDUCTIONS = ("delta", "sum", "stack")
+
+
+class Reduction:
+    """Collects the arrays of several clients.
+
+    Args:
+        kind: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" = returned arrays along a new first axis
+            in the order of the clients that succeeded.
+        sent: the arrays every client received; what "delta" is taken from.
+    """
+
+    def __init__(self, kind: str, sent: Arrays) -> None:
+        if kind not in REDUCTIONS:
+            raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
+        self._kind = kind
+        self._sent = sent
+        self._shapes: dict[str, tuple[int, ...]] | None = (
+            {name: array.shape for name, array in sent.items()} if kind == "delta" and sent else None
+        )
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._stacked: dict[str, list[NDArray[np.generic]]] = {}
+
+    def check(self, arrays: Arrays) -> None:
+        """Raise :class:`RunError` if ``arrays`` has other names or shapes than expected, or NaN or infinity."""
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if self._shapes is not None and shapes != self._shapes:
+            wrong = {name for name, _ in self._shapes.items() ^ shapes.items()}
+            name = min(wrong)
+            raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise RunError(f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm")
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Take in the checked answer of one client, whose weight is wᵢ."""
+        self._shapes = self._shapes or {name: array.shape for name, array in arrays.items()}
+        for name, array in arrays.items():
+            if self._kind == "stack":
+                self._stacked.setdefault(name, []).append(array)
+                continue
+            part = weight * (array.astype(np.float64) - self._sent[name]) if self._kind == "delta" else array
+            if name in self._sums:
+                self._sums[name] += part
+            else:
+                self._sums[name] = np.array(part, dtype=np.float64)
+
+    def result(self) -> Arrays:
+        """Return what the node sends; empty if no client succeeded. Sums travel in the precision of their parts."""
+        if self._kind == "stack":
+            return {name: np.stack(parts) for name, parts in self._stacked.items()}
+        types = {name: array.dtype for name, array in self._sent.items()} if self._kind == "delta" else {}
+        return {name: total.astype(types.get(name, total.dtype)) for name, total in self._sums.items()}

@@ -1,0 +1,85 @@
+"""What a client keeps between messages: one safetensors file per client and round, on its own disk.
+
+Personal heads, control variates and personal models never leave the client, survive a killed process, and cost no
+memory between messages. Versions make a resumed run exact: a server that restarts from a checkpoint of round r
+tells its clients, and states that were written after r by the run that died are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors.numpy import load_file, save_file
+
+from common.errors import RunError
+from common.files import write_atomically
+from models.parameters import Arrays
+
+
+class ClientState:
+    """The durable arrays of one client.
+
+    Args:
+        folder: where this client's files lie.
+        round: the round being worked on.
+        lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
+        checkpoint: the last round of which the server holds a checkpoint; older versions may be dropped.
+    """
+
+    def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int) -> None:
+        self.folder = folder
+        self._round = round
+        self._lineage = list(lineage)
+        self._checkpoint = checkpoint
+        self._staged: Arrays | None = None
+
+    def _versions(self) -> list[tuple[int, Path]]:
+        """Return the valid versions as (round, path), oldest first."""
+        found = []
+        for path in self.folder.glob("round-*.safetensors"):
+            if match := re.fullmatch(r"round-(\d+)-(\d+)", path.stem):
+                round_, attempt = int(match[1]), int(match[2])
+                # Of an earlier attempt, only what the checkpoints it was resumed from had seen is true.
+                if round_ <= min(self._lineage[attempt:], default=self._round):
+                    found.append((round_, attempt, path))
+        return [(round_, path) for round_, _, path in sorted(found)]
+
+    def load(self) -> Arrays | None:
+        """Return the newest state, or None for a client that has none yet.
+
+        Raises:
+            RunError: if the file is damaged.
+        """
+        if self._staged is not None:
+            return self._staged
+        versions = self._versions()
+        if not versions:
+            return None
+        try:
+            return dict(load_file(versions[-1][1]))
+        except Exception as error:  # safetensors raises its own error type, OSError or ValueError
+            raise RunError(f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew") from error
+
+    def save(self, arrays: Arrays) -> None:
+        """Stage ``arrays`` as the client's new state; :meth:`commit` writes them once the work has succeeded."""
+        self._staged = arrays
+
+    def commit(self) -> None:
+        """Write the staged state to disk, if any, and drop versions that no resume can ask for."""
+        if self._staged is None:
+            return
+        staged, self._staged = self._staged, None
+        path = self.folder / f"round-{self._round:06d}-{len(self._lineage)}.safetensors"
+        write_atomically(path, lambda temporary: save_file(dict(staged), temporary))
+        versions = self._versions()
+        needed = {path for round_, path in versions if round_ > self._checkpoint}
+        needed |= {path for round_, path in versions if round_ <= self._checkpoint and not _newer(round_, versions, self._checkpoint)}
+        for old in self.folder.glob("round-*.safetensors"):
+            if old not in needed:
+                old.unlink(missing_ok=True)
+
+
+def _newer(round_: int, versions: list[tuple[int, Path]], limit: int) -> bool:
+    return any(round_ < other <= limit for other, _ in versions)

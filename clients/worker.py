@@ -1,0 +1,34 @@
+"""Settings of a worker process: threads, memory allocation, device."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+
+import torch
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEEP = 1 << 30
+
+
+@lru_cache(maxsize=1)
+def tune_process(device: str) -> torch.device:
+    """Prepare this process for its work, once, and return the device to work on.
+
+    On CPUs: one thread, since a simulation runs one process per core. And glibc is told to keep freed memory:
+    otherwise the activations of every step are given back to the system and come back as zeroed pages, one page
+    fault each, which costs a small convolutional network a tenth of its time.
+
+    Args:
+        device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
+    """
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(_M_MMAP_THRESHOLD, _KEEP)
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)

@@ -1,0 +1,1 @@
+"""Server side: one module per method, and the cohort strategy they share."""

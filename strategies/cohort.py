@@ -1,0 +1,346 @@
+"""The strategy every method builds on: it samples clients, not nodes, and owns what all methods share.
+
+A method with one exchange a round overrides Flower's ``configure_train`` and ``aggregate_train`` where it differs; a
+method with several overrides :meth:`CohortStrategy.train_round` and calls :meth:`CohortStrategy.exchange` for each.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from common.errors import RunError
+from common.seeds import numpy_generator
+from common.settings import Section
+from models.parameters import Arrays
+from strategies.evaluation import Figures, summarise
+from strategies.exchange import Outcome, collect, deliver
+from strategies.roster import Roster
+from strategies.run_folder import Checkpoint, RunFolder
+from strategies.settings import ServerSettings
+
+log = logging.getLogger("flwr")
+
+Scalar = bool | int | float | str
+GROUPS = ("seen", "unseen", "unlabeled")
+
+
+class CohortStrategy(Strategy):
+    """Rounds of exchanges with sampled cohorts of clients, evaluated and checkpointed.
+
+    Args:
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        roster: the clients and the nodes that host them.
+        run: the run's folder.
+    """
+
+    broadcasts_model: ClassVar[bool] = True
+    """Whether clients receive the global model; a method without one sets it to False."""
+
+    def __init__(self, settings: ServerSettings, hyper: Section, roster: Roster, run: RunFolder) -> None:
+        self.settings = settings
+        self.hyper = hyper
+        self.roster = roster
+        self.run = run
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self._seconds: list[float] = []
+        self._lineage: list[int] = []
+        self._checkpoint_round = 0
+        self._asked: dict[int, list[str]] = {}
+        self._stacked = False
+        self._clients: list[dict[str, object]] = []
+        self._figures: dict[str, Figures] = {}
+        self._train_config = ConfigRecord()
+        self._evaluate_config = ConfigRecord()
+
+    # ----------------------------------------------------------------------- what a method may override
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Return the server's state besides the model: arrays, and numbers (JSON values). Saved with a checkpoint."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state` returned."""
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Carry out one round and return the new global model. Here: one exchange, as Flower's hooks define it."""
+        messages = list(self.configure_train(server_round, arrays, self._train_config, grid))
+        replies = deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
+        new, metrics = self.aggregate_train(server_round, replies)
+        if metrics is not None:
+            log.info("round %d: %s", server_round, ", ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
+        return arrays if new is None else new
+
+    def report(self) -> dict[str, Any]:
+        """Return the method's own block of ``summary.json``."""
+        return {}
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        s = self.settings
+        log.info(
+            "%s on %s: %d clients (%s), %d nodes, cohort of %d, %d rounds",
+            s.method, s.dataset, len(self.roster.clients),
+            ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group)),
+            len(self.roster.nodes), len(self.sample(1)), s.rounds,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------ cohorts
+
+    def trainable(self) -> list[str]:
+        """Return the clients that training may ask: seen and labeled ones."""
+        return self.roster.ids("seen")
+
+    def sample(self, server_round: int) -> list[str]:
+        """Draw the round's cohort uniformly without replacement; the same for every method with the same seed."""
+        clients = self.trainable()
+        size = self.settings.cohort_size or round(self.settings.participation * len(clients))
+        if self.settings.cohort_size > len(clients):
+            raise RunError(f"cohort-size: a cohort of {size} was asked for, but only {len(clients)} clients can train")
+        rng = numpy_generator(self.settings.seed, "cohort", server_round)
+        chosen = rng.choice(len(clients), size=max(1, size), replace=False)
+        return [clients[i] for i in sorted(chosen)]
+
+    # ---------------------------------------------------------------------------------- exchanges
+
+    def requests(
+        self,
+        cohort: Sequence[str],
+        server_round: int,
+        phase: str,
+        *,
+        reduce: str,
+        arrays: ArrayRecord | None = None,
+        scatter: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        evaluation: bool = False,
+        **scalars: Scalar,
+    ) -> list[Message]:
+        """Return one message for each node that hosts clients of ``cohort``.
+
+        Args:
+            cohort: the clients to ask.
+            server_round: the present round.
+            phase: what they are asked to do: the name of a phase of the method's client.
+            reduce: how a node combines its clients' arrays: "delta", "sum" or "stack".
+            arrays: sent to every client.
+            scatter: arrays with a leading axis in the order of ``cohort``; each client gets its own entry.
+            evaluation: whether this measures rather than trains; its bytes are not counted.
+            scalars: the phase's own numbers and words.
+        """
+        self._asked = self.roster.assign(cohort, evaluation=evaluation)
+        self._stacked = reduce == "stack"
+        position = {client: index for index, client in enumerate(cohort)}
+        messages = []
+        for node, clients in self._asked.items():
+            config = ConfigRecord(
+                {
+                    "phase": phase,
+                    "round": server_round,
+                    "clients": clients,
+                    "reduce": reduce,
+                    "run": self.run.name,
+                    "lineage": self._lineage,
+                    "checkpoint": self._checkpoint_round,
+                    **scalars,
+                }
+            )
+            content = RecordDict({"config": config})
+            if arrays is not None:
+                content["arrays"] = arrays
+            if scatter is not None:
+                rows = [position[client] for client in clients]
+                content["scatter"] = to_record({name: array[rows] for name, array in scatter.items()})
+            messages.append(Message(content, node, "evaluate" if evaluation else "train"))
+        return messages
+
+    def collect(self, replies: Iterable[Message]) -> Outcome:
+        """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
+        replies = list(replies)
+        outcome = collect(self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
+        for client, reason in outcome.failures.items():
+            log.warning("client %s failed and is left out: %s", client, reason)
+        if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):
+            self.bytes_down += int(outcome.metrics["bytes-down"].sum())
+            self.bytes_up += int(outcome.metrics["bytes-up"].sum())
+        asked = len(outcome.clients) + len(outcome.failures)
+        if not outcome.clients or len(outcome.clients) < self.settings.min_success * asked:
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
+            raise RunError(
+                f"only {len(outcome.clients)} of {asked} clients succeeded, fewer than min-success = "
+                f"{self.settings.min_success:g} asks for. {reasons}"
+            )
+        return outcome
+
+    def exchange(self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, **request: Any) -> Outcome:
+        """Ask ``cohort`` to carry out ``phase`` and return what it answered (arguments as of :meth:`requests`)."""
+        messages = self.requests(cohort, server_round, phase, **request)
+        return self.collect(
+            deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
+        )
+
+    # ---------------------------------------------------------------------------------- evaluation
+
+    def evaluated(self) -> list[str]:
+        """Return the clients to evaluate: of each group all, or a fixed sample of ``evaluate-clients``."""
+        chosen = []
+        for group in GROUPS:
+            clients = [i for i in self.roster.ids(group) if self.roster.clients[i].test]
+            limit = self.settings.evaluate_clients
+            if limit and limit < len(clients):
+                rng = numpy_generator(self.settings.seed, "evaluate", group)
+                clients = [clients[i] for i in sorted(rng.choice(len(clients), size=limit, replace=False))]
+            chosen += clients
+        return chosen
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the clients to test the global model, or their personal one made of it."""
+        model = arrays if self.broadcasts_model else None
+        return self.requests(
+            self.evaluated(), server_round, "test", reduce="sum", arrays=model, evaluation=True, **dict(config)  # type: ignore[arg-type]
+        )
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Summarise each group of clients; the figures go to the run's folder."""
+        outcome = self.collect(replies)
+        groups = np.array([self.roster.clients[client].group for client in outcome.clients])
+        measured = {k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")}
+        examples = outcome.metrics["num-examples"]
+        self._figures = {
+            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])
+            for group in GROUPS
+            if (groups == group).any()
+        }
+        self._clients = [
+            {"client": client, "group": groups[i], "train_examples": self.roster.clients[client].train,
+             "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
+            for i, client in enumerate(outcome.clients)
+        ]  # fmt: skip
+        return MetricRecord({f"{g}-{k}": v for g, figures in self._figures.items() for k, v in figures.items()})
+
+    def _evaluate_round(self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool) -> None:
+        config = ConfigRecord({**self._evaluate_config, "keep": final})
+        messages = list(self.configure_evaluate(server_round, arrays, config, grid))
+        self.aggregate_evaluate(
+            server_round, deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
+        )
+        line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
+        line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
+        self.run.record(line)
+        for group, figures in self._figures.items():
+            log.info(
+                "round %d, %s clients: %s", server_round, group,
+                ", ".join(f"{name} {value:.4f}" for name, value in figures.items()),
+            )  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------- loop
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds 1 to ``num_rounds``, or go on from the checkpoint where the run is resumed.
+
+        Evaluation, checkpoints and the timeout of an exchange come from the settings; ``timeout`` bounds the wait for
+        the first nodes. ``train_config`` and ``evaluate_config`` reach the clients with every request, and
+        ``evaluate_fn`` is called with the model whenever the clients evaluate it.
+
+        Raises:
+            RunError: if the run cannot go on.
+        """
+        self._train_config = train_config or ConfigRecord()
+        self._evaluate_config = evaluate_config or ConfigRecord()
+        result = Result()
+        self.roster.wait(grid, timeout)
+        arrays, first = initial_arrays, 1
+        if self.settings.resume:
+            checkpoint = self.run.reopen()
+            arrays, first = to_record(checkpoint.arrays), checkpoint.round + 1
+            self._take_back(checkpoint)
+        else:
+            self.run.create()
+        self.summary()
+        every = self.settings.evaluate_every
+        for server_round in range(first, num_rounds + 1):
+            self.roster.refresh(grid, self.settings.round_timeout)
+            started = time.perf_counter()
+            arrays = self.train_round(server_round, arrays, grid)
+            self._seconds.append(time.perf_counter() - started)
+            final = server_round == num_rounds
+            if final or (every and server_round % every == 0):
+                self._evaluate_round(server_round, arrays, grid, final=final)
+                if evaluate_fn is not None and (measured := evaluate_fn(server_round, arrays)) is not None:
+                    result.evaluate_metrics_serverapp[server_round] = measured
+                self._save(server_round, arrays)
+            self.run.status("running", round=server_round, rounds=num_rounds, figures=self._figures)
+        result.arrays = arrays
+        self._finish()
+        return result
+
+    def _save(self, server_round: int, arrays: ArrayRecord) -> None:
+        own, facts = self.state()
+        model = to_arrays(arrays)
+        shared = {
+            "order": list(model),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "seconds": self._seconds,
+            "lineage": self._lineage,
+            "own": facts,
+        }
+        self.run.save(Checkpoint(server_round, model, own, shared))
+        self._checkpoint_round = server_round
+
+    def _take_back(self, checkpoint: Checkpoint) -> None:
+        facts = checkpoint.facts
+        self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
+        self._seconds = list(facts["seconds"])
+        self._lineage = [*facts["lineage"], checkpoint.round]
+        self._checkpoint_round = checkpoint.round
+        self.restore(checkpoint.state, facts["own"])
+
+    def _finish(self) -> None:
+        if self._clients:
+            self.run.write_clients(self._clients)
+        seconds = self._seconds
+        summary = {
+            "method": self.settings.method,
+            "dataset": self.settings.dataset,
+            "seed": self.settings.seed,
+            "rounds": len(seconds),
+            "clients": len(self.roster.clients),
+            "seconds": round(sum(seconds), 3),
+            "seconds_per_round": round(float(np.median(seconds[1:] or seconds)), 4),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "final": self._figures,
+            **self.report(),
+        }
+        self.run.write_summary(summary)
+        self.run.status("completed", round=len(seconds), rounds=len(seconds), figures=self._figures)
+
+
+def to_arrays(record: ArrayRecord) -> Arrays:
+    """Return the arrays of ``record`` by name."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def to_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
+    """Return ``arrays`` as a Flower record of the same names."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})

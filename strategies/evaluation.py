@@ -1,0 +1,32 @@
+"""From one number per client to the figures of a table: means, spread, and the worst-off clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Figures = dict[str, float]
+
+
+def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64]) -> Figures:
+    """Summarise the clients of one group.
+
+    Args:
+        metrics: numbers per client, (n,) each: ``accuracy`` (0..1), ``loss``, and what else the method reports.
+        examples: number of test examples per client, (n,).
+
+    Returns:
+        The plain mean over clients of every metric; for ``accuracy`` also ``accuracy_weighted`` (by examples),
+        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one).
+    """
+    figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
+    if "accuracy" in figures:
+        accuracy = metrics["accuracy"]
+        tenth = math.ceil(len(accuracy) / 10)
+        figures["accuracy_weighted"] = float(np.average(accuracy, weights=examples))
+        figures["std"] = float(accuracy.std())
+        figures["worst_decile"] = float(np.sort(accuracy)[:tenth].mean())
+    return figures

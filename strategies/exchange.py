@@ -1,0 +1,137 @@
+"""One exchange with the nodes: push every message, pull every reply, and know what became of each client.
+
+Flower's own ``send_and_receive`` polls every 0.1 s (every 3 s in a deployment) and returns what arrived without a
+word about what did not. Here the poll interval starts short and grows, a silent node is an error reply, and a dead
+worker process ends the run instead of spoiling every later round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from common.errors import RunError
+from models.parameters import Arrays
+
+FIRST_POLL = 0.005
+LONGEST_POLL = 0.05
+LONGEST_POLL_DEPLOYED = 1.0
+_REASON_LENGTH = 300
+
+
+def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed: bool) -> list[Message]:
+    """Send ``messages`` and wait for the replies, ``timeout`` seconds at most.
+
+    Args:
+        grid: the connection to the nodes.
+        messages: at most one for each node.
+        timeout: seconds to wait.
+        deployed: whether the nodes are real devices, which are polled less often.
+
+    Returns:
+        One reply per message, in the order of ``messages``; an error reply for a node that stayed silent.
+    """
+    start = time.monotonic()
+    waiting = {message_id: index for index, message_id in enumerate(grid.push_messages(messages))}
+    replies: list[Message | None] = [None] * len(messages)
+    longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            index = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if index is not None:
+                replies[index] = reply
+        elapsed = time.monotonic() - start
+        if not waiting or elapsed > timeout:
+            break
+        time.sleep(min(max(FIRST_POLL, elapsed / 10), longest))
+    silent = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=f"no reply within {timeout:g} s (key round-timeout)")
+    return [
+        Message(silent, reply_to=message) if reply is None else reply
+        for message, reply in zip(messages, replies, strict=True)
+    ]
+
+
+@dataclass
+class Outcome:
+    """What a cohort answered.
+
+    Attributes:
+        clients: ids of the clients that succeeded, in the order they were asked.
+        arrays: sums over these clients, or their arrays stacked in the order of ``clients``.
+        metrics: one number per client, in the order of ``clients``.
+        failures: the error of each client that failed.
+    """
+
+    clients: list[str]
+    arrays: Arrays
+    metrics: dict[str, NDArray[np.float64]]
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> float:
+        """Σ wᵢ over the clients that succeeded."""
+        return float(self.metrics["weight"].sum()) if self.clients else 0.0
+
+    def mean(self, metric: str) -> float:
+        """Return the weighted mean of ``metric`` over the clients that succeeded."""
+        return float(np.average(self.metrics[metric], weights=self.metrics["weight"]))
+
+
+def describe_error(reply: Message) -> str:
+    """Return the reason of an error reply, shortened to its last line of text."""
+    lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
+    return (lines[-1] if lines else f"error code {reply.error.code}")[-_REASON_LENGTH:]
+
+
+def collect(asked: Mapping[int, Sequence[str]], replies: Sequence[Message], *, stacked: bool, deployed: bool) -> Outcome:
+    """Merge the replies of one exchange.
+
+    Args:
+        asked: the clients each node was asked to run.
+        replies: one reply per node, in the order the nodes were asked.
+        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
+        deployed: whether the nodes are real devices; only there may a node disappear.
+
+    Raises:
+        RunError: if a simulation's worker process died, since Flower would hand it every later message too.
+    """
+    sums: dict[str, NDArray[np.float64]] = {}
+    stacks: dict[str, dict[str, NDArray[np.generic]]] = {}
+    numbers: dict[str, dict[str, float]] = {}
+    failures: dict[str, str] = {}
+    for reply in replies:
+        ids = asked[reply.metadata.src_node_id]
+        if reply.has_error():
+            reason = describe_error(reply)
+            if reply.error.code == ErrorCode.UNKNOWN and not deployed:
+                raise RunError(f"a worker process of the simulation died, most likely for lack of memory: {reason}")
+            failures |= dict.fromkeys(ids, reason)
+            continue
+        content = reply.content
+        done = list(content["outcome"]["clients"])
+        failures |= {client: str(reason) for client, reason in content["failures"].items()}
+        for name, array in content["arrays"].items():
+            value = array.numpy()
+            if stacked:
+                stacks.setdefault(name, {}).update(zip(done, value, strict=True))
+            elif name in sums:
+                sums[name] += value
+            else:
+                sums[name] = value.astype(np.float64)
+        for name, values in content["metrics"].items():
+            numbers.setdefault(name, {}).update(zip(done, values, strict=True))
+    order = [client for ids in asked.values() for client in ids]
+    succeeded = [client for client in order if client in numbers.get("num-examples", {})]
+    arrays: Arrays = dict(sums)
+    arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
+    metrics = {
+        name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()
+    }
+    return Outcome(succeeded, arrays, metrics, failures)

@@ -1,0 +1,65 @@
+"""FedAvg, server side (McMahan et al. 2017, Algorithm 1), with a server step (Hsu et al. 2019, FedAvgM).
+
+Sent: the global model w_t. Received: Σ_k w_k·(w_k − w_t) and Σ_k w_k over the cohort, with w_k = n_k
+(``weighting = "examples"``) or 1 (``"uniform"``). Step: Δ_t = Σ w_k (w_k − w_t) / Σ w_k;
+v_t = β·v_{t−1} + Δ_t; w_{t+1} = w_t + η·v_t, with η = ``server-learning-rate`` and β = ``server-momentum``.
+η = 1 and β = 0 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from models.parameters import Arrays
+from strategies.cohort import CohortStrategy, Scalar, to_arrays, to_record
+from strategies.exchange import Outcome
+
+
+class FedAvg(CohortStrategy):
+    """Weighted averaging of the cohort's models."""
+
+    _model: Arrays
+    _velocity: Arrays | None = None  # v in the equations above
+
+    def train_scalars(self) -> dict[str, Scalar]:
+        """Return the numbers a method sends along with the model."""
+        return {}
+
+    def learn(self, outcome: Outcome) -> None:
+        """Let a method learn from the cohort's numbers after a round."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the model to the round's cohort."""
+        self._model = to_arrays(arrays)
+        return self.requests(
+            self.sample(server_round), server_round, "train", reduce="delta", arrays=arrays,
+            **{**config, **self.train_scalars()},  # type: ignore[arg-type]
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take the server step along the mean update."""
+        outcome = self.collect(replies)
+        update: Arrays = {name: total / outcome.weight for name, total in outcome.arrays.items()}  # Δ_t
+        beta, eta = self.settings.server_momentum, self.settings.server_learning_rate
+        if beta:
+            previous = self._velocity or dict.fromkeys(update, 0.0)
+            update = self._velocity = {name: beta * previous[name] + step for name, step in update.items()}
+        new = {name: (w + eta * update[name]).astype(w.dtype) for name, w in self._model.items()}
+        self.learn(outcome)
+        return to_record(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The velocity v."""
+        return dict(self._velocity or {}), {}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take the velocity back."""
+        self._velocity = arrays or None

@@ -1,0 +1,79 @@
+"""FedProx, server side (Li et al. 2020, Algorithm 2; adaptive μ: section 5.3.2).
+
+Sent: the global model wᵗ and μ. Aggregation is FedAvg's. With ``fedprox.adaptive``, μ starts at 1, falls by 0.1 after
+the cohort's mean training loss has fallen in 5 rounds in a row, and rises by 0.1 whenever it rises. μ = 0 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clients.fedprox import Hyper
+from models.parameters import Arrays
+from strategies.cohort import Scalar
+from strategies.exchange import Outcome
+from strategies.fedavg import FedAvg
+
+STEP = 0.1
+PATIENCE = 5
+
+
+class AdaptiveMu:
+    """The heuristic for μ.
+
+    Attributes:
+        mu: the present μ.
+        last: the previous round's loss, if any.
+        falling: for how many rounds in a row the loss has fallen.
+    """
+
+    def __init__(self, mu: float = 1.0, last: float | None = None, falling: int = 0) -> None:
+        self.mu, self.last, self.falling = mu, last, falling
+
+    def observe(self, loss: float) -> None:
+        """Adapt μ to the loss of a round."""
+        if self.last is not None and loss > self.last:
+            self.mu, self.falling = self.mu + STEP, 0
+        elif self.last is not None and loss < self.last:
+            self.falling += 1
+            if self.falling == PATIENCE:
+                self.mu, self.falling = max(0.0, self.mu - STEP), 0
+        self.last = loss
+
+
+class FedProx(FedAvg):
+    """FedAvg whose clients stay near the global model."""
+
+    hyper: Hyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._adaptive = AdaptiveMu()
+
+    @property
+    def mu(self) -> float:
+        """The present μ."""
+        return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
+
+    def train_scalars(self) -> dict[str, Scalar]:
+        """Send μ."""
+        return {"mu": self.mu}
+
+    def learn(self, outcome: Outcome) -> None:
+        """Adapt μ to the cohort's mean training loss."""
+        self._adaptive.observe(outcome.mean("loss"))
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """FedAvg's state, and where μ stands."""
+        arrays, facts = super().state()
+        return arrays, {**facts, "mu": vars(self._adaptive)}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take μ back."""
+        super().restore(arrays, facts)
+        self._adaptive = AdaptiveMu(**facts["mu"])
+
+    def report(self) -> dict[str, Any]:
+        """The μ the run ended with."""
+        return {"fedprox": {"mu": self.mu}}

@@ -1,0 +1,34 @@
+"""Local training, server side: the cohort of each round goes on training, each client its own model.
+
+Nothing is sent and nothing but numbers comes back; the same number of rounds and the same cohorts as FedAvg make
+the computation equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from strategies.cohort import CohortStrategy
+
+
+class Local(CohortStrategy):
+    """Each client alone."""
+
+    broadcasts_model: ClassVar[bool] = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the round's cohort to go on training."""
+        return self.requests(self.sample(server_round), server_round, "train", reduce="sum", **config)  # type: ignore[arg-type]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate nothing but the training loss."""
+        outcome = self.collect(replies)
+        return None, MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})

@@ -1,0 +1,144 @@
+"""Who is there: the clients of a run, the nodes that host them, and which node runs which client.
+
+Simulated nodes are interchangeable and any of them can run any client; a real device is pinned to its own clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from common.errors import RunError
+from strategies.exchange import LONGEST_POLL_DEPLOYED, deliver, describe_error
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client as the server knows it.
+
+    Attributes:
+        id: its name.
+        train, test: numbers of its examples, the expected cost of training and evaluating it.
+        unseen: held back from training.
+        labeled: whether its labels may be used.
+        node: the node it is pinned to, or None where any node can run it.
+    """
+
+    id: str
+    train: int
+    test: int
+    unseen: bool = False
+    labeled: bool = True
+    node: int | None = None
+
+    @property
+    def group(self) -> str:
+        """The group it is evaluated in: "seen", "unseen", or "unlabeled"."""
+        return "unseen" if self.unseen else "seen" if self.labeled else "unlabeled"
+
+
+class Roster:
+    """The clients and nodes of a run.
+
+    Args:
+        population: returns the clients of a simulation; not called where nodes are real devices.
+        expected: how many clients to wait for where nodes are real devices.
+        code: hash of the server's code; nodes that run another are refused.
+    """
+
+    def __init__(self, population: Callable[[], Sequence[Client]], expected: int, code: str) -> None:
+        self._population = population
+        self._expected = expected
+        self._code = code
+        self.nodes: list[int] = []
+        self.clients: dict[str, Client] = {}
+        self.deployed = False
+        self._refused: set[int] = set()
+
+    def wait(self, grid: Grid, timeout: float) -> None:
+        """Ask the nodes who they are, until the run can start.
+
+        Raises:
+            RunError: if no node, or not enough clients, answered within ``timeout`` seconds, or the code differs.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.refresh(grid, max(1.0, deadline - time.monotonic()))
+            if self.clients and (not self.deployed or len(self.clients) >= self._expected):
+                return
+            if time.monotonic() > deadline:
+                found = f"{len(self.clients)} of {self._expected} clients" if self.deployed else "no node"
+                raise RunError(
+                    f"{found} answered within {timeout:g} s (key start-timeout). In a simulation, a half-dead Ray "
+                    "cluster is the usual reason: `ray stop --force`, then try again, or use `florilegium run`. On "
+                    "devices, start the SuperNodes first; num-clients says how many clients to wait for."
+                )
+            time.sleep(LONGEST_POLL_DEPLOYED if self.deployed else 0.1)
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """Look which nodes are online; ask new ones for their clients and forget those that left."""
+        online = list(grid.get_node_ids())
+        known = set(self.nodes) | self._refused
+        replies = deliver(
+            grid,
+            [Message(RecordDict(), node, "query.roster") for node in online if node not in known],
+            timeout,
+            deployed=self.deployed,
+        )
+        if len(self.nodes) != len(set(self.nodes) & set(online)):
+            self.nodes = [node for node in self.nodes if node in online]
+            self.clients = {i: c for i, c in self.clients.items() if c.node is None or c.node in online}
+        for reply in replies:
+            self._enrol(reply)
+
+    def _enrol(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            self._refused.add(node)
+            log.warning("node %d is left out: %s", node, describe_error(reply))
+            return
+        answer, sizes = reply.content["roster"], reply.content["sizes"]
+        if answer["code"] != self._code:
+            raise RunError(
+                f"node {node} runs other code (hash {answer['code']}) than the server ({self._code}). In a simulation "
+                "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
+                "folder, or use `florilegium run`. On a device, restart its SuperNode."
+            )
+        self.nodes.append(node)
+        self.deployed = bool(answer["pinned"])
+        if not self.deployed:
+            if not self.clients:
+                self.clients = {client.id: client for client in self._population()}
+            return
+        for client, train, test in zip(answer["clients"], sizes["train"], sizes["test"], strict=True):
+            if client in self.clients:
+                raise RunError(f"client-id: two nodes hold a client '{client}'; give each device its own client-id")
+            self.clients[client] = Client(client, train, test, node=node)
+
+    def ids(self, *groups: str) -> list[str]:
+        """Return the ids of the clients in ``groups``, numbers in numeric order."""
+        chosen = [client.id for client in self.clients.values() if client.group in groups]
+        return sorted(chosen, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
+
+    def assign(self, cohort: Sequence[str], *, evaluation: bool) -> dict[int, list[str]]:
+        """Distribute ``cohort`` over the nodes, most expensive clients first, always to the node with least to do.
+
+        Returns:
+            The clients of each node, nodes with the most work first: they are served in this order.
+        """
+        loads: dict[int, float] = dict.fromkeys(self.nodes, 0.0)
+        groups: dict[int, list[str]] = {}
+        costs = {i: float(self.clients[i].test if evaluation else self.clients[i].train) for i in cohort}
+        for client in sorted(cohort, key=lambda i: -costs[i]):
+            pinned = self.clients[client].node
+            node = min(loads, key=loads.__getitem__) if pinned is None else pinned
+            loads[node] += costs[client] + 1e-9
+            groups.setdefault(node, []).append(client)
+        return {node: groups[node] for node in sorted(groups, key=lambda n: -loads[n])}
