@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import time
-from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from apps.code_version import code_version
+from apps.experiment import run_folder
 from apps.methods import METHODS
 from apps.settings import Settings, parse
 from clients.worker import tune_process
 from common.errors import ConfigurationError, FlorilegiumError
-from common.settings import folder
 from models.networks import build
 from models.parameters import get_arrays
 from partitions.datasets import find_spec
@@ -39,14 +36,6 @@ def population(settings: Settings) -> list[Client]:
     ]
 
 
-def run_path(settings: Settings) -> Path:
-    """Return the folder of the run: that of ``resume``, or ``run-name``, or a new one named after time and method."""
-    if settings.resume:
-        return find_run(settings.resume, settings.runs_dir)
-    name = settings.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{settings.dataset}-{os.getpid()}"
-    return folder(settings.runs_dir) / name
-
-
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
@@ -54,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         settings, hyper = parse(context.run_config)
         method = METHODS[settings.method]
-        run = RunFolder(run_path(settings), context.run_config)
+        run = RunFolder(run_folder(settings), context.run_config)
         print(f"run folder: {run.path}", flush=True)
         run.status("running", round=0, rounds=settings.rounds)
         tune_process(settings.device)

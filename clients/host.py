@@ -27,13 +27,9 @@ from clients.reduce import Reduction
 from clients.settings import ClientSettings
 from clients.state import ClientState
 from common.errors import FlorilegiumError, RunError
-from common.settings import Section, folder
+from common.settings import NAME, Section, folder
 from models.parameters import Arrays, get_arrays, num_bytes
 from partitions.clientdata import ClientData
-
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-"""Names of clients and runs: they become names of folders."""
-
 
 class Source(Protocol):
     """Where a node's clients come from."""

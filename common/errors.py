@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 
 class FlorilegiumError(Exception):
-    """A problem the user can mend. Its message stands alone, without a traceback."""
+    """A problem the user can mend. Its message stands alone, without a traceback.
+
+    Attributes:
+        exit_status: what the command line returns for it.
+    """
+
+    exit_status = 2
 
 
 class ConfigurationError(FlorilegiumError):
@@ -20,6 +26,8 @@ class DataError(FlorilegiumError):
 
 class RunError(FlorilegiumError):
     """A run that cannot go on: too few clients answered, a worker died, a checkpoint is unreadable."""
+
+    exit_status = 1
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""Names of clients and runs: they become names of folders."""
+
 
 class Section(BaseModel):
     """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 
 import torch
@@ -9,20 +10,20 @@ from torch import nn
 
 from common.errors import ConfigurationError, nearest
 from common.seeds import entropy
-from models import char_lstm, convnets, mlp, resnets
 
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]
 
-NETWORKS: Mapping[str, Builder] = {
-    "lenet": convnets.lenet,
-    "cnn64": convnets.cnn64,
-    "cnn128": convnets.cnn128,
-    "cnn": convnets.cnn,
-    "mlp": mlp.mlp,
-    "resnet18": resnets.resnet18,
-    "resnet20": resnets.resnet20,
-    "char-lstm": char_lstm.char_lstm,
+NETWORKS: Mapping[str, str] = {
+    "lenet": "models.convnets:lenet",
+    "cnn64": "models.convnets:cnn64",
+    "cnn128": "models.convnets:cnn128",
+    "cnn": "models.convnets:cnn",
+    "mlp": "models.mlp:mlp",
+    "resnet18": "models.resnets:resnet18",
+    "resnet20": "models.resnets:resnet20",
+    "char-lstm": "models.char_lstm:char_lstm",
 }
+"""Where each network's builder is; imported when used, since torchvision takes seconds to import."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequential:
@@ -42,11 +43,13 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
     """
     if name not in NETWORKS:
         raise ConfigurationError(f"model: '{name}' is not a network{nearest(name, NETWORKS)} Known: {', '.join(NETWORKS)}.")
+    module, _, function = NETWORKS[name].partition(":")
+    builder: Builder = getattr(importlib.import_module(module), function)
     # torch's initialisers draw from the global generator; it is given back as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(entropy(seed, "model", name) % 2**63)
         try:
-            network = NETWORKS[name](shape, classes)
+            network = builder(shape, classes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' does not fit the data: {error}.") from error
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -276,7 +276,7 @@ class CohortStrategy(Strategy):
         else:
             self.run.create()
         self.summary()
-        every = self.settings.evaluate_every
+        every, evaluated = self.settings.evaluate_every, 0
         for server_round in range(first, num_rounds + 1):
             self.roster.refresh(grid, self.settings.round_timeout)
             started = time.perf_counter()
@@ -288,7 +288,10 @@ class CohortStrategy(Strategy):
                 if evaluate_fn is not None and (measured := evaluate_fn(server_round, arrays)) is not None:
                     result.evaluate_metrics_serverapp[server_round] = measured
                 self._save(server_round, arrays)
-            self.run.status("running", round=server_round, rounds=num_rounds, figures=self._figures)
+                evaluated = server_round
+            self.run.status(
+                "running", round=server_round, rounds=num_rounds, evaluated=evaluated, figures=self._figures
+            )
         result.arrays = arrays
         self._finish()
         return result
@@ -333,7 +336,8 @@ class CohortStrategy(Strategy):
             **self.report(),
         }
         self.run.write_summary(summary)
-        self.run.status("completed", round=len(seconds), rounds=len(seconds), figures=self._figures)
+        rounds = len(seconds)
+        self.run.status("completed", round=rounds, rounds=rounds, evaluated=rounds, figures=self._figures)
 
 
 def to_arrays(record: ArrayRecord) -> Arrays:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ class RunFolder:
         return checkpoint
 
     def _write_config(self) -> None:
-        write_text(self.path / "config.toml", tomli_w.dumps(_nested(self._config)))
+        write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
 
     # ---------------------------------------------------------------------------------------- during
 
@@ -208,10 +207,11 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat keys as nested tables, plain keys first: the opposite of :func:`flatten`."""
     tables: dict[str, Any] = {}
     for key, value in flat.items():
-        *parents, last = re.split(r"\.", key)
+        *parents, last = key.split(".")
         table = tables
         for parent in parents:
             table = table.setdefault(parent, {})

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from clients.host import NAME
-from common.settings import Section, check_folder
+from common.settings import NAME, Section, check_folder
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 

@@ -1,0 +1,108 @@
+"""From a recipe, ``--set`` words and options to a complete, checked configuration, and its run."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from apps.launch import Simulation
+from apps.settings import ROOT, Settings, Value, defaults, parse
+from common.errors import ConfigurationError, nearest
+from common.settings import folder
+from strategies.run_folder import find_run, flatten
+
+FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
+RECIPES = ROOT / "apps" / "recipes"
+
+
+def read_recipe(name: str) -> dict[str, Value]:
+    """Return the keys of a recipe: a path to a TOML file, or the name of one of ``apps/recipes``.
+
+    Raises:
+        ConfigurationError: if there is none, or it is no TOML.
+    """
+    candidates = [Path(name), RECIPES / name, RECIPES / f"{name}.toml"]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
+        known = sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
+        raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
+    try:
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+
+
+def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
+    """Parse ``key=value`` words. A value is read as TOML where it is TOML, and as a plain word otherwise."""
+    result: dict[str, Value] = {}
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator:
+            raise ConfigurationError(f"--set {assignment}: expected key=value, such as --set rounds=10")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        result[key.strip()] = value if isinstance(value, bool | int | float) else str(value)
+    return result
+
+
+def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys that differ from the defaults: recipe, then ``--set``, then options; folders made absolute."""
+    overrides = {**(read_recipe(recipe) if recipe else {}), **read_assignments(assignments), **options}
+    for key in FOLDERS:
+        if overrides.get(key):
+            overrides[key] = str(folder(str(overrides[key])).absolute())
+    return overrides
+
+
+def run_folder(settings: Settings) -> Path:
+    """Return the folder of the run that ``settings`` describes; a new one is named after time and method."""
+    if settings.resume:
+        return find_run(settings.resume, settings.runs_dir)
+    if settings.run_name:
+        path = folder(settings.runs_dir) / settings.run_name
+        if (path / "config.toml").exists():
+            raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
+        return path
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{settings.dataset}"
+    return folder(settings.runs_dir) / f"{stem}-{os.getpid()}"
+
+
+def run_experiment(overrides: Mapping[str, Value], workers: int, console: Console) -> Path:
+    """Run one experiment in a simulation, with a progress bar on ``console``; return the run's folder.
+
+    Raises:
+        ConfigurationError, DataError: before anything is started.
+        RunError: if the run failed.
+    """
+    settings, _ = parse({**defaults(), **overrides})
+    path = run_folder(settings)
+    named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[accuracy]}"),
+    )  # fmt: skip
+    seen_round = 0
+
+    def show(status: Mapping[str, Any]) -> None:
+        nonlocal seen_round
+        figures = status.get("figures") or {}
+        text = "  ".join(f"{group} {values['accuracy']:.3f}" for group, values in figures.items() if "accuracy" in values)
+        bar.update(task, completed=status.get("round", 0), accuracy=f"accuracy {text}" if text else "")
+        evaluated = int(status.get("evaluated", 0))
+        if text and evaluated > seen_round:
+            seen_round = evaluated
+            bar.console.print(f"round {evaluated:>5}   accuracy {text}", highlight=False)
+
+    with Progress(*columns, console=console) as bar, Simulation(named, settings, path, workers) as simulation:
+        task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, accuracy="starting")
+        simulation.run(show)
+    return path

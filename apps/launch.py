@@ -1,0 +1,243 @@
+"""Starting a simulation the careful way, and watching it to its end.
+
+``flwr run`` leaves a SuperLink behind that keeps the folder and environment of the command that first started it, lets
+workers import whatever lies in that folder, gives each client two CPUs, and returns 0 when the run failed. So every
+run here gets a SuperLink of its own: in a new empty folder, with its own Flower home, port and Ray folder, one CPU per
+worker, no installation of packages at run time. It ends with the run, and the run's outcome is the exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import tomli_w
+
+from apps.settings import ROOT, Settings, Value
+from common.errors import RunError
+from strategies.run_folder import nested
+
+NODES_PER_WORKER = 4
+"""Simulated nodes per worker process: uneven groups of clients even out."""
+
+_SUPERLINK_SECONDS = 60.0
+_POLL = 0.25
+_GRACE = 20.0
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+class Simulation:
+    """One run in a Flower simulation of its own. Use as a context manager: leaving it ends every process.
+
+    Args:
+        overrides: the run configuration, where it differs from the defaults.
+        settings: the same, parsed.
+        run_path: the folder the run will write to.
+        workers: number of worker processes, one CPU each.
+    """
+
+    def __init__(self, overrides: Mapping[str, Value], settings: Settings, run_path: Path, workers: int) -> None:
+        self._overrides = overrides
+        self._settings = settings
+        self._run_path = run_path
+        self._workers = workers
+        # Ray puts sockets below its folder, and their paths must stay short.
+        self._home = Path(tempfile.mkdtemp(prefix="flor-"))
+        self._bin = Path(sys.executable).parent
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end_processes()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def run(self, progress: Progress) -> None:
+        """Start the run and wait for it, calling ``progress`` with the contents of its ``status.json``.
+
+        Raises:
+            RunError: if it failed, with the reason.
+        """
+        self._run_path.mkdir(parents=True, exist_ok=True)
+        status_file = self._run_path / "status.json"
+        status_file.unlink(missing_ok=True)
+        superlink = self._start_superlink()
+        run_id = self._submit()
+        with (self._run_path / "run.log").open("ab") as log:
+            follower = self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
+            self._watch(superlink, follower, status_file, progress)
+
+    # -------------------------------------------------------------------------------------- starting
+
+    def _program(self, name: str) -> str:
+        return str(self._bin / name)
+
+    def _environment(self) -> dict[str, str]:
+        environment = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
+        return environment | {
+            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self._home / "flwr"),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_TMPDIR": str(self._home),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _popen(self, command: list[str], stdout: Any = subprocess.DEVNULL) -> subprocess.Popen[Any]:
+        folder = self._home / "empty"
+        folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=self._environment(), stdin=subprocess.DEVNULL, stdout=stdout,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def _start_superlink(self) -> subprocess.Popen[Any]:
+        port, control = _free_port(), _free_port()
+        config = {"superlink": {"default": "here", "here": {"address": f"127.0.0.1:{port}", "insecure": True}}}
+        (self._home / "flwr").mkdir()
+        (self._home / "flwr" / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+        with (self._home / "superlink.log").open("wb") as log:
+            process = self._popen(
+                [
+                    self._program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                    "--host", "127.0.0.1", "--port", str(port), "--control-api-address", f"127.0.0.1:{control}",
+                    "--disable-runtime-dependency-installation",
+                ],
+                stdout=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + _SUPERLINK_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                    return process
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise RunError(f"Flower's SuperLink did not start. Its last words: {_tail(self._home / 'superlink.log')}")
+
+    def _submit(self) -> str:
+        overrides = self._home / "run.toml"
+        overrides.write_text(tomli_w.dumps(nested(self._overrides)), encoding="utf-8")
+        federation = {
+            "num-supernodes": NODES_PER_WORKER * self._workers,
+            "client-resources-num-cpus": 1,
+            "init-args-num-cpus": self._workers,
+            "init-args-logging-level": '"ERROR"',
+        }
+        if self._settings.device.startswith("cuda"):
+            federation["client-resources-num-gpus"] = f"{0.99 / self._workers:.4f}"
+        command = [
+            self._program("flwr"), "run", str(ROOT), "here", "--run-config", str(overrides), "--format", "json",
+            "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, cwd=self._home / "empty", env=self._environment(), capture_output=True, text=True, check=False
+        )
+        output = done.stdout
+        try:
+            answer = json.loads(output[output.index("{") :])
+            return str(answer["run-id"])
+        except (ValueError, KeyError):
+            raise RunError(f"`flwr run` refused the run: {(output + done.stderr).strip()[-2000:]}") from None
+
+    # -------------------------------------------------------------------------------------- watching
+
+    def _watch(
+        self, superlink: subprocess.Popen[Any], follower: subprocess.Popen[Any], status_file: Path, progress: Progress
+    ) -> None:
+        """Wait until the run says that it is done, or something says that it never will be."""
+        start = last_alive = time.monotonic()
+        shown: object = None
+        while True:
+            status = _read_status(status_file)
+            if status and status != shown:
+                progress(status)
+                shown = status
+            if status.get("state") == "completed":
+                return
+            if status.get("state") == "failed":
+                raise RunError(str(status.get("error")))
+            now = time.monotonic()
+            if self._simulation_alive(superlink):
+                last_alive = now
+            ended = follower.poll() is not None or superlink.poll() is not None or now - last_alive > _GRACE
+            # The status may have been written just before the processes ended.
+            if ended and _read_status(status_file) == status:
+                raise RunError(f"the simulation's processes ended before the run did. See {self._log_tail()}")
+            if not status and now - start > self._settings.start_timeout:
+                raise RunError(f"the run did not start within {self._settings.start_timeout:g} s. See {self._log_tail()}")
+            time.sleep(_POLL)
+
+    @staticmethod
+    def _simulation_alive(superlink: subprocess.Popen[Any]) -> bool:
+        try:
+            children = psutil.Process(superlink.pid).children(recursive=True)
+            return any("flwr-simulation" in " ".join(child.cmdline()) for child in children)
+        except psutil.Error:
+            return False
+
+    def _log_tail(self) -> str:
+        log = self._run_path / "run.log"
+        return f"{log}, which ends with:\n{_tail(log)}"
+
+    def _end_processes(self) -> None:
+        """End the SuperLink, the simulation, Ray, and whatever else they started."""
+        family: list[psutil.Process] = []
+        for process in self._processes:
+            try:
+                parent = psutil.Process(process.pid)
+                family += [parent, *parent.children(recursive=True)]
+            except psutil.Error:
+                continue
+        for member in family:
+            _signal(member.terminate)
+        _, stubborn = psutil.wait_procs(family, timeout=3)
+        for member in stubborn:
+            _signal(member.kill)
+        psutil.wait_procs(stubborn, timeout=3)
+
+
+def _signal(send: Callable[[], None]) -> None:
+    try:
+        send()
+    except psutil.Error:
+        pass
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _read_status(path: Path) -> dict[str, Any]:
+    try:
+        status: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return status
+    except (OSError, json.JSONDecodeError):
+        return {}
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"
