@@ -1,4 +1,4 @@
-"""The command line: ``florilegium run``, ``compare``, ``report``, ``partition`` and the rest."""
+"""The command line. Each command is a few lines; the work is done by the modules it imports when it is called."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from apps.experiment import resolve, run_experiment
 from common.errors import FlorilegiumError
 
-cli = typer.Typer(
-    no_args_is_help=True, add_completion=False,
-    pretty_exceptions_enable=False,
-)  # fmt: skip
+cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value, overriding recipe and defaults")]
-Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
-RunsDir = Annotated[Path | None, typer.Option(help="where runs are written")]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
+Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
+RunsDir = Annotated[Path | None, typer.Option(help="where runs are written (default: key runs-dir)")]
 
 
 def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
     return {"runs-dir": str(runs_dir)} if runs_dir else {}
+
+
+def _runs_dir(runs_dir: Path | None) -> str:
+    from apps.settings import defaults
+
+    return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
 
 
 @cli.callback()
@@ -36,22 +39,174 @@ def florilegium() -> None:
 
 @cli.command()
 def run(
-    recipe: Annotated[str | None, typer.Argument(help="a recipe's name or a TOML file")] = None,
+    recipe: Recipe = None, assignments: Assignments = None, workers: Workers = CORES, runs_dir: RunsDir = None
+) -> None:
+    """Run one experiment in a simulation. The last line on standard output is the run's folder."""
+    from apps.launch import Simulation
+
+    # Flower's processes start while this one imports torch and checks the configuration.
+    with Simulation(workers) as simulation:
+        from apps.experiment import resolve, run_experiment
+
+        overrides = resolve(recipe, assignments or [], _options(runs_dir))
+        path = run_experiment(simulation, overrides, Console(stderr=True))
+    print(path)
+
+
+@cli.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="methods to run on the same federation, cohorts and seed")],
+    recipe: Annotated[str | None, typer.Option(help="a recipe's name, or a TOML file")] = None,
     assignments: Assignments = None,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Run one experiment in a simulation. The last line on standard output is the run's folder."""
-    overrides = resolve(recipe, assignments or [], _options(runs_dir))
-    print(run_experiment(overrides, workers, Console(stderr=True)))
+    """Run several methods on one federation; print one table and draw one picture."""
+    from apps.experiment import resolve, run_experiment
+    from apps.launch import Simulation
+    from apps.methods import METHODS
+    from apps.report import write_report
+    from common.errors import ConfigurationError, nearest
+
+    for method in methods:
+        if method not in METHODS:
+            raise ConfigurationError(
+                f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
+            )
+    console, paths = Console(stderr=True), []
+    for method in methods:
+        overrides = resolve(recipe, assignments or [], {**_options(runs_dir), "method": method})
+        with Simulation(workers) as simulation:
+            paths.append(run_experiment(simulation, overrides, console))
+    target = output or paths[0].parent / f"compare-{paths[0].name}"
+    print(write_report(paths, target))
+    print(target)
+
+
+@cli.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(help="run ids or folders")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
+) -> None:
+    """Turn finished runs into a Markdown table and a picture."""
+    from apps.report import write_report
+    from strategies.run_folder import find_run
+
+    print(write_report([find_run(name, _runs_dir(runs_dir)) for name in runs], output))
+    print(output)
+
+
+@cli.command()
+def partition(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    output: Annotated[Path | None, typer.Option(help="write a PNG heat map, clients × classes, here")] = None,
+    devices: Annotated[Path | None, typer.Option(help="write every client's data here, a folder per device")] = None,
+) -> None:
+    """Show a federation: who holds how much of which class."""
+    from apps.experiment import resolve
+    from apps.settings import defaults, parse
+    from partitions.federation import federate
+
+    settings, _ = parse({**defaults(), **resolve(recipe, assignments or [], {})})
+    federation, dataset = federate(settings)
+    counts = federation.class_counts(dataset)
+    many = dataset.spec.classes > 20
+    table = Table(
+        title=f"{settings.dataset}, {settings.partitioner}, seed {settings.seed}: training examples per class"
+    )
+    for column in ("client", "name", "group", "train", "test", "angle"):
+        table.add_column(column, justify="right")
+    for name in ["classes held"] if many else [str(c) for c in range(dataset.spec.classes)]:
+        table.add_column(name, justify="right")
+    for i, row in enumerate(counts):
+        group = "unseen" if federation.unseen[i] else "seen" if federation.labeled[i] else "unlabeled"
+        cells = [str((row > 0).sum())] if many else [str(count or "·") for count in row]
+        sizes = (str(federation.train.sizes[i]), str(federation.test.sizes[i]))
+        table.add_row(str(i), str(federation.names[i]), group, *sizes, f"{federation.angles[i]:g}", *cells)
+    Console().print(table)
+    if output:
+        from partitions.plots import plot_federation
+
+        plot_federation(
+            federation, dataset, output, f"{settings.dataset}: {settings.partitioner}, seed {settings.seed}"
+        )
+        print(output)
+    if devices:
+        from partitions.devices import write_device
+
+        for client in range(len(federation)):
+            write_device(federation, dataset, client, devices / str(client))
+        print(devices)
+
+
+@cli.command()
+def methods() -> None:
+    """List the methods."""
+    from apps.methods import METHODS
+    from apps.settings import defaults
+
+    table = Table("method", "what it is", "source", "own keys")
+    for name, method in METHODS.items():
+        keys = [f"{key} = {value}" for key, value in defaults().items() if key.startswith(f"{name}.")]
+        table.add_row(name, method.title, method.source, "\n".join(keys))
+    Console().print(table)
+
+
+@cli.command()
+def datasets() -> None:
+    """List the datasets."""
+    from partitions.datasets import DATASETS
+
+    table = Table("dataset", "hub id", "kind", "input", "classes", "natural clients")
+    for name, spec in DATASETS.items():
+        shape = "×".join(map(str, spec.shape))
+        table.add_row(
+            name,
+            spec.hub or "(scikit-learn)",
+            spec.kind,
+            shape,
+            str(spec.classes),
+            ", ".join(spec.client_columns),
+        )
+    Console().print(table)
+
+
+@cli.command()
+def export(
+    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    client: Annotated[str, typer.Option(help="the client's id")],
+    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    runs_dir: RunsDir = None,
+) -> None:
+    """Write the model that a client would use after a run, personalised where the method personalises."""
+    from apps.personal import export as export_model
+    from strategies.run_folder import find_run
+
+    print(export_model(find_run(run, _runs_dir(runs_dir)), client, output))
+
+
+@cli.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder with model.safetensors and card.json")],
+    inputs: Annotated[
+        Path, typer.Argument(help=".parquet in the dataset's schema, an image, or a .npy of decoded rows")
+    ],
+) -> None:
+    """Predict with an exported model, or with the one a device has kept; CSV on standard output."""
+    from apps.personal import write_predictions
+
+    write_predictions(model, inputs)
 
 
 def main() -> None:
-    """Entry point: an error of the user's making is one message and exit status 2, a failed run 1."""
+    """Entry point. A mistake in the request exits with status 2, a failed run with 1, each with one message."""
     try:
         cli(standalone_mode=True)
     except FlorilegiumError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
         sys.exit(error.exit_status)
 
 

@@ -77,7 +77,9 @@ def _host(run_config: str, node_config: str) -> Host:
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
     source: SimulatedClients | DeviceClient
     if "data-path" in node:
-        source = DeviceClient(settings, str(node.get("client-id", "device")), Path(node["data-path"]).expanduser(), device)
+        source = DeviceClient(
+            settings, str(node.get("client-id", "device")), Path(node["data-path"]).expanduser(), device
+        )
     else:
         source = SimulatedClients(settings, device)
     client_class = METHODS[settings.method].client()

@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from apps.launch import Simulation
 from apps.settings import ROOT, Settings, Value, defaults, parse
 from common.errors import ConfigurationError, nearest
 from common.settings import folder
-from strategies.run_folder import find_run, flatten
+from common.toml import flatten
+from strategies.run_folder import find_run
 
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
 RECIPES = ROOT / "apps" / "recipes"
@@ -76,11 +84,11 @@ def run_folder(settings: Settings) -> Path:
     return folder(settings.runs_dir) / f"{stem}-{os.getpid()}"
 
 
-def run_experiment(overrides: Mapping[str, Value], workers: int, console: Console) -> Path:
-    """Run one experiment in a simulation, with a progress bar on ``console``; return the run's folder.
+def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], console: Console) -> Path:
+    """Run one experiment in ``simulation``, with a progress bar on ``console``; return the run's folder.
 
     Raises:
-        ConfigurationError, DataError: before anything is started.
+        ConfigurationError: before any client is asked.
         RunError: if the run failed.
     """
     settings, _ = parse({**defaults(), **overrides})
@@ -95,14 +103,16 @@ def run_experiment(overrides: Mapping[str, Value], workers: int, console: Consol
     def show(status: Mapping[str, Any]) -> None:
         nonlocal seen_round
         figures = status.get("figures") or {}
-        text = "  ".join(f"{group} {values['accuracy']:.3f}" for group, values in figures.items() if "accuracy" in values)
+        text = "  ".join(
+            f"{group} {values['accuracy']:.3f}" for group, values in figures.items() if "accuracy" in values
+        )
         bar.update(task, completed=status.get("round", 0), accuracy=f"accuracy {text}" if text else "")
         evaluated = int(status.get("evaluated", 0))
         if text and evaluated > seen_round:
             seen_round = evaluated
             bar.console.print(f"round {evaluated:>5}   accuracy {text}", highlight=False)
 
-    with Progress(*columns, console=console) as bar, Simulation(named, settings, path, workers) as simulation:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, accuracy="starting")
-        simulation.run(show)
+        simulation.run(named, settings.device, path, settings.start_timeout, show)
     return path

@@ -25,9 +25,11 @@ from typing import Any
 import psutil
 import tomli_w
 
-from apps.settings import ROOT, Settings, Value
 from common.errors import RunError
-from strategies.run_folder import nested
+from common.toml import nested
+
+ROOT = Path(__file__).resolve().parent.parent
+Value = bool | int | float | str
 
 _SUPERLINK_SECONDS = 60.0
 _POLL = 0.25
@@ -37,46 +39,62 @@ Progress = Callable[[Mapping[str, Any]], None]
 
 
 class Simulation:
-    """One run in a Flower simulation of its own. Use as a context manager: leaving it ends every process.
+    """A Flower simulation for one run. A context manager: entering starts its SuperLink, leaving ends every process.
 
     Args:
-        overrides: the run configuration, where it differs from the defaults.
-        settings: the same, parsed.
-        run_path: the folder the run will write to.
         workers: number of worker processes, one CPU each.
     """
 
-    def __init__(self, overrides: Mapping[str, Value], settings: Settings, run_path: Path, workers: int) -> None:
-        self._overrides = overrides
-        self._settings = settings
-        self._run_path = run_path
+    def __init__(self, workers: int) -> None:
         self._workers = workers
         # Ray puts sockets below its folder, and their paths must stay short.
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         self._bin = Path(sys.executable).parent
+        self._port = _free_port()
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Simulation:
+        config = {"superlink": {"default": "here", "here": {"address": f"127.0.0.1:{self._port}", "insecure": True}}}
+        (self._home / "flwr").mkdir()
+        (self._home / "flwr" / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+        with (self._home / "superlink.log").open("wb") as log:
+            self._superlink = self._popen(
+                [
+                    self._program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                    "--host", "127.0.0.1", "--port", str(self._port),
+                    "--control-api-address", f"127.0.0.1:{_free_port()}", "--disable-runtime-dependency-installation",
+                ],
+                stdout=log,
+            )  # fmt: skip
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._end_processes()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def run(self, progress: Progress) -> None:
-        """Start the run and wait for it, calling ``progress`` with the contents of its ``status.json``.
+    def run(
+        self, overrides: Mapping[str, Value], device: str, run_path: Path, limit: float, progress: Progress
+    ) -> None:
+        """Run one experiment and wait for it.
+
+        Args:
+            overrides: the run configuration, where it differs from the defaults.
+            device: the key ``device``: whether workers need a GPU.
+            run_path: the folder the run will write to.
+            limit: seconds within which the run must have started.
+            progress: called with the contents of the run's ``status.json`` whenever they change.
 
         Raises:
-            RunError: if it failed, with the reason.
+            RunError: if the run failed, with the reason.
         """
-        self._run_path.mkdir(parents=True, exist_ok=True)
-        status_file = self._run_path / "status.json"
+        run_path.mkdir(parents=True, exist_ok=True)
+        status_file = run_path / "status.json"
         status_file.unlink(missing_ok=True)
-        superlink = self._start_superlink()
-        run_id = self._submit()
-        with (self._run_path / "run.log").open("ab") as log:
+        self._wait_for_superlink()
+        run_id = self._submit(overrides, device)
+        with (run_path / "run.log").open("ab") as log:
             follower = self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
-            self._watch(superlink, follower, status_file, progress)
+            self._watch(follower, run_path, limit, progress)
 
     # -------------------------------------------------------------------------------------- starting
 
@@ -107,32 +125,19 @@ class Simulation:
         self._processes.append(process)
         return process
 
-    def _start_superlink(self) -> subprocess.Popen[Any]:
-        port, control = _free_port(), _free_port()
-        config = {"superlink": {"default": "here", "here": {"address": f"127.0.0.1:{port}", "insecure": True}}}
-        (self._home / "flwr").mkdir()
-        (self._home / "flwr" / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        with (self._home / "superlink.log").open("wb") as log:
-            process = self._popen(
-                [
-                    self._program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-                    "--host", "127.0.0.1", "--port", str(port), "--control-api-address", f"127.0.0.1:{control}",
-                    "--disable-runtime-dependency-installation",
-                ],
-                stdout=log,
-            )  # fmt: skip
+    def _wait_for_superlink(self) -> None:
         deadline = time.monotonic() + _SUPERLINK_SECONDS
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and self._superlink.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                    return process
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=1):
+                    return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise RunError(f"Flower's SuperLink did not start. Its last words: {_tail(self._home / 'superlink.log')}")
 
-    def _submit(self) -> str:
-        overrides = self._home / "run.toml"
-        overrides.write_text(tomli_w.dumps(nested(self._overrides)), encoding="utf-8")
+    def _submit(self, overrides: Mapping[str, Value], device: str) -> str:
+        run_config = self._home / "run.toml"
+        run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
         federation = {
             # One message per worker and exchange: each costs 20 ms or more, and the strategy has balanced them.
             "num-supernodes": self._workers,
@@ -140,14 +145,19 @@ class Simulation:
             "init-args-num-cpus": self._workers,
             "init-args-logging-level": '"ERROR"',
         }
-        if self._settings.device.startswith("cuda"):
+        if device.startswith("cuda"):
             federation["client-resources-num-gpus"] = f"{0.99 / self._workers:.4f}"
         command = [
-            self._program("flwr"), "run", str(ROOT), "here", "--run-config", str(overrides), "--format", "json",
+            self._program("flwr"), "run", str(ROOT), "here", "--run-config", str(run_config), "--format", "json",
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
         ]  # fmt: skip
         done = subprocess.run(
-            command, cwd=self._home / "empty", env=self._environment(), capture_output=True, text=True, check=False
+            command,
+            cwd=self._home / "empty",
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         output = done.stdout
         try:
@@ -158,14 +168,13 @@ class Simulation:
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(
-        self, superlink: subprocess.Popen[Any], follower: subprocess.Popen[Any], status_file: Path, progress: Progress
-    ) -> None:
+    def _watch(self, follower: subprocess.Popen[Any], run_path: Path, limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
         start = last_alive = time.monotonic()
-        shown: object = None
+        log = run_path / "run.log"
+        shown: dict[str, Any] = {}
         while True:
-            status = _read_status(status_file)
+            status = _read_status(run_path / "status.json")
             if status and status != shown:
                 progress(status)
                 shown = status
@@ -174,27 +183,24 @@ class Simulation:
             if status.get("state") == "failed":
                 raise RunError(str(status.get("error")))
             now = time.monotonic()
-            if self._simulation_alive(superlink):
+            if self._simulation_alive():
                 last_alive = now
-            ended = follower.poll() is not None or superlink.poll() is not None or now - last_alive > _GRACE
-            # The status may have been written just before the processes ended.
-            if ended and _read_status(status_file) == status:
-                raise RunError(f"the simulation's processes ended before the run did. See {self._log_tail()}")
-            if not status and now - start > self._settings.start_timeout:
-                raise RunError(f"the run did not start within {self._settings.start_timeout:g} s. See {self._log_tail()}")
+            over = follower.poll() is not None or self._superlink.poll() is not None or now - last_alive > _GRACE
+            # The last status may have been written between the two looks.
+            if over and _read_status(run_path / "status.json") == status:
+                raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")
+            if not status and now - start > limit:
+                raise RunError(
+                    f"the run did not start within {limit:g} s (key start-timeout). {log} ends with:\n{_tail(log)}"
+                )
             time.sleep(_POLL)
 
-    @staticmethod
-    def _simulation_alive(superlink: subprocess.Popen[Any]) -> bool:
+    def _simulation_alive(self) -> bool:
         try:
-            children = psutil.Process(superlink.pid).children(recursive=True)
+            children = psutil.Process(self._superlink.pid).children(recursive=True)
             return any("flwr-simulation" in " ".join(child.cmdline()) for child in children)
         except psutil.Error:
             return False
-
-    def _log_tail(self) -> str:
-        log = self._run_path / "run.log"
-        return f"{log}, which ends with:\n{_tail(log)}"
 
     def _end_processes(self) -> None:
         """End the SuperLink, the simulation, Ray, and whatever else they started."""

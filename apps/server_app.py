@@ -31,7 +31,13 @@ def population(settings: Settings) -> list[Client]:
     return [
         Client(str(i), int(train), int(test), bool(unseen), bool(labeled))
         for i, (train, test, unseen, labeled) in enumerate(
-            zip(federation.train.sizes, federation.test.sizes, federation.unseen, federation.labeled, strict=True)
+            zip(
+                federation.train.sizes,
+                federation.test.sizes,
+                federation.unseen,
+                federation.labeled,
+                strict=True,
+            )
         )
     ]
 
@@ -52,7 +58,9 @@ def main(grid: Grid, context: Context) -> None:
         if settings.init:
             trained = read_checkpoint(find_run(settings.init, settings.runs_dir)).arrays
             if {k: v.shape for k, v in trained.items()} != {k: v.shape for k, v in initial.items()}:
-                raise ConfigurationError(f"init: run '{settings.init}' trained another network than model = '{settings.model}'")
+                raise ConfigurationError(
+                    f"init: run '{settings.init}' trained another network than model = '{settings.model}'"
+                )
             initial = trained
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
@@ -66,6 +74,3 @@ def main(grid: Grid, context: Context) -> None:
         if isinstance(error, FlorilegiumError):
             log.error("%s", message)
         raise
-
-
-

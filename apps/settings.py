@@ -14,11 +14,11 @@ from apps.methods import METHODS
 from clients.settings import ClientSettings
 from common.errors import ConfigurationError, nearest
 from common.settings import Section
+from common.toml import flatten
 from models.networks import NETWORKS
 from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
 from partitions.settings import FederationSettings
-from strategies.run_folder import flatten
 from strategies.settings import ServerSettings
 
 Value = bool | int | float | str
@@ -68,10 +68,14 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     hyper = None
     if method in METHODS:
         prefix = f"{method}."
-        own = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known}
+        own = {
+            key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known
+        }
         hyper = _check(METHODS[method].hyper(), own, prefix, problems)
     if problems or settings is None or hyper is None:
-        raise ConfigurationError("The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems)))
+        raise ConfigurationError(
+            "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
+        )
     return settings, hyper
 
 

@@ -109,7 +109,9 @@ class BaseClient(NumPyClient):
         answer = self.perform(self._named(parameters), {"phase": "train", "round": 0, **config})
         return list(answer.arrays.values()), answer.num_examples, dict(answer.metrics)
 
-    def evaluate(self, parameters: list[NDArray[np.generic]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(
+        self, parameters: list[NDArray[np.generic]], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
         """Evaluate ``parameters`` on the client's test examples; NumPyClient's meaning, for stock strategies."""
         answer = self.perform(self._named(parameters), {"phase": "test", "round": 0, **config})
         return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
@@ -167,9 +169,7 @@ class BaseClient(NumPyClient):
         """Return the generator of this client in this round and phase."""
         return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), str(config["phase"]))
 
-    def descend(
-        self, config: Config, *, epochs: int | None = None, gradient_hook: GradientHook | None = None
-    ) -> float:
+    def descend(self, config: Config, *, epochs: int | None = None, gradient_hook: GradientHook | None = None) -> float:
         """Train ``self.model`` on the client's data and return the mean loss (see :func:`clients.training.train`)."""
         return train(
             self.model,

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from clients.base import Config, BaseClient
+from clients.base import BaseClient, Config
 from clients.training import GradientHook
 from common.settings import Section
 
@@ -18,7 +18,9 @@ from common.settings import Section
 class Hyper(Section):
     """Keys ``fedprox.*``."""
 
-    mu: float = Field(ge=0, description="weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive.")
+    mu: float = Field(
+        ge=0, description="weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive."
+    )
     adaptive: bool = Field(description="change μ with the training loss (Li et al. 2020, section 5.3.2)")
 
 

@@ -31,6 +31,7 @@ from common.settings import NAME, Section, folder
 from models.parameters import Arrays, get_arrays, num_bytes
 from partitions.clientdata import ClientData
 
+
 class Source(Protocol):
     """Where a node's clients come from."""
 
@@ -113,7 +114,9 @@ class Host:
                 if config.get("keep") and self._source.pinned:
                     self._keep(client, config)
             except Exception as error:  # whatever goes wrong in one client must not take the others down
-                failures[client_id] = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
+                failures[client_id] = (
+                    str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
+                )
                 continue
             weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
             reduction.add(answer.arrays, weight)
@@ -137,6 +140,10 @@ class Host:
         )
         return Message(content, reply_to=message)
 
+    def personal_model(self, client_id: str, arrays: Arrays, config: Config) -> None:
+        """Leave in the host's network the model that a client would use: the end of its ``test`` phase."""
+        self._client(client_id, config).perform(arrays, {**config, "phase": "test"})
+
     # --------------------------------------------------------------------------------------- details
 
     def _client(self, client_id: str, config: Config) -> BaseClient:
@@ -159,7 +166,13 @@ class Host:
     def _keep(self, client: BaseClient, config: Config) -> None:
         from clients.export import save_model
 
-        save_model(client.state.folder, get_arrays(client.model), client.client_id, str(config["run"]), self._settings)
+        save_model(
+            client.state.folder,
+            get_arrays(client.model),
+            client.client_id,
+            str(config["run"]),
+            self._settings,
+        )
 
     def _answer_stock(self, message: Message, own: str) -> Message:
         """Answer a stock strategy: the trained arrays themselves, and plain numbers."""
@@ -193,6 +206,3 @@ def _unpack(message: Message, name: str) -> Arrays:
 
 def _pack(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
-
-
-

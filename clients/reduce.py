@@ -43,7 +43,9 @@ class Reduction:
             raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
         for name, array in arrays.items():
             if not np.isfinite(array).all():
-                raise RunError(f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm")
+                raise RunError(
+                    f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
+                )
 
     def add(self, arrays: Arrays, weight: float) -> None:
         """Take in the checked answer of one client, whose weight is wᵢ."""

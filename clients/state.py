@@ -60,7 +60,9 @@ class ClientState:
         try:
             return dict(load_file(versions[-1][1]))
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
-            raise RunError(f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew") from error
+            raise RunError(
+                f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
+            ) from error
 
     def save(self, arrays: Arrays) -> None:
         """Stage ``arrays`` as the client's new state; :meth:`commit` writes them once the work has succeeded."""
@@ -75,7 +77,11 @@ class ClientState:
         write_atomically(path, lambda temporary: save_file(dict(staged), temporary))
         versions = self._versions()
         needed = {path for round_, path in versions if round_ > self._checkpoint}
-        needed |= {path for round_, path in versions if round_ <= self._checkpoint and not _newer(round_, versions, self._checkpoint)}
+        needed |= {
+            path
+            for round_, path in versions
+            if round_ <= self._checkpoint and not _newer(round_, versions, self._checkpoint)
+        }
         for old in self.folder.glob("round-*.safetensors"):
             if old not in needed:
                 old.unlink(missing_ok=True)

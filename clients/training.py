@@ -21,9 +21,7 @@ def make_optimizer(settings: ClientSettings, model: nn.Module) -> torch.optim.Op
     """Return the configured optimiser over the parameters of ``model`` that require gradients."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if settings.optimizer == "adam":
-        return torch.optim.Adam(
-            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-        )
+        return torch.optim.Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
     return torch.optim.SGD(
         parameters,
         lr=settings.learning_rate,

@@ -42,7 +42,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
         ConfigurationError: if there is no such network, or it does not take inputs of this shape.
     """
     if name not in NETWORKS:
-        raise ConfigurationError(f"model: '{name}' is not a network{nearest(name, NETWORKS)} Known: {', '.join(NETWORKS)}.")
+        raise ConfigurationError(
+            f"model: '{name}' is not a network{nearest(name, NETWORKS)} Known: {', '.join(NETWORKS)}."
+        )
     module, _, function = NETWORKS[name].partition(":")
     builder: Builder = getattr(importlib.import_module(module), function)
     # torch's initialisers draw from the global generator; it is given back as it was.

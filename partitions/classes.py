@@ -116,7 +116,9 @@ class ClassPartitioner(Partitioner):
         for c, pool in pools.items():
             owners = [client for client, classes in enumerate(owned) if c in classes]
             if len(owners) > len(pool):
-                raise DataError(f"num-clients: class {c} has {len(pool)} samples for {len(owners)} clients; use fewer clients")
+                raise DataError(
+                    f"num-clients: class {c} has {len(pool)} samples for {len(owners)} clients; use fewer clients"
+                )
             for owner, part in zip(owners, np.array_split(pool, max(1, len(owners))), strict=False):
                 result[owner].append(part)
         return result

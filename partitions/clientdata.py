@@ -47,7 +47,12 @@ class ClientData:
     """
 
     def __init__(
-        self, train: Callable[[], Examples], test: Callable[[], Examples], *, labeled: bool, device: torch.device
+        self,
+        train: Callable[[], Examples],
+        test: Callable[[], Examples],
+        *,
+        labeled: bool,
+        device: torch.device,
     ) -> None:
         self._train, self._test, self._device = train, test, device
         self.labeled = labeled

@@ -79,7 +79,15 @@ _Triple = tuple[float, float, float]
 
 
 def _colour(
-    name: str, hub: str, x: str, y: str, classes: int, mean: _Triple, std: _Triple, side: int = 32, subset: str | None = None
+    name: str,
+    hub: str,
+    x: str,
+    y: str,
+    classes: int,
+    mean: _Triple,
+    std: _Triple,
+    side: int = 32,
+    subset: str | None = None,
 ) -> DatasetSpec:
     return DatasetSpec(name, hub, "image", x, y, classes, (3, side, side), mean, std, subset=subset)
 
@@ -156,7 +164,9 @@ class Dataset:
 def find_spec(name: str) -> DatasetSpec:
     """Return the description of dataset ``name``, or raise :class:`ConfigurationError` with the nearest word."""
     if name not in DATASETS:
-        raise ConfigurationError(f"dataset: '{name}' is not a dataset{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
+        raise ConfigurationError(
+            f"dataset: '{name}' is not a dataset{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}."
+        )
     return DATASETS[name]
 
 
@@ -248,9 +258,7 @@ def _from_hub(spec: DatasetSpec, split: str) -> HubDataset:
     from flwr_datasets import FederatedDataset
 
     try:
-        federated = FederatedDataset(
-            dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False
-        )
+        federated = FederatedDataset(dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False)
         return federated.load_split(split)
     except Exception as error:
         raise DataError(

@@ -52,27 +52,37 @@ def decode(spec: DatasetSpec, source: Table | HubDataset, name: str) -> Split:
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
     table = source if isinstance(source, Table) else source.data.table
-    wanted = [*(ADULT_COLUMNS if spec.kind == "table" else [spec.x]), spec.y]
-    missing = [column for column in wanted if column not in table.column_names]
-    if missing:
-        raise DataError(
-            f"{name}: column '{missing[0]}' is missing. Found: {', '.join(table.column_names)}; "
-            f"'{spec.name}' needs: {', '.join(wanted)}."
-        )
+    _check_columns(spec, table, [spec.y], name)
+    x = decode_inputs(spec, table, name)
     y = _labels(spec, table.column(spec.y).to_pylist(), name)
-    match spec.kind:
-        case "image":
-            x: NDArray[np.generic] = _images(spec, table.column(spec.x).to_pylist(), name)
-        case "characters":
-            x = np.stack([encode(text, spec.shape[0]) for text in table.column(spec.x).to_pylist()])
-        case "table":
-            x = encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
     clients = {
         column: np.array([str(value) for value in table.column(column).to_pylist()])
         for column in spec.client_columns
         if column in table.column_names
     }
     return Split(x, y, clients)
+
+
+def decode_inputs(spec: DatasetSpec, table: Table, name: str) -> NDArray[np.generic]:
+    """Decode the input columns alone (see :func:`decode`)."""
+    _check_columns(spec, table, [], name)
+    match spec.kind:
+        case "image":
+            return _images(spec, table.column(spec.x).to_pylist(), name)
+        case "characters":
+            return np.stack([encode(text, spec.shape[0]) for text in table.column(spec.x).to_pylist()])
+        case "table":
+            return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
+
+
+def _check_columns(spec: DatasetSpec, table: Table, labels: list[str], name: str) -> None:
+    wanted = [*(ADULT_COLUMNS if spec.kind == "table" else [spec.x]), *labels]
+    missing = [column for column in wanted if column not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{name}: column '{missing[0]}' is missing. Found: {', '.join(table.column_names)}; "
+            f"'{spec.name}' needs: {', '.join(wanted)}."
+        )
 
 
 def decode_image(data: bytes, channels: int) -> NDArray[np.uint8]:

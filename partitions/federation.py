@@ -219,7 +219,9 @@ def _client_column(settings: FederationSettings, dataset: Dataset) -> str:
     """Return the column that names natural clients: ``client-column``, or the dataset's first one."""
     columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
     if not columns:
-        raise ConfigurationError(f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none")
+        raise ConfigurationError(
+            f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none"
+        )
     if settings.client_column and settings.client_column not in columns:
         raise ConfigurationError(
             f"client-column: '{settings.client_column}' is not one of {', '.join(columns)}, the columns of "

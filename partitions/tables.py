@@ -25,28 +25,116 @@ ADULT_NUMBERS: Mapping[str, tuple[float, float]] = {
 # UCI Adult: the categories of each column, "?" for unknown. Each category is one 0/1 feature.
 ADULT_CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "workclass": tuple(
-        "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay".split()
+        [
+            "?",
+            "Federal-gov",
+            "Local-gov",
+            "Never-worked",
+            "Private",
+            "Self-emp-inc",
+            "Self-emp-not-inc",
+            "State-gov",
+            "Without-pay",
+        ]
     ),
     "education": tuple(
-        "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate HS-grad Masters "
-        "Preschool Prof-school Some-college".split()
+        [
+            "10th",
+            "11th",
+            "12th",
+            "1st-4th",
+            "5th-6th",
+            "7th-8th",
+            "9th",
+            "Assoc-acdm",
+            "Assoc-voc",
+            "Bachelors",
+            "Doctorate",
+            "HS-grad",
+            "Masters",
+            "Preschool",
+            "Prof-school",
+            "Some-college",
+        ]
     ),
     "marital.status": tuple(
-        "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed".split()
+        [
+            "Divorced",
+            "Married-AF-spouse",
+            "Married-civ-spouse",
+            "Married-spouse-absent",
+            "Never-married",
+            "Separated",
+            "Widowed",
+        ]
     ),
     "occupation": tuple(
-        "? Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
-        "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
-        "Transport-moving".split()
+        [
+            "?",
+            "Adm-clerical",
+            "Armed-Forces",
+            "Craft-repair",
+            "Exec-managerial",
+            "Farming-fishing",
+            "Handlers-cleaners",
+            "Machine-op-inspct",
+            "Other-service",
+            "Priv-house-serv",
+            "Prof-specialty",
+            "Protective-serv",
+            "Sales",
+            "Tech-support",
+            "Transport-moving",
+        ]
     ),
     "relationship": ("Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife"),
     "race": ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"),
     "sex": ("Female", "Male"),
     "native.country": tuple(
-        "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece "
-        "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico "
-        "Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan "
-        "Thailand Trinadad&Tobago United-States Vietnam Yugoslavia".split()
+        [
+            "?",
+            "Cambodia",
+            "Canada",
+            "China",
+            "Columbia",
+            "Cuba",
+            "Dominican-Republic",
+            "Ecuador",
+            "El-Salvador",
+            "England",
+            "France",
+            "Germany",
+            "Greece",
+            "Guatemala",
+            "Haiti",
+            "Holand-Netherlands",
+            "Honduras",
+            "Hong",
+            "Hungary",
+            "India",
+            "Iran",
+            "Ireland",
+            "Italy",
+            "Jamaica",
+            "Japan",
+            "Laos",
+            "Mexico",
+            "Nicaragua",
+            "Outlying-US(Guam-USVI-etc)",
+            "Peru",
+            "Philippines",
+            "Poland",
+            "Portugal",
+            "Puerto-Rico",
+            "Scotland",
+            "South",
+            "Taiwan",
+            "Thailand",
+            "Trinadad&Tobago",
+            "United-States",
+            "Vietnam",
+            "Yugoslavia",
+        ]
     ),
 }
 ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
@@ -73,6 +161,8 @@ def encode_adult(columns: Mapping[str, Sequence[object]], source: str) -> NDArra
         values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
         unknown = set(values) - set(categories)
         if unknown:
-            raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {categories}.")
+            raise DataError(
+                f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {categories}."
+            )
         features.append((values[:, None] == np.array(categories)[None, :]).astype(np.float32))
     return np.concatenate(features, axis=1, dtype=np.float32)

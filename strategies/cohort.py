@@ -183,9 +183,7 @@ class CohortStrategy(Strategy):
     def exchange(self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, **request: Any) -> Outcome:
         """Ask ``cohort`` to carry out ``phase`` and return what it answered (arguments as of :meth:`requests`)."""
         messages = self.requests(cohort, server_round, phase, **request)
-        return self.collect(
-            deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
-        )
+        return self.collect(deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed))
 
     # ---------------------------------------------------------------------------------- evaluation
 
@@ -207,14 +205,22 @@ class CohortStrategy(Strategy):
         """Ask the clients to test the global model, or their personal one made of it."""
         model = arrays if self.broadcasts_model else None
         return self.requests(
-            self.evaluated(), server_round, "test", reduce="sum", arrays=model, evaluation=True, **dict(config)  # type: ignore[arg-type]
+            self.evaluated(),
+            server_round,
+            "test",
+            reduce="sum",
+            arrays=model,
+            evaluation=True,
+            **dict(config),  # type: ignore[arg-type]
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Summarise each group of clients; the figures go to the run's folder."""
         outcome = self.collect(replies)
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
-        measured = {k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")}
+        measured = {
+            k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
+        }
         examples = outcome.metrics["num-examples"]
         self._figures = {
             group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])

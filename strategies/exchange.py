@@ -90,7 +90,9 @@ def describe_error(reply: Message) -> str:
     return (lines[-1] if lines else f"error code {reply.error.code}")[-_REASON_LENGTH:]
 
 
-def collect(asked: Mapping[int, Sequence[str]], replies: Sequence[Message], *, stacked: bool, deployed: bool) -> Outcome:
+def collect(
+    asked: Mapping[int, Sequence[str]], replies: Sequence[Message], *, stacked: bool, deployed: bool
+) -> Outcome:
     """Merge the replies of one exchange.
 
     Args:
@@ -131,7 +133,5 @@ def collect(asked: Mapping[int, Sequence[str]], replies: Sequence[Message], *, s
     succeeded = [client for client in order if client in numbers.get("num-examples", {})]
     arrays: Arrays = dict(sums)
     arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
-    metrics = {
-        name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()
-    }
+    metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
     return Outcome(succeeded, arrays, metrics, failures)

@@ -38,7 +38,11 @@ class FedAvg(CohortStrategy):
         """Send the model to the round's cohort."""
         self._model = to_arrays(arrays)
         return self.requests(
-            self.sample(server_round), server_round, "train", reduce="delta", arrays=arrays,
+            self.sample(server_round),
+            server_round,
+            "train",
+            reduce="delta",
+            arrays=arrays,
             **{**config, **self.train_scalars()},  # type: ignore[arg-type]
         )
 

@@ -21,12 +21,26 @@ from safetensors.numpy import save_file
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import folder
+from common.toml import flatten, nested
 from models.parameters import Arrays
 
 # Keys that a resumed run may change: they say how long, where and how closely watched, not what is computed.
 FREE_ON_RESUME = frozenset(
-    "rounds evaluate-every evaluate-clients run-name resume runs-dir cache-dir data-dir state-dir "
-    "round-timeout start-timeout min-success init".split()
+    [
+        "rounds",
+        "evaluate-every",
+        "evaluate-clients",
+        "run-name",
+        "resume",
+        "runs-dir",
+        "cache-dir",
+        "data-dir",
+        "state-dir",
+        "round-timeout",
+        "start-timeout",
+        "min-success",
+        "init",
+    ]
 )
 
 
@@ -196,24 +210,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         arrays = {name: arrays[name] for name in facts["order"]}
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
-        raise RunError(f"the checkpoint {files[-1]} is damaged and cannot be used: {type(error).__name__}: {error}") from error
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested TOML tables as flat keys joined by dots, as Flower's run configuration has them."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat keys as nested tables, plain keys first: the opposite of :func:`flatten`."""
-    tables: dict[str, Any] = {}
-    for key, value in flat.items():
-        *parents, last = key.split(".")
-        table = tables
-        for parent in parents:
-            table = table.setdefault(parent, {})
-        table[last] = value
-    return dict(sorted(tables.items(), key=lambda item: isinstance(item[1], dict)))
+        raise RunError(
+            f"the checkpoint {files[-1]} is damaged and cannot be used: {type(error).__name__}: {error}"
+        ) from error

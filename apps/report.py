@@ -1,0 +1,147 @@
+"""Runs as a Markdown table and pictures: accuracy over rounds, accuracy over bytes, accuracies of the clients."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from common.errors import RunError
+from common.files import write_atomically, write_text
+from strategies.run_folder import read_config, read_metrics
+
+GROUPS = ("seen", "unlabeled", "unseen")
+COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a finished run left.
+
+    Attributes:
+        label: how tables and legends call it.
+        summary: ``summary.json``.
+        metrics: the lines of ``metrics.jsonl``.
+        clients: the lines of ``clients.csv``.
+    """
+
+    label: str
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    clients: list[dict[str, str]]
+
+
+def load_run(path: Path) -> Run:
+    """Read the folder of a run.
+
+    Raises:
+        RunError: if the run has not completed.
+    """
+    if not (path / "summary.json").exists():
+        raise RunError(f"run {path} has not completed: it has no summary.json. Go on with it: resume = '{path.name}'.")
+    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    config = read_config(path)
+    label = summary["method"] + ("+ft" if config["finetune-epochs"] else "")
+    clients: list[dict[str, str]] = []
+    if (path / "clients.csv").exists():
+        with (path / "clients.csv").open(encoding="utf-8", newline="") as file:
+            clients = list(csv.DictReader(file))
+    return Run(label, summary, read_metrics(path), clients)
+
+
+def _with_unique_labels(runs: Sequence[Run], paths: Sequence[Path]) -> list[Run]:
+    labels = [run.label for run in runs]
+    return [
+        Run(
+            f"{run.label} ({path.name})" if labels.count(run.label) > 1 else run.label,
+            run.summary,
+            run.metrics,
+            run.clients,
+        )
+        for run, path in zip(runs, paths, strict=True)
+    ]
+
+
+def markdown_table(runs: Sequence[Run]) -> str:
+    """Return the runs' final figures as a Markdown table, a line per run and group of clients; accuracies in %."""
+    figures = [
+        (run, group, run.summary["final"][group]) for run in runs for group in GROUPS if group in run.summary["final"]
+    ]
+    columns = [name for name in COLUMNS if any(name in values for _, _, values in figures)]
+    lines = [
+        "| run | clients | rounds | "
+        + " | ".join(name.replace("_", " ") for name in columns)
+        + " | MB down | MB up | s/round |",
+        "|---" * (len(columns) + 6) + "|",
+    ]
+    for run, group, values in figures:
+        cells = [_cell(name, values.get(name)) for name in columns]
+        summary = run.summary
+        cells += [f"{summary[key] / 1e6:.1f}" for key in ("bytes_down", "bytes_up")] + [
+            f"{summary['seconds_per_round']:.2f}"
+        ]
+        lines.append(f"| {run.label} | {group} | {summary['rounds']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}"
+
+
+def _curve(run: Run, group: str, key: str) -> tuple[list[float], list[float]]:
+    points = [(line[key], 100 * line[group]["accuracy"]) for line in run.metrics if "accuracy" in line.get(group, {})]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def plot_runs(runs: Sequence[Run]) -> Figure:
+    """Draw accuracy over rounds, accuracy over bytes, and the histogram of the clients' final accuracies."""
+    figure = Figure(figsize=(15, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    by_round, by_bytes, histogram = figure.subplots(1, 3)
+    for index, run in enumerate(runs):
+        colour = f"C{index % 10}"
+        for group, style in zip(GROUPS, ("-", "--", ":"), strict=True):
+            rounds, accuracy = _curve(run, group, "round")
+            if not rounds:
+                continue
+            label = run.label if group == "seen" else f"{run.label}, {group}"
+            by_round.plot(rounds, accuracy, style, color=colour, marker="o", markersize=3, label=label)
+            traffic = [(line["bytes_down"] + line["bytes_up"]) / 1e6 for line in run.metrics if group in line]
+            by_bytes.plot(traffic, accuracy, style, color=colour, marker="o", markersize=3, label=label)
+        final = [100 * float(client["accuracy"]) for client in run.clients if client.get("accuracy")]
+        if final:
+            histogram.hist(
+                final, bins=20, range=(0, 100), histtype="step", linewidth=1.6, color=colour, label=run.label
+            )
+    by_round.set(xlabel="round", ylabel="mean accuracy of clients (%)", title="Accuracy over rounds")
+    by_bytes.set(xlabel="MB sent, both ways, all clients", title="Accuracy over communication")
+    histogram.set(xlabel="final accuracy (%)", ylabel="clients", title="Clients")
+    for axes in (by_round, by_bytes, histogram):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize="small", frameon=False)
+    return figure
+
+
+def write_report(paths: Sequence[Path], target: Path) -> str:
+    """Write ``report.md`` and ``report.png`` on the runs in ``paths`` to folder ``target``; return the table."""
+    runs = _with_unique_labels([load_run(path) for path in paths], paths)
+    figure = plot_runs(runs)
+    write_atomically(target / "report.png", lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
+    table = markdown_table(runs)
+    sources = "\n".join(
+        f"- {run.label}: `{path.name}`, seed {run.summary['seed']}" for run, path in zip(runs, paths, strict=True)
+    )
+    write_text(
+        target / "report.md",
+        f"# Report\n\nAccuracies in %: means over clients.\n\n{table}\n![Accuracy](report.png)\n\nRuns:\n\n{sources}\n",
+    )
+    return table

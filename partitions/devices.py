@@ -1,0 +1,39 @@
+"""A simulated client's data as a device's folder: ``train.parquet`` and ``test.parquet`` in the dataset's schema."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from PIL import Image
+
+from common.errors import DataError
+from common.files import write_atomically
+from partitions.datasets import Dataset
+from partitions.federation import Federation, client_rows
+
+
+def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:
+    """Write the data of ``client`` to ``folder``, to be given to a SuperNode as its ``data-path``.
+
+    Raises:
+        DataError: for data that are not images; take a device's rows from the source files instead.
+    """
+    spec = dataset.spec
+    if spec.kind != "image":
+        raise DataError(f"only image datasets can be written as device folders, not '{spec.name}'")
+    for part in ("train", "test"):
+        split, rows = client_rows(federation, dataset, client, part)
+        images = []
+        for pixels in split.x[rows]:
+            buffer = io.BytesIO()
+            Image.fromarray(pixels.squeeze(-1) if spec.shape[0] == 1 else pixels).save(buffer, format="PNG")
+            images.append({"bytes": buffer.getvalue(), "path": None})
+        image_type = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+        table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: split.y[rows]})
+        write_atomically(
+            folder / f"{part}.parquet",
+            lambda temporary, table=table: pyarrow.parquet.write_table(table, temporary),
+        )
