@@ -8,6 +8,7 @@ worker, no installation of packages at run time. It ends with the run, and the r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -220,10 +221,8 @@ class Simulation:
 
 
 def _signal(send: Callable[[], None]) -> None:
-    try:
+    with contextlib.suppress(psutil.Error):
         send()
-    except psutil.Error:
-        pass
 
 
 def _free_port() -> int:

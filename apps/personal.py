@@ -55,7 +55,7 @@ def export(run: Path, client_id: str, target: Path) -> Path:
 
 
 def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:
-    """Return network inputs from a parquet file in the dataset's schema, an image file, or a ``.npy`` of decoded rows."""
+    """Return network inputs: from parquet in the dataset's schema, an image file, or a ``.npy`` of decoded rows."""
     from partitions.decode import decode_image, decode_inputs, read_parquet
 
     if path.suffix == ".parquet":

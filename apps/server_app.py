@@ -11,13 +11,13 @@ from apps.code_version import code_version
 from apps.experiment import run_folder
 from apps.methods import METHODS
 from apps.settings import Settings, parse
+from clients.wire import pack
 from clients.worker import tune_process
 from common.errors import ConfigurationError, FlorilegiumError
 from models.networks import build
 from models.parameters import get_arrays
 from partitions.datasets import find_spec
 from partitions.federation import federate
-from strategies.cohort import to_record
 from strategies.roster import Client, Roster
 from strategies.run_folder import RunFolder, find_run, read_checkpoint
 
@@ -65,7 +65,7 @@ def main(grid: Grid, context: Context) -> None:
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
         strategy = method.strategy()(settings, hyper, roster, run)
-        strategy.start(grid, to_record(initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
+        strategy.start(grid, pack(initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)
     except Exception as error:
         message = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"

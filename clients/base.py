@@ -6,11 +6,10 @@ A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the los
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
@@ -19,15 +18,12 @@ from torch import nn
 from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.training import GradientHook, evaluate, train
+from clients.wire import Config
 from common.errors import RunError
 from common.seeds import torch_generator
 from common.settings import Section
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData
-
-Scalar = bool | int | float | str
-Config = Mapping[str, Any]
-"""What the server says besides arrays: ``phase``, ``round`` and the phase's own scalars."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +99,18 @@ class BaseClient(NumPyClient):
         return answer
 
     def fit(
-        self, parameters: list[NDArray[np.generic]], config: dict[str, Any]
-    ) -> tuple[list[NDArray[np.generic]], int, dict[str, Any]]:
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         """Train on ``parameters`` (the network's arrays in order); NumPyClient's meaning, for stock strategies."""
         answer = self.perform(self._named(parameters), {"phase": "train", "round": 0, **config})
         return list(answer.arrays.values()), answer.num_examples, dict(answer.metrics)
 
-    def evaluate(
-        self, parameters: list[NDArray[np.generic]], config: dict[str, Any]
-    ) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate ``parameters`` on the client's test examples; NumPyClient's meaning, for stock strategies."""
         answer = self.perform(self._named(parameters), {"phase": "test", "round": 0, **config})
         return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
 
-    def _named(self, parameters: list[NDArray[np.generic]]) -> Arrays:
+    def _named(self, parameters: list[NDArray[Any]]) -> Arrays:
         return dict(zip(exchanged(self.model), parameters, strict=True))
 
     # ---------------------------------------------------------------------------------------- phases

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from clients.base import BaseClient, Config
+from clients.base import BaseClient
 from clients.training import GradientHook
+from clients.wire import Config
 from common.settings import Section
 
 

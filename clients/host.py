@@ -1,14 +1,8 @@
 """The host: runs the clients a message names, one after the other in one process, and sends one reply.
 
-Together with ``strategies.cohort`` this is the one place that knows the message protocol (docs/architecture.md):
-
-request  ``arrays`` broadcast, ``scatter`` with a leading client axis (optional), ``config`` with ``phase``,
-         ``round``, ``clients``, ``reduce``, ``run``, ``lineage``, ``checkpoint`` and the phase's own scalars
-reply    ``arrays`` as ``reduce`` says, ``metrics`` with a list per number, ``outcome`` with the ids that succeeded
-         (in the order of the lists) and the error of each that failed
-
-A message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the one with
-the node's number) answers it as stock strategies expect.
+A client that raises, or answers NaN or wrong shapes, is left out of the sum and named with its error; the others
+count. A message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the
+one with the node's number) answers it as stock strategies expect.
 """
 
 from __future__ import annotations
@@ -18,14 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
-from clients.base import BaseClient, Config
+from clients.base import BaseClient
+from clients.export import save_model
 from clients.reduce import Reduction
 from clients.settings import ClientSettings
 from clients.state import ClientState
+from clients.wire import Announcement, Config, Reply, Request, pack
 from common.errors import FlorilegiumError, RunError
 from common.settings import NAME, Section, folder
 from models.parameters import Arrays, get_arrays, num_bytes
@@ -78,15 +73,10 @@ class Host:
 
     def roster(self, message: Message, code: str) -> Message:
         """Answer which clients live here, how much data they have, and which code runs."""
-        answer = ConfigRecord({"pinned": self._source.pinned, "code": code})
-        sizes = MetricRecord()
-        if self._source.pinned:
-            ids = list(self._source.clients())
-            answer["clients"] = ids
-            data = [self._source.data(client_id) for client_id in ids]
-            sizes["train"] = [len(d.train) for d in data]
-            sizes["test"] = [len(d.test) for d in data]
-        return Message(RecordDict({"roster": answer, "sizes": sizes}), reply_to=message)
+        ids = list(self._source.clients()) if self._source.pinned else []
+        data = [self._source.data(client_id) for client_id in ids]
+        sizes = [len(d.train) for d in data], [len(d.test) for d in data]
+        return Message(Announcement(self._source.pinned, code, ids, *sizes).pack(), reply_to=message)
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message.
@@ -95,28 +85,27 @@ class Host:
             message: the request.
             own: the id of the client that a stock strategy means when it addresses this node.
         """
-        config = message.content["config"]
-        if "clients" not in config:
-            return self._answer_stock(message, own)
-        sent = _unpack(message, "arrays")
-        scatter = _unpack(message, "scatter")
-        reduction = Reduction(str(config["reduce"]), sent)
+        request = Request.unpack(message.content)
+        if not request.clients:
+            return Message(self._answer_stock(message, request, own), reply_to=message)
+        reduction = Reduction(str(request.config["reduce"]), request.arrays)
         done: list[str] = []
-        failures = ConfigRecord()
+        failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
-        for index, client_id in enumerate(config["clients"]):
+        for index, client_id in enumerate(request.clients):
             try:
-                client = self._client(client_id, config)
-                received = sent | {name: array[index] for name, array in scatter.items()}
-                answer = client.perform(received, config)
+                client = self._client(client_id, request.config)
+                received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
+                answer = client.perform(received, request.config)
                 reduction.check(answer.arrays)
                 client.state.commit()
-                if config.get("keep") and self._source.pinned:
-                    self._keep(client, config)
+                if request.config.get("keep") and self._source.pinned:
+                    save_model(
+                        client.state.folder, get_arrays(self._model), client_id, request.config["run"], self._settings
+                    )
             except Exception as error:  # whatever goes wrong in one client must not take the others down
-                failures[client_id] = (
-                    str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
-                )
+                known = isinstance(error, FlorilegiumError)
+                failures[client_id] = str(error) if known else f"{type(error).__name__}: {error}"
                 continue
             weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
             reduction.add(answer.arrays, weight)
@@ -128,17 +117,9 @@ class Host:
                 **answer.metrics,
             }
             for name in numbers.keys() | metrics.keys():
-                metrics.setdefault(name, [float("nan")] * len(done)).append(numbers.get(name, float("nan")))
+                metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
             done.append(client_id)
-        content = RecordDict(
-            {
-                "arrays": _pack(reduction.result()),
-                "metrics": MetricRecord(dict(metrics)),
-                "outcome": ConfigRecord({"clients": done}),
-                "failures": failures,
-            }
-        )
-        return Message(content, reply_to=message)
+        return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
 
     def personal_model(self, client_id: str, arrays: Arrays, config: Config) -> None:
         """Leave in the host's network the model that a client would use: the end of its ``test`` phase."""
@@ -163,46 +144,23 @@ class Host:
         base = folder(self._state_dir) / run if self._state_dir else folder(self._settings.runs_dir) / run / "clients"
         return base / client_id
 
-    def _keep(self, client: BaseClient, config: Config) -> None:
-        from clients.export import save_model
-
-        save_model(
-            client.state.folder,
-            get_arrays(client.model),
-            client.client_id,
-            str(config["run"]),
-            self._settings,
-        )
-
-    def _answer_stock(self, message: Message, own: str) -> Message:
+    def _answer_stock(self, message: Message, request: Request, own: str) -> RecordDict:
         """Answer a stock strategy: the trained arrays themselves, and plain numbers."""
-        record: ConfigRecord = message.content["config"]
         config = {
-            **record,
-            "round": int(record.get("server-round", 0)),
+            "round": request.config.get("server-round", 0),
             "run": str(message.metadata.run_id),
             "lineage": [],
             "checkpoint": 0,
+            **request.config,
         }
         client = self._client(own, config)
-        arrays = list(_unpack(message, "arrays").values())
+        arrays = list(request.arrays.values())
+        content = RecordDict()
         if message.metadata.message_type.startswith("train"):
             returned, count, numbers = client.fit(arrays, config)
             client.state.commit()
-            names = list(message.content["arrays"].keys())
-            content = {"arrays": _pack(dict(zip(names, returned, strict=True)))}
+            content["arrays"] = pack(dict(zip(request.arrays, returned, strict=True)))
         else:
             _, count, numbers = client.evaluate(arrays, config)
-            content = {}
-        metrics = MetricRecord({"num-examples": count, **numbers})
-        return Message(RecordDict({**content, "metrics": metrics}), reply_to=message)
-
-
-def _unpack(message: Message, name: str) -> Arrays:
-    if name not in message.content:
-        return {}
-    return {key: array.numpy() for key, array in message.content[name].items()}
-
-
-def _pack(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+        content["metrics"] = MetricRecord({"num-examples": count, **numbers})
+        return content

@@ -6,7 +6,8 @@ state, from the common initial model θ₀.
 
 from __future__ import annotations
 
-from clients.base import Answer, BaseClient, Config, phase
+from clients.base import Answer, BaseClient, phase
+from clients.wire import Config
 from common.settings import NoHyper
 from models.parameters import Arrays, get_arrays
 

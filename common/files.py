@@ -10,7 +10,7 @@ from pathlib import Path
 from common.errors import RunError
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, and rename it to ``path``.
 
     Raises:
@@ -42,9 +42,4 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically."""
-    write_atomically(path, lambda temporary: temporary.write_bytes(data) and None)
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

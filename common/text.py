@@ -14,7 +14,7 @@ _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET), dt
 
 
 def encode(text: str, length: int) -> NDArray[np.uint8]:
-    """Return ``text`` as ``length`` character codes: the last characters of a long text, a short one padded in front."""
+    """Return ``text`` as ``length`` character codes: the end of a long text, a short one padded in front."""
     raw = np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)[-length:]
     codes = np.full(length, OTHER, dtype=np.uint8)
     if len(raw):

@@ -48,7 +48,10 @@ def lenet(shape: Shape, classes: int) -> nn.Sequential:
 
 
 def cnn64(shape: Shape, classes: int) -> nn.Sequential:
-    """The CIFAR-10 network of FedRep (Collins et al. 2021) and PPFE: conv 64, 64, dense 120, 64, C (307,842 for C = 10)."""
+    """The CIFAR-10 network of FedRep (Collins et al. 2021) and PPFE: conv 64, 64, dense 120, 64, C.
+
+    307,842 parameters for C = 10.
+    """
     return _convnet(shape, classes, (64, 64), (120, 64))
 
 

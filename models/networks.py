@@ -54,4 +54,4 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
             network = builder(shape, classes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' does not fit the data: {error}.") from error
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(memory_format=torch.channels_last)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 """Arrays by name, in the order of the network's ``state_dict``."""
 
 
@@ -26,7 +27,7 @@ def get_arrays(model: nn.Module) -> Arrays:
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in exchanged(model).items()}
 
 
-def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Copy ``arrays`` into the tensors of the same names, keeping each tensor's memory layout.
 
     Raises:
@@ -42,6 +43,6 @@ def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> N
             tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
-def num_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> int:
+def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the size of ``arrays`` in bytes, without names and headers."""
     return sum(array.nbytes for array in arrays.values())

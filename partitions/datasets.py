@@ -106,7 +106,7 @@ DATASETS: Mapping[str, DatasetSpec] = {
         _grey("mnist", "ylecun/mnist", "label", 10, 0.1307, 0.3081),
         _grey("fashion_mnist", "zalando-datasets/fashion_mnist", "label", 10, 0.2860, 0.3530),
         _colour(
-            "mnist_m", "Mike0307/MNIST-M", "image", "label", 10, (0.4342, 0.4378, 0.3853), (0.2515, 0.2380, 0.2490), side=28
+            "mnist_m", "Mike0307/MNIST-M", "image", "label", 10, (0.4342, 0.4378, 0.3853), (0.2515, 0.2380, 0.2490), 28
         ),
         _grey(
             "femnist", "flwrlabs/femnist", "character", 62, 0.9637, 0.1592, clients=("writer_id",), test=False
@@ -180,8 +180,8 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
         path = folder(data_dir) / spec.name
         if not (path / "train.parquet").is_file():
             raise DataError(
-                f"data-dir: there is no {path / 'train.parquet'}. Expected {folder(data_dir)}/<dataset>/train.parquet and "
-                "test.parquet in the hub's own schema; leave data-dir empty to load from the hub."
+                f"data-dir: there is no {path / 'train.parquet'}. Expected {folder(data_dir)}/<dataset>/train.parquet "
+                "and test.parquet in the hub's own schema; leave data-dir empty to load from the hub."
             )
         return path
     if DATA_VARIABLE in os.environ:

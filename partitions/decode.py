@@ -20,10 +20,8 @@ from partitions.tables import ADULT_COLUMNS, encode_adult
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
 
-Table = pyarrow.Table
 
-
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path) -> pyarrow.Table:
     """Read a parquet file.
 
     Raises:
@@ -40,7 +38,7 @@ def read_parquet(path: Path) -> Table:
     return table
 
 
-def decode(spec: DatasetSpec, source: Table | HubDataset, name: str) -> Split:
+def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str) -> Split:
     """Turn the rows of ``source`` into arrays as ``spec`` describes.
 
     Args:
@@ -51,7 +49,7 @@ def decode(spec: DatasetSpec, source: Table | HubDataset, name: str) -> Split:
     Raises:
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
-    table = source if isinstance(source, Table) else source.data.table
+    table = source if isinstance(source, pyarrow.Table) else source.data.table
     _check_columns(spec, table, [spec.y], name)
     x = decode_inputs(spec, table, name)
     y = _labels(spec, table.column(spec.y).to_pylist(), name)
@@ -63,7 +61,7 @@ def decode(spec: DatasetSpec, source: Table | HubDataset, name: str) -> Split:
     return Split(x, y, clients)
 
 
-def decode_inputs(spec: DatasetSpec, table: Table, name: str) -> NDArray[np.generic]:
+def decode_inputs(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[np.generic]:
     """Decode the input columns alone (see :func:`decode`)."""
     _check_columns(spec, table, [], name)
     match spec.kind:
@@ -75,7 +73,7 @@ def decode_inputs(spec: DatasetSpec, table: Table, name: str) -> NDArray[np.gene
             return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
 
 
-def _check_columns(spec: DatasetSpec, table: Table, labels: list[str], name: str) -> None:
+def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], name: str) -> None:
     wanted = [*(ADULT_COLUMNS if spec.kind == "table" else [spec.x]), *labels]
     missing = [column for column in wanted if column not in table.column_names]
     if missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -33,7 +34,4 @@ def write_device(federation: Federation, dataset: Dataset, client: int, folder: 
             images.append({"bytes": buffer.getvalue(), "path": None})
         image_type = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
         table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: split.y[rows]})
-        write_atomically(
-            folder / f"{part}.parquet",
-            lambda temporary, table=table: pyarrow.parquet.write_table(table, temporary),
-        )
+        write_atomically(folder / f"{part}.parquet", partial(pyarrow.parquet.write_table, table))

@@ -250,7 +250,7 @@ def _partition(
                 f"'{settings.dataset}' has {len(rows)}"
             )
         rows = rows[: n * m]
-    table = {"row": rows, "label": dataset.train.y[rows]}
+    table: dict[str, NDArray[np.generic]] = {"row": rows, "label": dataset.train.y[rows]}
     if column is not None:
         table["client"] = dataset.train.clients[column][rows]
     make: Make = importlib.import_module(PARTITIONERS[settings.partitioner]).make
@@ -276,14 +276,15 @@ def _partition(
 def _choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
     if settings.num_clients > available:
         raise DataError(
-            f"num-clients: '{settings.dataset}' has only {available} natural clients, not {settings.num_clients}; 0 takes all"
+            f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
+            f"{settings.num_clients}; 0 takes all"
         )
     return np.sort(rng.permutation(available)[: settings.num_clients or available])
 
 
 def _hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
     """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
-    cuts = [len(rows) - int(round(len(rows) * HELD_BACK)) for rows in train]
+    cuts = [len(rows) - round(len(rows) * HELD_BACK) for rows in train]
     pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 

@@ -22,120 +22,23 @@ ADULT_NUMBERS: Mapping[str, tuple[float, float]] = {
     "capital.loss": (87.304, 402.960),
     "hours.per.week": (40.437, 12.347),
 }
-# UCI Adult: the categories of each column, "?" for unknown. Each category is one 0/1 feature.
-ADULT_CATEGORIES: Mapping[str, tuple[str, ...]] = {
-    "workclass": tuple(
-        [
-            "?",
-            "Federal-gov",
-            "Local-gov",
-            "Never-worked",
-            "Private",
-            "Self-emp-inc",
-            "Self-emp-not-inc",
-            "State-gov",
-            "Without-pay",
-        ]
-    ),
-    "education": tuple(
-        [
-            "10th",
-            "11th",
-            "12th",
-            "1st-4th",
-            "5th-6th",
-            "7th-8th",
-            "9th",
-            "Assoc-acdm",
-            "Assoc-voc",
-            "Bachelors",
-            "Doctorate",
-            "HS-grad",
-            "Masters",
-            "Preschool",
-            "Prof-school",
-            "Some-college",
-        ]
-    ),
-    "marital.status": tuple(
-        [
-            "Divorced",
-            "Married-AF-spouse",
-            "Married-civ-spouse",
-            "Married-spouse-absent",
-            "Never-married",
-            "Separated",
-            "Widowed",
-        ]
-    ),
-    "occupation": tuple(
-        [
-            "?",
-            "Adm-clerical",
-            "Armed-Forces",
-            "Craft-repair",
-            "Exec-managerial",
-            "Farming-fishing",
-            "Handlers-cleaners",
-            "Machine-op-inspct",
-            "Other-service",
-            "Priv-house-serv",
-            "Prof-specialty",
-            "Protective-serv",
-            "Sales",
-            "Tech-support",
-            "Transport-moving",
-        ]
-    ),
-    "relationship": ("Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife"),
-    "race": ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"),
-    "sex": ("Female", "Male"),
-    "native.country": tuple(
-        [
-            "?",
-            "Cambodia",
-            "Canada",
-            "China",
-            "Columbia",
-            "Cuba",
-            "Dominican-Republic",
-            "Ecuador",
-            "El-Salvador",
-            "England",
-            "France",
-            "Germany",
-            "Greece",
-            "Guatemala",
-            "Haiti",
-            "Holand-Netherlands",
-            "Honduras",
-            "Hong",
-            "Hungary",
-            "India",
-            "Iran",
-            "Ireland",
-            "Italy",
-            "Jamaica",
-            "Japan",
-            "Laos",
-            "Mexico",
-            "Nicaragua",
-            "Outlying-US(Guam-USVI-etc)",
-            "Peru",
-            "Philippines",
-            "Poland",
-            "Portugal",
-            "Puerto-Rico",
-            "Scotland",
-            "South",
-            "Taiwan",
-            "Thailand",
-            "Trinadad&Tobago",
-            "United-States",
-            "Vietnam",
-            "Yugoslavia",
-        ]
-    ),
+# UCI Adult: the categories of each column in one string, "?" for unknown. Each category is one 0/1 feature.
+ADULT_CATEGORIES: Mapping[str, str] = {
+    "workclass": "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay",
+    "education": "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate HS-grad Masters "
+    "Preschool Prof-school Some-college",
+    "marital.status": "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated "
+    "Widowed",
+    "occupation": "? Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
+    "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
+    "Transport-moving",
+    "relationship": "Husband Not-in-family Other-relative Own-child Unmarried Wife",
+    "race": "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
+    "sex": "Female Male",
+    "native.country": "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France "
+    "Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica "
+    "Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan "
+    "Thailand Trinadad&Tobago United-States Vietnam Yugoslavia",
 }
 ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
 
@@ -157,7 +60,8 @@ def encode_adult(columns: Mapping[str, Sequence[object]], source: str) -> NDArra
         ((np.asarray(columns[name], dtype=np.float32) - mean) / std)[:, None]
         for name, (mean, std) in ADULT_NUMBERS.items()
     ]
-    for name, categories in ADULT_CATEGORIES.items():
+    for name, words in ADULT_CATEGORIES.items():
+        categories = words.split()
         values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
         unknown = set(values) - set(categories)
         if unknown:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
+from clients.wire import Request, pack, unpack
 from common.errors import RunError
 from common.seeds import numpy_generator
 from common.settings import Section
@@ -120,7 +122,7 @@ class CohortStrategy(Strategy):
         *,
         reduce: str,
         arrays: ArrayRecord | None = None,
-        scatter: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        scatter: Mapping[str, NDArray[Any]] | None = None,
         evaluation: bool = False,
         **scalars: Scalar,
     ) -> list[Message]:
@@ -139,26 +141,20 @@ class CohortStrategy(Strategy):
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         self._stacked = reduce == "stack"
         position = {client: index for index, client in enumerate(cohort)}
+        config = {
+            "phase": phase,
+            "round": server_round,
+            "reduce": reduce,
+            "run": self.run.name,
+            "lineage": self._lineage,
+            "checkpoint": self._checkpoint_round,
+            **scalars,
+        }
         messages = []
         for node, clients in self._asked.items():
-            config = ConfigRecord(
-                {
-                    "phase": phase,
-                    "round": server_round,
-                    "clients": clients,
-                    "reduce": reduce,
-                    "run": self.run.name,
-                    "lineage": self._lineage,
-                    "checkpoint": self._checkpoint_round,
-                    **scalars,
-                }
-            )
-            content = RecordDict({"config": config})
-            if arrays is not None:
-                content["arrays"] = arrays
-            if scatter is not None:
-                rows = [position[client] for client in clients]
-                content["scatter"] = to_record({name: array[rows] for name, array in scatter.items()})
+            rows = [position[client] for client in clients]
+            own = None if scatter is None else {name: array[rows] for name, array in scatter.items()}
+            content = Request.pack(clients, config, arrays, own)
             messages.append(Message(content, node, "evaluate" if evaluation else "train"))
         return messages
 
@@ -277,7 +273,7 @@ class CohortStrategy(Strategy):
         arrays, first = initial_arrays, 1
         if self.settings.resume:
             checkpoint = self.run.reopen()
-            arrays, first = to_record(checkpoint.arrays), checkpoint.round + 1
+            arrays, first = pack(checkpoint.arrays), checkpoint.round + 1
             self._take_back(checkpoint)
         else:
             self.run.create()
@@ -304,7 +300,7 @@ class CohortStrategy(Strategy):
 
     def _save(self, server_round: int, arrays: ArrayRecord) -> None:
         own, facts = self.state()
-        model = to_arrays(arrays)
+        model = unpack(arrays)
         shared = {
             "order": list(model),
             "bytes_down": self.bytes_down,
@@ -344,13 +340,3 @@ class CohortStrategy(Strategy):
         self.run.write_summary(summary)
         rounds = len(seconds)
         self.run.status("completed", round=rounds, rounds=rounds, evaluated=rounds, figures=self._figures)
-
-
-def to_arrays(record: ArrayRecord) -> Arrays:
-    """Return the arrays of ``record`` by name."""
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def to_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
-    """Return ``arrays`` as a Flower record of the same names."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})

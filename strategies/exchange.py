@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import Error, Message
@@ -17,6 +18,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from clients.wire import Reply
 from common.errors import RunError
 from models.parameters import Arrays
 
@@ -105,7 +107,7 @@ def collect(
         RunError: if a simulation's worker process died, since Flower would hand it every later message too.
     """
     sums: dict[str, NDArray[np.float64]] = {}
-    stacks: dict[str, dict[str, NDArray[np.generic]]] = {}
+    stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
     failures: dict[str, str] = {}
     for reply in replies:
@@ -116,19 +118,17 @@ def collect(
                 raise RunError(f"a worker process of the simulation died, most likely for lack of memory: {reason}")
             failures |= dict.fromkeys(ids, reason)
             continue
-        content = reply.content
-        done = list(content["outcome"]["clients"])
-        failures |= {client: str(reason) for client, reason in content["failures"].items()}
-        for name, array in content["arrays"].items():
-            value = array.numpy()
+        answer = Reply.unpack(reply.content)
+        failures |= answer.failures
+        for name, array in answer.arrays.items():
             if stacked:
-                stacks.setdefault(name, {}).update(zip(done, value, strict=True))
+                stacks.setdefault(name, {}).update(zip(answer.clients, array, strict=True))
             elif name in sums:
-                sums[name] += value
+                sums[name] += array
             else:
-                sums[name] = value.astype(np.float64)
-        for name, values in content["metrics"].items():
-            numbers.setdefault(name, {}).update(zip(done, values, strict=True))
+                sums[name] = array.astype(np.float64)
+        for name, values in answer.metrics.items():
+            numbers.setdefault(name, {}).update(zip(answer.clients, values, strict=True))
     order = [client for ids in asked.values() for client in ids]
     succeeded = [client for client in order if client in numbers.get("num-examples", {})]
     arrays: Arrays = dict(sums)

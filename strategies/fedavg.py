@@ -14,8 +14,9 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from clients.wire import pack, unpack
 from models.parameters import Arrays
-from strategies.cohort import CohortStrategy, Scalar, to_arrays, to_record
+from strategies.cohort import CohortStrategy, Scalar
 from strategies.exchange import Outcome
 
 
@@ -36,7 +37,7 @@ class FedAvg(CohortStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the round's cohort."""
-        self._model = to_arrays(arrays)
+        self._model = unpack(arrays)
         return self.requests(
             self.sample(server_round),
             server_round,
@@ -54,11 +55,12 @@ class FedAvg(CohortStrategy):
         update: Arrays = {name: total / outcome.weight for name, total in outcome.arrays.items()}  # Δ_t
         beta, eta = self.settings.server_momentum, self.settings.server_learning_rate
         if beta:
-            previous = self._velocity or dict.fromkeys(update, 0.0)
-            update = self._velocity = {name: beta * previous[name] + step for name, step in update.items()}
+            if self._velocity is not None:
+                update = {name: beta * self._velocity[name] + step for name, step in update.items()}  # v_t
+            self._velocity = update
         new = {name: (w + eta * update[name]).astype(w.dtype) for name, w in self._model.items()}
         self.learn(outcome)
-        return to_record(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
+        return pack(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The velocity v."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from clients.wire import Announcement
 from common.errors import RunError
 from strategies.exchange import LONGEST_POLL_DEPLOYED, deliver, describe_error
 
@@ -104,20 +105,20 @@ class Roster:
             self._refused.add(node)
             log.warning("node %d is left out: %s", node, describe_error(reply))
             return
-        answer, sizes = reply.content["roster"], reply.content["sizes"]
-        if answer["code"] != self._code:
+        answer = Announcement.unpack(reply.content)
+        if answer.code != self._code:
             raise RunError(
-                f"node {node} runs other code (hash {answer['code']}) than the server ({self._code}). In a simulation "
+                f"node {node} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "
                 "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
                 "folder, or use `florilegium run`. On a device, restart its SuperNode."
             )
         self.nodes.append(node)
-        self.deployed = bool(answer["pinned"])
+        self.deployed = answer.pinned
         if not self.deployed:
             if not self.clients:
                 self.clients = {client.id: client for client in self._population()}
             return
-        for client, train, test in zip(answer["clients"], sizes["train"], sizes["test"], strict=True):
+        for client, train, test in zip(answer.clients, answer.train, answer.test, strict=True):
             if client in self.clients:
                 raise RunError(f"client-id: two nodes hold a client '{client}'; give each device its own client-id")
             self.clients[client] = Client(client, train, test, node=node)

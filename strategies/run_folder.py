@@ -89,7 +89,8 @@ class RunFolder:
         """
         if (self.path / "config.toml").exists():
             raise ConfigurationError(
-                f"run-name: there is already a run {self.path}. Choose another name, or go on with it: resume = '{self.name}'."
+                f"run-name: there is already a run {self.path}. Choose another name, or "
+                f"go on with it: resume = '{self.name}'."
             )
         self._write_config()
 
