@@ -57,6 +57,7 @@ class CohortStrategy(Strategy):
         self._seconds: list[float] = []
         self._lineage: list[int] = []
         self._checkpoint_round = 0
+        self._cohort: list[str] = []
         self._asked: dict[int, list[str]] = {}
         self._stacked = False
         self._clients: list[dict[str, object]] = []
@@ -138,6 +139,7 @@ class CohortStrategy(Strategy):
             evaluation: whether this measures rather than trains; its bytes are not counted.
             scalars: the phase's own numbers and words.
         """
+        self._cohort = list(cohort)
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         self._stacked = reduce == "stack"
         position = {client: index for index, client in enumerate(cohort)}
@@ -161,7 +163,7 @@ class CohortStrategy(Strategy):
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
         replies = list(replies)
-        outcome = collect(self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
+        outcome = collect(self._cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
         if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):

@@ -65,7 +65,7 @@ class Outcome:
     """What a cohort answered.
 
     Attributes:
-        clients: ids of the clients that succeeded, in the order they were asked.
+        clients: ids of the clients that succeeded, in the order of the cohort.
         arrays: sums over these clients, or their arrays stacked in the order of ``clients``.
         metrics: one number per client, in the order of ``clients``.
         failures: the error of each client that failed.
@@ -93,11 +93,17 @@ def describe_error(reply: Message) -> str:
 
 
 def collect(
-    asked: Mapping[int, Sequence[str]], replies: Sequence[Message], *, stacked: bool, deployed: bool
+    cohort: Sequence[str],
+    asked: Mapping[int, Sequence[str]],
+    replies: Sequence[Message],
+    *,
+    stacked: bool,
+    deployed: bool,
 ) -> Outcome:
     """Merge the replies of one exchange.
 
     Args:
+        cohort: all clients, in the order of the answer.
         asked: the clients each node was asked to run.
         replies: one reply per node, in the order the nodes were asked.
         stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
@@ -129,8 +135,7 @@ def collect(
                 sums[name] = array.astype(np.float64)
         for name, values in answer.metrics.items():
             numbers.setdefault(name, {}).update(zip(answer.clients, values, strict=True))
-    order = [client for ids in asked.values() for client in ids]
-    succeeded = [client for client in order if client in numbers.get("num-examples", {})]
+    succeeded = [client for client in cohort if client in numbers.get("num-examples", {})]
     arrays: Arrays = dict(sums)
     arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
     metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
