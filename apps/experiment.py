@@ -20,9 +20,9 @@ from rich.progress import (
 )
 
 from apps.launch import Simulation
-from apps.settings import ROOT, Settings, Value, defaults, parse
+from apps.settings import ROOT, Settings, defaults, parse
 from common.errors import ConfigurationError, nearest
-from common.settings import folder
+from common.settings import Value, folder
 from common.toml import flatten
 from strategies.run_folder import find_run
 

@@ -27,10 +27,10 @@ import psutil
 import tomli_w
 
 from common.errors import RunError
+from common.settings import Value
 from common.toml import nested
 
 ROOT = Path(__file__).resolve().parent.parent
-Value = bool | int | float | str
 
 _SUPERLINK_SECONDS = 60.0
 _POLL = 0.25
@@ -52,6 +52,7 @@ class Simulation:
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
+        self._ray = f"127.0.0.1:{_free_port()}"
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Simulation:
@@ -67,6 +68,14 @@ class Simulation:
                 ],
                 stdout=log,
             )  # fmt: skip
+        # Flower would start Ray only once the run is submitted; it joins the cluster that RAY_ADDRESS names.
+        self._popen(
+            [
+                self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1",
+                "--port", self._ray.partition(":")[2], "--num-cpus", str(self._workers), "--temp-dir", str(self._home),
+                "--include-dashboard=false", "--disable-usage-stats", "--no-monitor", "--block",
+            ],
+        )  # fmt: skip
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -103,13 +112,14 @@ class Simulation:
         return str(self._bin / name)
 
     def _environment(self) -> dict[str, str]:
-        environment = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return environment | {
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             "FLWR_HOME": str(self._home / "flwr"),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_ADDRESS": self._ray,
             "RAY_TMPDIR": str(self._home),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -143,7 +153,6 @@ class Simulation:
             # One message per worker and exchange: each costs 20 ms or more, and the strategy has balanced them.
             "num-supernodes": self._workers,
             "client-resources-num-cpus": 1,
-            "init-args-num-cpus": self._workers,
             "init-args-logging-level": '"ERROR"',
         }
         if device.startswith("cuda"):

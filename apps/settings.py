@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from apps.methods import METHODS
 from clients.settings import ClientSettings
 from common.errors import ConfigurationError, nearest
-from common.settings import Section
+from common.settings import Section, Value
 from common.toml import flatten
 from models.networks import NETWORKS
 from partitions.datasets import find_spec
@@ -21,7 +21,6 @@ from partitions.federation import PARTITIONERS
 from partitions.settings import FederationSettings
 from strategies.settings import ServerSettings
 
-Value = bool | int | float | str
 S = TypeVar("S", bound=Section)
 ROOT = Path(__file__).resolve().parent.parent
 """The app's folder: the checkout, or the place where Flower unpacked it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from clients.optimizers import SGD, Adam, Optimizer
 from clients.settings import ClientSettings
 from partitions.clientdata import Examples
 
@@ -17,18 +18,11 @@ GradientHook = Callable[[nn.Module], None]
 EVALUATION_BATCH = 256
 
 
-def make_optimizer(settings: ClientSettings, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the configured optimiser over the parameters of ``model`` that require gradients."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(settings: ClientSettings, parameters: Sequence[Tensor]) -> Optimizer:
+    """Return the configured optimiser over ``parameters``."""
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters,
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+        return Adam(parameters, settings.learning_rate, settings.weight_decay)
+    return SGD(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -55,8 +49,8 @@ def train(
         The mean training loss per example over all steps, each before its update.
     """
     model.train()
-    optimizer = make_optimizer(settings, model)
     parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(settings, parameters)
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
     total, seen = torch.zeros((), device=examples.y.device), 0

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+Value = bool | int | float | str
+"""What a key of Flower's run configuration can hold."""
+
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 """Names of clients and runs: they become names of folders."""
 

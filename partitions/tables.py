@@ -36,9 +36,9 @@ ADULT_CATEGORIES: Mapping[str, str] = {
     "race": "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
     "sex": "Female Male",
     "native.country": "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France "
-    "Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica "
-    "Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan "
-    "Thailand Trinadad&Tobago United-States Vietnam Yugoslavia",
+    "Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan "
+    "Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South "
+    "Taiwan Thailand Trinadad&Tobago United-States Vietnam Yugoslavia",
 }
 ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
 

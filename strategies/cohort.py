@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clients.wire import Request, pack, unpack
 from common.errors import RunError
 from common.seeds import numpy_generator
-from common.settings import Section
+from common.settings import Section, Value
 from models.parameters import Arrays
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
@@ -30,7 +30,6 @@ from strategies.settings import ServerSettings
 
 log = logging.getLogger("flwr")
 
-Scalar = bool | int | float | str
 GROUPS = ("seen", "unseen", "unlabeled")
 
 
@@ -125,7 +124,7 @@ class CohortStrategy(Strategy):
         arrays: ArrayRecord | None = None,
         scatter: Mapping[str, NDArray[Any]] | None = None,
         evaluation: bool = False,
-        **scalars: Scalar,
+        **scalars: Value,
     ) -> list[Message]:
         """Return one message for each node that hosts clients of ``cohort``.
 

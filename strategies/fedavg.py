@@ -15,8 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from clients.wire import pack, unpack
+from common.settings import Value
 from models.parameters import Arrays
-from strategies.cohort import CohortStrategy, Scalar
+from strategies.cohort import CohortStrategy
 from strategies.exchange import Outcome
 
 
@@ -26,7 +27,7 @@ class FedAvg(CohortStrategy):
     _model: Arrays
     _velocity: Arrays | None = None  # v in the equations above
 
-    def train_scalars(self) -> dict[str, Scalar]:
+    def train_scalars(self) -> dict[str, Value]:
         """Return the numbers a method sends along with the model."""
         return {}
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clients.fedprox import Hyper
+from common.settings import Value
 from models.parameters import Arrays
-from strategies.cohort import Scalar
 from strategies.exchange import Outcome
 from strategies.fedavg import FedAvg
 
@@ -56,7 +56,7 @@ class FedProx(FedAvg):
         """The present μ."""
         return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
 
-    def train_scalars(self) -> dict[str, Scalar]:
+    def train_scalars(self) -> dict[str, Value]:
         """Send μ."""
         return {"mu": self.mu}
 

@@ -1,0 +1,161 @@
+"""``python -m benchmarks``: measure every budget of docs/architecture.md, print a table, write docs/results/speed.md.
+
+The machine must be otherwise idle. Speeds are ratios of measurements that alternate in one run: machines differ, and
+so does one machine from minute to minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import exchange, pfl_research, plain, suite
+from benchmarks.task import COHORT
+from common.files import write_text
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "results" / "speed.md"
+ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what was measured, what came out, the bound, and the measurements behind it."""
+
+    what: str
+    value: float
+    bound: float
+    unit: str
+    details: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the bound is met ("at least" where the bound is negative)."""
+        return self.value <= self.bound if self.bound > 0 else self.value >= -self.bound
+
+
+def against_plain(model: str, bound: float, workers: int) -> list[Row]:
+    """Seconds per round against the plain PyTorch loop, and against pfl-research where it is installed."""
+    ours, loops, theirs = [], [], []
+    for _ in range(REPEATS):
+        loops.append(plain.measure(model, COHORT, PLAIN_ROUNDS, workers))
+        ours.append(suite.seconds_per_round(model, ROUNDS, workers))
+        loops.append(plain.measure(model, COHORT, PLAIN_ROUNDS, workers))
+        if importlib.util.find_spec("pfl") is not None:
+            theirs.append(pfl_research.measure(model, 3))
+    own, loop = float(np.median(ours)), float(np.median(loops))
+    details = f"{own:.2f} s per round against {loop:.2f} s, {workers} processes each"
+    rows = [Row(f"FedAvg, `{model}`: time ÷ plain PyTorch loop", own / loop, bound, "", details)]
+    if theirs:
+        per_core = float(np.median(theirs)) / workers
+        details = f"{own:.2f} s per round against {per_core * workers:.2f} s on one core"
+        rows.append(Row(f"FedAvg, `{model}`: time ÷ pfl-research, per core", own / per_core, 1.0, "", details))
+    return rows
+
+
+def messages(workers: int) -> list[Row]:
+    """What exchanges cost."""
+    empty, light, stock = (exchange.measure(kind, workers) for kind in ("nothing", "histogram", "stock"))
+    return [
+        Row("empty exchange, 120,000 parameters, cohort of 1,000", empty, 0.1, " s", "Flower's tick is 0.1 s"),
+        Row("1,000 class histograms, one exchange", light, 0.3, " s", "hosted"),
+        Row("the same, one Flower message per client: times slower", stock / light, -50, "×", f"{stock:.1f} s"),
+    ]
+
+
+def start(workers: int) -> list[Row]:
+    """Start-up, warm."""
+    suite.startup(workers)
+    seconds = suite.startup(workers)
+    return [Row("`florilegium run` to the first round's result, `digits`, warm", seconds, 20, " s", "")]
+
+
+def memory(workers: int) -> list[Row]:
+    """Memory with many clients that keep a model."""
+    peak, seconds = suite.memory(workers)
+    details = f"all processes; {suite.MEMORY_CLIENTS:,} clients train and store a model in {seconds:.0f} s"
+    return [Row(f"memory, {suite.MEMORY_CLIENTS:,} clients with a model each", peak, 4, " GB", details)]
+
+
+def evaluation(workers: int) -> list[Row]:
+    """Cost of evaluating all clients."""
+    return [
+        Row(f"evaluating 100 clients ÷ forward passes, `{model}`", suite.evaluation_ratio(model), 1.3, "", "one worker")
+        for model in ("lenet", "cnn64")
+    ]
+
+
+SECTIONS: dict[str, Callable[[int], list[Row]]] = {
+    "lenet": lambda workers: against_plain("lenet", 0.95, workers),
+    "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
+    "messages": messages,
+    "start": start,
+    "memory": memory,
+    "evaluation": evaluation,
+}
+
+
+def machine(workers: int) -> str:
+    """Describe the machine and the versions."""
+    model = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    ) if Path("/proc/cpuinfo").exists() else platform.processor()  # fmt: skip
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
+    return (
+        f"{model}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB; {platform.system()}, "
+        f"Python {platform.python_version()}, {versions}; {workers} worker processes."
+    )
+
+
+def main() -> None:
+    """Measure the named sections, or all; the file is written only when all were measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], help="default: all")
+    parser.add_argument("--workers", type=int, default=psutil.cpu_count())
+    arguments = parser.parse_args()
+    console = Console()
+    rows: list[Row] = []
+    for name in arguments.sections or SECTIONS:
+        console.print(f"measuring {name} …")
+        rows += SECTIONS[name](arguments.workers)
+    table = Table("what", "measured", "bound", "met", "details")
+    lines = ["| what | measured | bound | met | details |", "|---|---|---|---|---|"]
+    for row in rows:
+        sign = "≤" if row.bound > 0 else "≥"
+        cells = (
+            row.what,
+            f"{row.value:.2f}{row.unit}",
+            f"{sign} {abs(row.bound):g}{row.unit}",
+            "yes" if row.met else "NO",
+            row.details,
+        )
+        table.add_row(*cells)
+        lines.append("| " + " | ".join(cells) + " |")
+    console.print(table)
+    if not arguments.sections:
+        text = f"# Speed\n\n`python -m benchmarks`, {datetime.date.today()}. {machine(arguments.workers)}\n\n"
+        write_text(TARGET, text + "\n".join(lines) + "\n" + NOTES)
+        console.print(f"written to {TARGET}")
+
+
+NOTES = """
+The task: CIFAR-10, 100 clients with 150 images of 2 classes each, 10 a round, 5 local epochs of batches of 10, SGD with
+momentum; medians of rounds after the first. The plain loop is what one writes in PyTorch (convolution, ReLU, pooling;
+default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs. pfl-research runs
+the same task in one process on one core; its time is divided by the number of our workers.
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What a message costs: exchanges of light clients through the real simulation, ours and one message per client.
+
+Run as a script, it starts Flower's simulation engine with one of three server halves and prints seconds as JSON:
+``empty`` (a cohort that answers nothing to a broadcast of 120,000 parameters), ``histogram`` (1,000 clients count
+their classes, our hosting) and ``stock`` (the same 1,000 counts, one node and one Flower message per client).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from apps.client_app import SimulatedClients
+from apps.settings import defaults, parse
+from clients.base import Answer, BaseClient, phase
+from clients.host import Host
+from clients.wire import Config, pack
+from clients.worker import tune_process
+from common.settings import NoHyper
+from models.networks import build
+from models.parameters import Arrays
+from strategies.fedavg import FedAvg
+from strategies.roster import Client, Roster
+from strategies.run_folder import RunFolder
+
+CLIENTS = 1000
+PARAMETERS = 120_000
+KEYS = {**defaults(), "partitioner": "iid", "num-clients": CLIENTS, "cohort-size": CLIENTS}
+
+
+class LightClient(BaseClient):
+    """A client whose phases cost next to nothing."""
+
+    @phase
+    def nothing(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer nothing."""
+        return Answer({}, 1)
+
+    @phase
+    def histogram(self, arrays: Arrays, config: Config) -> Answer:
+        """Count the classes of the training examples."""
+        counts = np.bincount(self.data.train.y.numpy(), minlength=10).astype(np.float32)
+        return Answer({"counts": counts}, len(self.data.train))
+
+
+def _host() -> Host:
+    settings, _ = parse(KEYS)
+    device = tune_process("cpu")
+    return Host(
+        LightClient, settings, NoHyper(), build("mlp", (1, 8, 8), 10, 1), SimulatedClients(settings, device), ""
+    )
+
+
+client_app = ClientApp()
+_hosts: list[Host] = []
+
+
+def _answer(message: Message, context: Context) -> Message:
+    if not _hosts:
+        _hosts.append(_host())
+    return _hosts[0].answer(message, own="0")
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """Our hosting: the clients that the message names."""
+    return _answer(message, context)
+
+
+@client_app.query("roster")
+def roster(message: Message, context: Context) -> Message:
+    """Our hosting: who is there."""
+    if not _hosts:
+        _hosts.append(_host())
+    return _hosts[0].roster(message, "bench")
+
+
+@client_app.query("histogram")
+def histogram(message: Message, context: Context) -> Message:
+    """One message per client: the node's own client counts its classes."""
+    settings, _ = parse(KEYS)
+    data = SimulatedClients(settings, tune_process("cpu")).data(str(context.node_config["partition-id"]))
+    counts = np.bincount(data.train.y.numpy(), minlength=10)
+    return Message(RecordDict({"metrics": MetricRecord({"counts": counts.tolist()})}), reply_to=message)
+
+
+def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
+    settings, _ = parse(KEYS)
+    clients = [Client(str(i), 1, 1) for i in range(CLIENTS)]
+    book = Roster(lambda: clients, 0, "bench")
+    strategy = FedAvg(settings, NoHyper(), book, RunFolder(Path(tempfile.mkdtemp()), KEYS))
+    book.wait(grid, 120)
+    cohort = [str(i) for i in range(CLIENTS)]
+    model = pack({"theta": np.zeros(PARAMETERS, np.float32)}) if kind == "nothing" else None
+    seconds = []
+    for server_round in range(repeats + 1):
+        start = time.perf_counter()
+        strategy.exchange(grid, cohort, server_round, kind, reduce="sum", arrays=model)
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:]
+
+
+def _stock(grid: Grid) -> list[float]:
+    def messages() -> list[Message]:
+        return [
+            Message(RecordDict({"config": ConfigRecord()}), node, "query.histogram") for node in grid.get_node_ids()
+        ]
+
+    list(grid.send_and_receive(messages()[:4]))  # the workers have started
+    start = time.perf_counter()
+    replies = list(grid.send_and_receive(messages()))
+    assert len(replies) == CLIENTS
+    return [time.perf_counter() - start]
+
+
+def _run(kind: str, workers: int, repeats: int) -> list[float]:
+    from flwr.simulation import run_simulation
+
+    server_app, result = ServerApp(), list[float]()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        result.extend(_stock(grid) if kind == "stock" else _hosted(grid, kind, repeats))
+
+    from benchmarks.exchange import client_app as importable  # by name, so that workers import it
+
+    run_simulation(
+        server_app,
+        importable,
+        num_supernodes=CLIENTS if kind == "stock" else workers,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": {"num_cpus": workers}},
+    )
+    return result
+
+
+def measure(kind: str, workers: int, repeats: int = 20) -> float:
+    """Return the median seconds of an exchange of ``kind``, measured in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.exchange", kind, str(workers), str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    if done.returncode or not lines:
+        raise RuntimeError(f"exchange benchmark '{kind}' failed: {done.stderr[-2000:]}")
+    return float(np.median(json.loads(lines[-1])))
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,93 @@
+"""pfl-research (Apple, ``pfl`` on PyPI): the same task in its own simulation, one process. Needs the extra ``bench``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.plain import network
+from benchmarks.task import BATCH, CLIENTS, COHORT, EPOCHS, IMAGES
+
+
+def seconds_per_round(name: str, rounds: int) -> float:
+    """Run FedAvg for ``rounds`` rounds after one to warm up; return the median seconds of a round."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.data import FederatedDataset
+    from pfl.data.pytorch import PyTorchTensorDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.metrics import Weighted
+    from pfl.model.pytorch import PyTorchModel
+
+    torch.set_num_threads(1)
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = network(name)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)
+
+        def loss(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:
+            self.train(not eval)
+            return torch.nn.functional.cross_entropy(self(x), y)
+
+        @torch.no_grad()
+        def metrics(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> dict[str, object]:
+            return {"loss": Weighted(float(self.loss(x, y, eval)), len(y))}
+
+    data: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
+    rng = np.random.default_rng(0)
+    for client in range(CLIENTS):
+        data[client] = (rng.normal(size=(IMAGES, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, IMAGES))
+
+    def user_data(client: int) -> PyTorchTensorDataset:
+        return PyTorchTensorDataset([torch.from_numpy(array) for array in data[client]])
+
+    dataset = FederatedDataset(user_data, get_user_sampler("random", list(range(CLIENTS))))
+    module = Network()
+    central = torch.optim.SGD(module.parameters(), lr=1.0)
+    model = PyTorchModel(module, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9), central)
+    stamps = [time.perf_counter()]
+
+    class Clock(TrainingProcessCallback):
+        def after_central_iteration(self, *args: object, **kwargs: object) -> tuple[bool, object]:
+            from pfl.metrics import Metrics
+
+            stamps.append(time.perf_counter())
+            return False, Metrics()
+
+    FederatedAveraging().run(
+        backend=SimulatedBackend(training_data=dataset, val_data=dataset),
+        model=model,
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=COHORT, val_cohort_size=1
+        ),
+        model_train_params=NNTrainHyperParams(
+            local_num_epochs=EPOCHS, local_learning_rate=0.01, local_batch_size=BATCH
+        ),
+        model_eval_params=NNEvalHyperParams(local_batch_size=256),
+        callbacks=[Clock()],
+    )
+    return float(np.median(np.diff(stamps)[1:]))
+
+
+def measure(name: str, rounds: int) -> float:
+    """Return seconds per round, measured in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.pfl_research", name, str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"pfl-research failed: {done.stderr[-2000:]}")
+    return float(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    print(seconds_per_round(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,122 @@
+"""``florilegium run`` itself, measured: seconds per round, start-up, memory with 10,000 clients, cost of evaluation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from apps.client_app import SimulatedClients
+from apps.settings import defaults, parse
+from benchmarks.task import CLIENTS, KEYS
+from clients.fedavg import FedAvgClient
+from clients.host import Host
+from clients.training import evaluate
+from clients.worker import tune_process
+from common.settings import Value
+from models.networks import build
+from models.parameters import get_arrays
+from strategies.run_folder import read_checkpoint
+
+MEMORY_CLIENTS = 10_000
+
+
+def _start(keys: dict[str, Value], workers: int, runs: Path) -> subprocess.Popen[str]:
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    command = [sys.executable, "-m", "apps.cli", "run", "--workers", str(workers), "--runs-dir", str(runs), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _finish(process: subprocess.Popen[str]) -> Path:
+    output, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the run failed: {errors[-2000:]}")
+    return Path(output.splitlines()[-1])
+
+
+def seconds_per_round(model: str, rounds: int, workers: int) -> float:
+    """Return the median seconds of a round after the first, of the common task."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Its last round is followed by an evaluation, of a few clients only.
+        keys = {**KEYS, "model": model, "rounds": rounds + 1, "evaluate-clients": 2}
+        seconds = read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"]
+        return float(np.median(seconds[1:]))
+
+
+def startup(workers: int) -> float:
+    """Return the seconds from the command to the first round's result, on ``digits``."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        process = _start({"rounds": 1}, workers, Path(folder))
+        while process.poll() is None:
+            for status in Path(folder).glob("*/status.json"):
+                if json.loads(status.read_text() or "{}").get("round", 0) >= 1:
+                    seconds = time.monotonic() - start
+                    _finish(process)
+                    return seconds
+            time.sleep(0.02)
+        _finish(process)
+        raise RuntimeError("the run ended without a round")
+
+
+def memory(workers: int) -> tuple[float, float]:
+    """Train 10,000 clients with a model of their own each; return the peak memory in GB, and the seconds of a round.
+
+    Memory is the proportional set size of every process of the run, so that shared pages count once.
+    """
+    peak = 0.0
+    keys: dict[str, Value] = {
+        "method": "local", "dataset": "mnist", "partitioner": "iid", "num-clients": MEMORY_CLIENTS, "model": "mlp",
+        "cohort-size": MEMORY_CLIENTS, "rounds": 2, "local-steps": 1, "evaluate-every": 0, "evaluate-clients": 100,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        process = _start(keys, workers, Path(folder))
+
+        def watch() -> None:
+            nonlocal peak
+            while process.poll() is None:
+                total = 0
+                try:
+                    for member in [root := psutil.Process(process.pid), *root.children(recursive=True)]:
+                        total += member.memory_full_info().pss
+                except psutil.Error:
+                    continue
+                peak = max(peak, total / 1e9)
+                time.sleep(1)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        path = _finish(process)
+        watcher.join()
+        return peak, float(read_checkpoint(path).facts["seconds"][-1])
+
+
+def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
+    """Return the time a worker takes to evaluate all clients, over the time of the forward passes alone."""
+    settings, hyper = parse({**defaults(), **KEYS, "model": model_name})
+    device = tune_process("cpu")
+    model = build(model_name, (3, 32, 32), 10, settings.seed)
+    source = SimulatedClients(settings, device)
+    host = Host(FedAvgClient, settings, hyper, model, source, "")
+    arrays = get_arrays(model)
+    config = {"round": 1, "run": "benchmark", "lineage": [], "checkpoint": 0}
+    tests = [source.data(client).test for client in source.clients()]
+    whole, forward = [], []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for client in source.clients():
+            host.personal_model(client, arrays, config)
+        whole.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        for examples in tests:
+            evaluate(model, examples)
+        forward.append(time.perf_counter() - start)
+    assert len(tests) == CLIENTS
+    return float(np.median(whole) / np.median(forward))

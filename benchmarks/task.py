@@ -1,0 +1,23 @@
+"""The common task: FedAvg on CIFAR-10, 100 clients with 150 images each, 10 a round, 5 epochs, batches of 10."""
+
+from __future__ import annotations
+
+from common.settings import Value
+
+CLIENTS, IMAGES, COHORT, EPOCHS, BATCH = 100, 150, 10, 5, 10
+
+KEYS: dict[str, Value] = {
+    "method": "fedavg",
+    "dataset": "cifar10",
+    "partitioner": "classes",
+    "num-clients": CLIENTS,
+    "classes-per-client": 2,
+    "samples-per-client": IMAGES,
+    "cohort-size": COHORT,
+    "local-epochs": EPOCHS,
+    "batch-size": BATCH,
+    "learning-rate": 0.01,
+    "momentum": 0.9,
+    "evaluate-every": 0,
+}
+"""The run configuration of the task; model and rounds are added by each measurement."""

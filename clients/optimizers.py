@@ -1,0 +1,104 @@
+"""SGD and Adam for local training: PyTorch's own fused kernels, without its optimiser classes.
+
+The first use of a ``torch.optim`` class in a process imports torch's compiler, which takes seconds. On a device every
+message starts a process, and a simulation waits for its workers; so the functional forms are called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+
+class Optimizer(Protocol):
+    """What the training loop needs."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> None:
+        """Update the parameters along their gradients."""
+
+
+class SGD:
+    """Stochastic gradient descent: v ← momentum·v + g + weight_decay·w; w ← w − learning_rate·v.
+
+    Args:
+        parameters: tensors to update in place.
+        learning_rate: step size > 0.
+        momentum: 0..1; 0 keeps no velocity.
+        weight_decay: coefficient of the L2 penalty ≥ 0.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+        self._parameters = list(parameters)
+        self._velocities: list[Tensor | None] = [None] * len(self._parameters)
+        self._options = {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        _forget(self._parameters)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters along their gradients."""
+        sgd(
+            self._parameters,
+            _gradients(self._parameters),
+            self._velocities,
+            has_sparse_grad=False,
+            fused=True,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            **self._options,
+        )
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) with β₁ = 0.9, β₂ = 0.999, ε = 1e-8 and L2 penalty ``weight_decay``."""
+
+    def __init__(self, parameters: Sequence[Tensor], learning_rate: float, weight_decay: float) -> None:
+        self._parameters = list(parameters)
+        self._means = [torch.zeros_like(p) for p in self._parameters]
+        self._squares = [torch.zeros_like(p) for p in self._parameters]
+        self._steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self._parameters]
+        self._options = {"lr": learning_rate, "weight_decay": weight_decay}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        _forget(self._parameters)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters along their gradients."""
+        adam(
+            self._parameters,
+            _gradients(self._parameters),
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            maximize=False,
+            **self._options,
+        )
+
+
+def _forget(parameters: Sequence[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients; a parameter that the loss does not depend on has a gradient of zero."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
