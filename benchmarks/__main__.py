@@ -107,10 +107,10 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
 
 def machine(workers: int) -> str:
     """Describe the machine and the versions."""
-    model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    ) if Path("/proc/cpuinfo").exists() else platform.processor()  # fmt: skip
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = named[0] if named else platform.processor()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
     return (
         f"{model}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB; {platform.system()}, "

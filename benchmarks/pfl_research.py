@@ -1,4 +1,4 @@
-"""pfl-research (Apple, ``pfl`` on PyPI): the same task in its own simulation, one process. Needs the extra ``bench``."""
+"""pfl-research (Apple, ``pfl`` on PyPI): the same task in its own simulation, one process; extra ``bench``."""
 
 from __future__ import annotations
 

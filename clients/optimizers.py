@@ -35,10 +35,12 @@ class SGD:
         weight_decay: coefficient of the L2 penalty ≥ 0.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
         self._parameters = list(parameters)
         self._velocities: list[Tensor | None] = [None] * len(self._parameters)
-        self._options = {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        self._rate, self._momentum, self._decay = learning_rate, momentum, weight_decay
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -56,7 +58,9 @@ class SGD:
             dampening=0.0,
             nesterov=False,
             maximize=False,
-            **self._options,
+            lr=self._rate,
+            momentum=self._momentum,
+            weight_decay=self._decay,
         )
 
 
@@ -68,7 +72,7 @@ class Adam:
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
         self._steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self._parameters]
-        self._options = {"lr": learning_rate, "weight_decay": weight_decay}
+        self._rate, self._decay = learning_rate, weight_decay
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -90,7 +94,8 @@ class Adam:
             beta2=0.999,
             eps=1e-8,
             maximize=False,
-            **self._options,
+            lr=self._rate,
+            weight_decay=self._decay,
         )
 
 

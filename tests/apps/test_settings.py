@@ -1,0 +1,72 @@
+"""The run configuration: what is accepted, and how mistakes are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from apps.methods import METHODS
+from apps.settings import defaults, parse
+from common.errors import ConfigurationError
+from tests.support import config
+
+
+class TestSuccess:
+    def test_defaults_are_complete_and_valid(self) -> None:
+        settings, hyper = parse(defaults())
+        assert settings.method == "fedavg"
+        assert hyper.model_dump() == {}
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_has_its_two_halves_and_its_defaults(self, method: str) -> None:
+        _, hyper = parse(config(method=method))
+        assert type(hyper) is METHODS[method].hyper()
+        assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"
+        assert METHODS[method].client().__module__ == f"clients.{METHODS[method].module}"
+
+    def test_an_integer_does_for_a_number(self) -> None:
+        assert parse(config(alpha=1))[0].alpha == 1.0
+
+    def test_classes_per_client_is_a_number_or_a_range(self) -> None:
+        assert parse(config(**{"classes-per-client": 2}))[0].classes_per_client == 2
+        assert parse(config(**{"classes-per-client": "2-3"}))[0].classes_per_client == "2-3"
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("key", "value", "says"),
+        [
+            ("method", "fedavgg", "method: 'fedavgg' is unknown; did you mean 'fedavg'"),
+            ("dataset", "cifar11", "dataset: 'cifar11' is not a dataset; did you mean 'cifar10'"),
+            ("partitioner", "clases", "partitioner: 'clases' is unknown; did you mean 'classes'"),
+            ("model", "lenett", "model: 'lenett' is unknown; did you mean 'lenet'"),
+            ("learnin-rate", 0.1, "learnin-rate: there is no such key; did you mean 'learning-rate'"),
+            ("fedprox.nu", 0.1, "fedprox.nu: there is no such key; did you mean 'fedprox.mu'"),
+            ("rounds", 0, "rounds: input should be greater than or equal to 1 (found: 0)"),
+            ("rounds", "ten", "rounds: input should be a valid integer (found: 'ten')"),
+            ("rounds", 2.5, "rounds: input should be a valid integer"),
+            ("rounds", True, "rounds: input should be a valid integer"),
+            ("learning-rate", "fast", "learning-rate: input should be a valid number (found: 'fast')"),
+            ("learning-rate", float("nan"), "learning-rate: input should be"),
+            ("labeled-fraction", 0.0, "labeled-fraction: input should be greater than 0 (found: 0.0)"),
+            ("labeled-fraction", 1.5, "labeled-fraction: input should be less than or equal to 1 (found: 1.5)"),
+            ("participation", 0.0, "participation: input should be greater than 0"),
+            ("optimizer", "sdg", "optimizer: input should be 'sgd' or 'adam' (found: 'sdg')"),
+            ("classes-per-client", "3-2", "classes-per-client: '3-2' is neither a number"),
+            ("runs-dir", "runs", "runs-dir: 'runs' is a relative path"),
+            ("run-name", "../x", "run-name: string should match pattern"),
+            ("device", "gpu", "device: string should match pattern"),
+        ],
+    )  # fmt: skip
+    def test_a_mistake_is_named_with_what_is_allowed(self, key: str, value: object, says: str) -> None:
+        with pytest.raises(ConfigurationError) as error:
+            parse({**config(), key: value})  # type: ignore[dict-item]
+        assert says in str(error.value)
+
+    def test_all_mistakes_are_named_at_once(self) -> None:
+        with pytest.raises(ConfigurationError) as error:
+            parse(config(rounds=0, alpha=-1.0, method="nope"))
+        assert all(key in str(error.value) for key in ("rounds:", "alpha:", "method:"))
+
+    def test_a_methods_own_keys_are_checked(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"fedprox\.mu: input should be greater than or equal to 0"):
+            parse(config(method="fedprox", **{"fedprox.mu": -1.0}))

@@ -1,0 +1,49 @@
+"""Imports point one way: apps → strategies → clients → {models, partitions} → common."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from apps.settings import ROOT
+
+ALLOWED = {
+    "common": set[str](),
+    "models": {"common"},
+    "partitions": {"common"},
+    "clients": {"common", "models", "partitions"},
+    "strategies": {"common", "models", "partitions", "clients"},
+    "apps": {"common", "models", "partitions", "clients", "strategies"},
+}
+FLOWER_FREE = ("common", "models")
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_packages_import_only_lower_layers(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    for path in files:
+        imported = _imports(path)
+        forbidden = (imported & ALLOWED.keys()) - ALLOWED[package] - {package}
+        assert not forbidden, f"{path.name} imports {forbidden}"
+        if package in FLOWER_FREE:
+            assert not {"flwr", "flwr_datasets", "ray"} & imported, path.name
+
+
+@pytest.mark.parametrize("method", [path.stem for path in sorted((ROOT / "strategies").glob("*.py"))])
+def test_a_client_of_the_same_name_never_knows_its_strategy(method: str) -> None:
+    twin = ROOT / "clients" / f"{method}.py"
+    if twin.exists():
+        assert "strategies" not in _imports(twin)
