@@ -32,6 +32,11 @@ def _runs_dir(runs_dir: Path | None) -> str:
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
 
 
+def _show(table: Table) -> None:
+    """Print a table; into a file or pipe, as wide as it needs."""
+    Console(width=None if sys.stdout.isatty() else 240).print(table)
+
+
 @cli.callback()
 def florilegium() -> None:
     """Federated-learning methods as one Flower App."""
@@ -126,7 +131,7 @@ def partition(
         cells = [str((row > 0).sum())] if many else [str(count or "·") for count in row]
         sizes = (str(federation.train.sizes[i]), str(federation.test.sizes[i]))
         table.add_row(str(i), str(federation.names[i]), group, *sizes, f"{federation.angles[i]:g}", *cells)
-    Console().print(table)
+    _show(table)
     if output:
         from partitions.plots import plot_federation
 
@@ -152,7 +157,7 @@ def methods() -> None:
     for name, method in METHODS.items():
         keys = [f"{key} = {value}" for key, value in defaults().items() if key.startswith(f"{name}.")]
         table.add_row(name, method.title, method.source, "\n".join(keys))
-    Console().print(table)
+    _show(table)
 
 
 @cli.command()
@@ -171,7 +176,7 @@ def datasets() -> None:
             str(spec.classes),
             ", ".join(spec.client_columns),
         )
-    Console().print(table)
+    _show(table)
 
 
 @cli.command()

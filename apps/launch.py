@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _SUPERLINK_SECONDS = 60.0
 _POLL = 0.25
-_GRACE = 20.0
+_GRACE = 15.0
+"""Seconds without a simulation process after which the run is given up."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -103,8 +104,8 @@ class Simulation:
         self._wait_for_superlink()
         run_id = self._submit(overrides, device)
         with (run_path / "run.log").open("ab") as log:
-            follower = self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
-            self._watch(follower, run_path, limit, progress)
+            self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
+            self._watch(run_path, limit, progress)
 
     # -------------------------------------------------------------------------------------- starting
 
@@ -178,7 +179,7 @@ class Simulation:
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(self, follower: subprocess.Popen[Any], run_path: Path, limit: float, progress: Progress) -> None:
+    def _watch(self, run_path: Path, limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
         start = last_alive = time.monotonic()
         log = run_path / "run.log"
@@ -195,7 +196,7 @@ class Simulation:
             now = time.monotonic()
             if self._simulation_alive():
                 last_alive = now
-            over = follower.poll() is not None or self._superlink.poll() is not None or now - last_alive > _GRACE
+            over = self._superlink.poll() is not None or now - last_alive > _GRACE
             # The last status may have been written between the two looks.
             if over and _read_status(run_path / "status.json") == status:
                 raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")

@@ -73,7 +73,7 @@ class ClientData:
 
 def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
     """Turn decoded rows into network inputs: normalise images per channel, widen character codes to int64."""
-    tensor = torch.from_numpy(np.ascontiguousarray(x))
+    tensor = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     match spec.kind:
         case "image":
             scale = 1 / (255 * torch.tensor(spec.std))

@@ -1,0 +1,160 @@
+"""The command line, without a simulation: lists, federations, reports, export and predictions, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from apps.cli import cli
+from apps.experiment import read_assignments, resolve
+from clients.export import load_model
+from common.errors import ConfigurationError, FlorilegiumError, RunError
+from partitions.clientdata import simulated
+from partitions.datasets import DATASETS
+from partitions.federation import federate
+from strategies.run_folder import read_checkpoint
+from tests.grid import run_app
+from tests.support import CACHE, Value, config, settings
+
+FEDERATION: dict[str, Value] = {"num-clients": 5, "cache-dir": str(CACHE)}
+
+
+def _call(*words: str) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def _sets(keys: dict[str, Value]) -> list[str]:
+    return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+
+
+def _finished(tmp_path: Path, name: str, **keys: Value) -> Path:
+    run_app(
+        config(**{**FEDERATION, "rounds": 2, "evaluate-every": 1, "runs-dir": str(tmp_path), "run-name": name, **keys})
+    )
+    return tmp_path / name
+
+
+class TestSuccess:
+    def test_methods_and_datasets_are_listed(self) -> None:
+        methods = _call("methods")
+        assert all(word in methods for word in ("fedavg", "fedprox", "local", "fedprox.mu"))
+        listed = _call("datasets")
+        assert all(name in listed for name in DATASETS)
+
+    def test_partition_shows_and_draws_a_federation(self, tmp_path: Path) -> None:
+        output = _call("partition", *_sets(FEDERATION), "--output", str(tmp_path / "map.png"))
+        federation, dataset = federate(settings(**FEDERATION))
+        for count in federation.class_counts(dataset)[0]:
+            assert str(count or "·") in output
+        with Image.open(tmp_path / "map.png") as picture:
+            assert min(picture.size) > 300
+
+    def test_partition_writes_device_folders(self, tmp_path: Path) -> None:
+        _call("partition", *_sets(FEDERATION), "--devices", str(tmp_path))
+        federation, _ = federate(settings(**FEDERATION))
+        for client in range(5):
+            rows = pyarrow.parquet.read_table(tmp_path / str(client) / "train.parquet").num_rows
+            assert rows == federation.train.sizes[client]
+
+    def test_report_on_two_runs(self, tmp_path: Path) -> None:
+        a, b = _finished(tmp_path, "a"), _finished(tmp_path, "b", method="local", **{"finetune-epochs": 1})
+        output = _call("report", "a", str(b), "--runs-dir", str(tmp_path), "--output", str(tmp_path / "report"))
+        final = json.loads((a / "summary.json").read_text())["final"]["seen"]
+        assert f"| fedavg | seen | 2 | {100 * final['accuracy']:.1f} |" in output
+        assert "local+ft" in output
+        assert "![Accuracy](report.png)" in (tmp_path / "report" / "report.md").read_text()
+        with Image.open(tmp_path / "report" / "report.png") as picture:
+            assert picture.size[0] > 1000
+
+    def test_exported_model_is_the_one_that_was_evaluated(self, tmp_path: Path) -> None:
+        # With few rounds and more classes a client, the global model is bad and tuning changes it visibly.
+        keys: dict[str, Value] = {**FEDERATION, "finetune-epochs": 2, "rounds": 1, "classes-per-client": 5}
+        run = _finished(tmp_path, "tuned", **keys)
+        _call("export", "tuned", "--client", "3", "--output", str(tmp_path / "model"), "--runs-dir", str(tmp_path))
+        model, card = load_model(tmp_path / "model")
+        assert (card.client, card.run, card.model) == ("3", "tuned", "mlp")
+        test = simulated(*federate(settings(**keys)), 3).test
+        accuracy = float((model(test.x).argmax(1) == test.y).float().mean())
+        rows = (run / "clients.csv").read_text().splitlines()
+        evaluated = dict(zip(rows[0].split(","), rows[4].split(","), strict=True))
+        assert evaluated["client"] == "3"
+        assert accuracy == pytest.approx(float(evaluated["accuracy"]))
+        assert evaluated["accuracy"] != evaluated["accuracy_global"]
+
+    def test_exported_local_model_is_the_clients_own(self, tmp_path: Path) -> None:
+        run = _finished(tmp_path, "alone", method="local", participation=1.0)
+        _call("export", "alone", "--client", "0", "--output", str(tmp_path / "model"), "--runs-dir", str(tmp_path))
+        model, _ = load_model(tmp_path / "model")
+        assert not np.allclose(model.state_dict()["fc3.weight"], read_checkpoint(run).arrays["fc3.weight"])
+
+    def test_predictions_of_parquet_image_and_npy_agree(self, tmp_path: Path) -> None:
+        _finished(tmp_path, "run")
+        _call("export", "run", "--client", "0", "--output", str(tmp_path / "model"), "--runs-dir", str(tmp_path))
+        _call("partition", *_sets(FEDERATION), "--devices", str(tmp_path / "devices"))
+        parquet = tmp_path / "devices" / "0" / "test.parquet"
+        lines = _call("predict", str(tmp_path / "model"), str(parquet)).splitlines()
+        model, _ = load_model(tmp_path / "model")
+        with torch.no_grad():
+            test = simulated(*federate(settings(**FEDERATION)), 0).test
+            expected = torch.softmax(model(test.x), 1).max(1)
+        assert lines[0] == "row,class,probability"
+        assert [int(line.split(",")[1]) for line in lines[1:]] == expected.indices.tolist()
+        first = pyarrow.parquet.read_table(parquet).column("image")[0].as_py()["bytes"]
+        (tmp_path / "first.png").write_bytes(first)
+        with Image.open(tmp_path / "first.png") as image:
+            np.save(tmp_path / "first.npy", np.asarray(image)[None, :, :, None])
+        for name in ("first.png", "first.npy"):
+            assert _call("predict", str(tmp_path / "model"), str(tmp_path / name)).splitlines()[1] == lines[1]
+
+
+class TestFailure:
+    def test_assignments_are_toml_or_words(self) -> None:
+        words = ["rounds=3", "alpha=0.5", "balanced=true", "method=local", 'model="mlp"', "angles=0,90"]
+        assert read_assignments(words) == {
+            "rounds": 3, "alpha": 0.5, "balanced": True, "method": "local", "model": "mlp", "angles": "0,90",
+        }  # fmt: skip
+        with pytest.raises(ConfigurationError, match="expected key=value"):
+            read_assignments(["rounds"])
+
+    def test_an_unknown_recipe_names_the_known_ones(self) -> None:
+        with pytest.raises(ConfigurationError, match="ppfe-cifar10-s2-fedavg"):
+            resolve("ppfe-cifar10-s2-fedag", [], {})
+
+    def test_relative_folders_are_the_callers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert resolve(None, ["runs-dir=here"], {})["runs-dir"] == str(tmp_path / "here")
+
+    def test_unknown_runs_clients_and_models(self, tmp_path: Path) -> None:
+        _finished(tmp_path, "run")
+        cases: list[tuple[list[str], type[FlorilegiumError], str]] = [
+            (["report", "nothing", "--runs-dir", str(tmp_path)], 
+             ConfigurationError, "no run 'nothing'.*Newest runs: run"),
+            (["export", "run", "--client", "9", "--output", str(tmp_path / "m"), "--runs-dir", str(tmp_path)],
+             ConfigurationError, "no client '9'.*0 to 4"),
+            (["predict", str(tmp_path / "m"), "x.npy"], RunError, "no readable model"),
+            (["compare", "fedavgg"], ConfigurationError, "did you mean 'fedavg'"),
+        ]  # fmt: skip
+        for words, kind, message in cases:
+            with pytest.raises(kind, match=message):
+                _call(*words)
+
+    def test_a_wrong_key_ends_the_command_before_any_client_is_asked(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", "apps.cli", "run", "--runs-dir", str(tmp_path), "--set", "roundz=3"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "roundz: there is no such key; did you mean 'rounds'" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(tmp_path.iterdir())
