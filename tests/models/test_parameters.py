@@ -1,0 +1,109 @@
+"""Tests of models.parameters: named arrays in and out of a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.networks import build
+from models.parameters import exchanged, get_arrays, num_bytes, set_arrays
+
+
+@pytest.fixture
+def network() -> nn.Sequential:
+    """A convolution in channels-last layout, batch norm and a dense layer on 3×4 images of two channels."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(36, 2))
+    return layers.to(memory_format=torch.channels_last)
+
+
+class TestSuccess:
+    def test_floating_point_tensors_are_exchanged_in_the_order_of_the_network(self, network):
+        assert list(exchanged(network)) == [
+            "0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "3.weight", "3.bias"
+        ]  # fmt: skip
+
+    def test_integer_buffers_stay_where_they_are(self, network):
+        network(torch.randn(2, 2, 3, 4))
+        assert "1.num_batches_tracked" in network.state_dict()
+        assert "1.num_batches_tracked" not in exchanged(network)
+        fresh = build("resnet18", (3, 32, 32), 10, seed=1)
+        assert all(tensor.is_floating_point() for tensor in exchanged(fresh).values())
+        assert len(fresh.state_dict()) - len(exchanged(fresh)) == 20  # ResNet-18 has 20 batch norms
+
+    def test_round_trip(self, network):
+        other = build("mlp", (4,), 2, seed=5)
+        arrays = get_arrays(other)
+        changed = {name: array + 1 for name, array in arrays.items()}
+        set_arrays(other, changed)
+        back = get_arrays(other)
+        assert list(back) == list(arrays)
+        for name, array in back.items():
+            np.testing.assert_array_equal(array, changed[name])
+
+    def test_arrays_hold_the_values_of_the_tensors_by_index(self, network):
+        weight = get_arrays(network)["0.weight"]
+        assert weight.shape == (3, 2, 3, 3)
+        assert weight[2, 1, 0, 2] == network[0].weight[2, 1, 0, 2].item()
+
+    def test_arrays_are_copies(self, network):
+        arrays = get_arrays(network)
+        before = {name: array.copy() for name, array in arrays.items()}
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.add_(1)
+        network(torch.randn(2, 2, 3, 4))  # moves batch norm's statistics
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, before[name])
+
+    def test_the_network_does_not_keep_the_arrays(self, network):
+        arrays = get_arrays(network)
+        set_arrays(network, arrays)
+        arrays["3.bias"][:] = 99
+        assert 99 not in network[3].bias
+
+    def test_setting_keeps_parameters_and_their_layout(self, network):
+        weight = network[0].weight
+        place = weight.data_ptr()
+        values = np.arange(54, dtype=np.float32).reshape(3, 2, 3, 3)
+        set_arrays(network, {"0.weight": values})
+        assert network[0].weight is weight
+        assert weight.requires_grad
+        assert weight.data_ptr() == place
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        np.testing.assert_array_equal(weight.detach().numpy(), values)
+
+    def test_some_of_the_arrays_leave_the_others_alone(self, network):
+        before = get_arrays(network)
+        set_arrays(network, {"3.bias": np.array([5, 6], np.float32)})
+        after = get_arrays(network)
+        assert after.pop("3.bias").tolist() == [5, 6]
+        for name, array in after.items():
+            np.testing.assert_array_equal(array, before[name])
+
+    def test_arrays_of_any_memory_order_are_taken(self, network):
+        values = np.asfortranarray(np.arange(72, dtype=np.float32).reshape(2, 36))
+        set_arrays(network, {"3.weight": values})
+        np.testing.assert_array_equal(network[3].weight.detach().numpy(), values)
+
+    def test_num_bytes_counts_four_per_float(self, network):
+        # conv 3·(2·9 + 1), batch norm 4·3, dense 2·(36 + 1) = 143 floats
+        assert num_bytes(get_arrays(network)) == 4 * (57 + 12 + 74)
+        assert num_bytes({}) == 0
+        assert num_bytes({"a": np.zeros((2, 3), np.float64), "b": np.zeros(5, np.int8)}) == 53
+
+
+class TestFailure:
+    def test_an_unknown_name_is_named(self, network):
+        with pytest.raises(ValueError, match=r"the network has no tensor 'fc9\.weight'"):
+            set_arrays(network, {"fc9.weight": np.zeros(3, np.float32)})
+
+    @pytest.mark.parametrize("shape", [(36, 2), (72,), (2, 36, 1), (1, 36)])
+    def test_another_shape_is_named_with_the_one_needed(self, network, shape):
+        before = network[3].weight.clone()
+        with pytest.raises(ValueError, match=r"'3\.weight' has shape .*, the network needs \(2, 36\)") as caught:
+            set_arrays(network, {"3.weight": np.ones(shape, np.float32)})
+        assert str(shape) in str(caught.value)
+        assert torch.equal(network[3].weight, before)

@@ -1,0 +1,1 @@
+"""Tests of the datasets and of how they are shared out."""

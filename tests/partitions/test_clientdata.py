@@ -1,0 +1,201 @@
+"""Tests of partitions.clientdata: normalisation by hand, layouts, simulated clients and a device's folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from common.errors import DataError
+from partitions.clientdata import ClientData, Examples, from_folder, simulated, to_inputs
+from partitions.datasets import DATASETS
+from partitions.decode import decode
+from partitions.federation import federate
+from tests.partitions.made import make
+from tests.support import settings
+
+
+def _write(folder, name, rows, part="train", seed=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    made = make(name, rows, seed)
+    pyarrow.parquet.write_table(made.table, folder / f"{part}.parquet")
+    return made
+
+
+class TestInputs:
+    @pytest.mark.parametrize("name", ["cifar10", "mnist", "femnist"])
+    def test_images_are_normalised_per_channel(self, name):
+        """A pixel p of channel c becomes (p/255 − mean_c) / std_c."""
+        spec, made = DATASETS[name], make(name, 3)
+        inputs = to_inputs(spec, made.x)
+        assert inputs.dtype == torch.float32
+        for c in range(spec.shape[0]):
+            expected = (made.x[..., c] / 255 - spec.mean[c]) / spec.std[c]
+            np.testing.assert_allclose(inputs[:, c].numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    def test_one_pixel_by_hand(self):
+        """CIFAR-10's green channel has mean 0.4822 and deviation 0.2435: (51/255 − 0.4822) / 0.2435 = −1.158932."""
+        pixels = np.zeros((1, 32, 32, 3), np.uint8)
+        pixels[0, 4, 7, 1] = 51
+        assert to_inputs(DATASETS["cifar10"], pixels)[0, 1, 4, 7].item() == pytest.approx(-1.158932, abs=1e-5)
+
+    @pytest.mark.parametrize("name", ["cifar10", "mnist"])
+    def test_images_are_in_channels_last_layout(self, name):
+        inputs = to_inputs(DATASETS[name], make(name, 3).x)
+        channels, height, width = DATASETS[name].shape
+        assert inputs.shape == (3, channels, height, width)
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert inputs.stride() == (channels * height * width, 1, channels * width, channels)
+
+    def test_character_codes_are_widened_and_tables_stay(self):
+        text = decode(DATASETS["sent140"], make("sent140", 3).table, "here").x
+        inputs = to_inputs(DATASETS["sent140"], text)
+        assert inputs.dtype == torch.int64
+        assert inputs.tolist() == text.tolist()
+        table = decode(DATASETS["adult"], make("adult", 3).table, "here").x
+        inputs = to_inputs(DATASETS["adult"], table)
+        assert inputs.dtype == torch.float32
+        assert inputs.tolist() == table.tolist()
+
+
+class TestLoading:
+    def _counting(self, calls):
+        def load(name):
+            calls.append(name)
+            return Examples(torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64))
+
+        return load
+
+    def test_each_part_is_loaded_once_and_only_when_used(self):
+        calls = []
+        load = self._counting(calls)
+        data = ClientData(lambda: load("train"), lambda: load("test"), labeled=True, device=torch.device("cpu"))
+        assert calls == []
+        assert len(data.test) == 2
+        assert data.test is data.test
+        assert calls == ["test"]
+        assert len(data.train) == 2
+        assert calls == ["test", "train"]
+
+    def test_examples_are_moved_to_the_device(self):
+        load = self._counting([])
+        data = ClientData(lambda: load("train"), lambda: load("test"), labeled=True, device=torch.device("meta"))
+        assert {t.device.type for t in (data.train.x, data.train.y, data.test.x, data.test.y)} == {"meta"}
+
+
+class TestSimulated:
+    def test_a_client_has_the_rows_of_its_federation(self):
+        federation, dataset = federate(settings(num_clients=4, partitioner="iid", unseen_fraction=0.25))
+        for client in range(4):
+            data = simulated(federation, dataset, client)
+            for examples, split, shares in (
+                (data.train, dataset.train, federation.train), (data.test, dataset.test, federation.test)
+            ):  # fmt: skip
+                rows = shares[client]
+                expected = (split.x[rows] / 255 - dataset.spec.mean[0]) / dataset.spec.std[0]
+                np.testing.assert_allclose(examples.x.numpy(), expected.transpose(0, 3, 1, 2), rtol=1e-4, atol=1e-5)
+                np.testing.assert_array_equal(examples.y.numpy(), split.y[rows])
+                assert examples.y.dtype == torch.int64
+
+    def test_held_back_rows_come_from_the_training_split(self, tmp_path):
+        _write(tmp_path / "adult", "adult", 20)
+        federation, dataset = federate(
+            settings(dataset="adult", data_dir=str(tmp_path), num_clients=2, partitioner="iid")
+        )
+        assert dataset.test is None
+        data = simulated(federation, dataset, 1)
+        np.testing.assert_array_equal(data.test.x.numpy(), dataset.train.x[federation.test[1]])
+        assert len(data.test) > 0
+
+    def test_a_client_knows_whether_it_has_labels(self):
+        federation, dataset = federate(settings(num_clients=6, partitioner="iid", labeled_fraction=0.5))
+        found = [simulated(federation, dataset, client).labeled for client in range(6)]
+        assert found == federation.labeled.tolist()
+        assert set(found) == {True, False}
+
+    def test_a_rotated_client_sees_training_and_test_images_rotated(self):
+        chosen = {"num_clients": 8, "angles": "0,90,180,270"}
+        federation, dataset = federate(settings(partitioner="rotation", **chosen))
+        assert len(set(federation.angles.tolist())) > 2
+        for client, angle in enumerate(federation.angles):
+            data = simulated(federation, dataset, client)
+            for examples, split, shares in (
+                (data.train, dataset.train, federation.train), (data.test, dataset.test, federation.test)
+            ):  # fmt: skip
+                upright = to_inputs(dataset.spec, split.x[shares[client]]).numpy()
+                np.testing.assert_array_equal(examples.x.numpy(), np.rot90(upright, round(angle / 90), axes=(2, 3)))
+
+
+class TestFolder:
+    def test_both_files_are_used_as_they_are(self, tmp_path):
+        train, test = _write(tmp_path, "mnist", 6), _write(tmp_path, "mnist", 3, "test", seed=1)
+        data = from_folder(tmp_path, DATASETS["mnist"])
+        for examples, made in ((data.train, train), (data.test, test)):
+            assert torch.equal(examples.x, to_inputs(DATASETS["mnist"], made.x))
+            assert examples.y.tolist() == made.y.tolist()
+        assert data.labeled
+
+    @pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 0), (3, 1), (10, 2), (14, 3)])
+    def test_without_a_test_file_a_fifth_is_held_back(self, tmp_path, rows, held):
+        made = _write(tmp_path, "mnist", rows)
+        data = from_folder(tmp_path, DATASETS["mnist"])
+        assert (len(data.train), len(data.test)) == (rows - held, held)
+        # Every row is in exactly one part, with its own label.
+        inputs = to_inputs(DATASETS["mnist"], made.x)
+        found = [
+            next(i for i in range(rows) if torch.equal(x, inputs[i]) and y == made.y[i])
+            for part in (data.train, data.test)
+            for x, y in zip(part.x, part.y, strict=True)
+        ]
+        assert sorted(found) == list(range(rows))
+
+    def test_the_rows_held_back_are_the_same_after_a_restart(self, tmp_path):
+        _write(tmp_path, "mnist", 20)
+        first, second = (from_folder(tmp_path, DATASETS["mnist"]) for _ in range(2))
+        assert torch.equal(first.test.x, second.test.x)
+
+    def test_other_files_do_not_matter(self, tmp_path):
+        _write(tmp_path, "mnist", 6)
+        (tmp_path / "notes.txt").write_text("mine")
+        assert len(from_folder(tmp_path, DATASETS["mnist"]).train) == 5
+
+
+class TestFolderFailure:
+    @pytest.mark.parametrize(
+        ("prepare", "found"),
+        [
+            (lambda path: None, "no such folder"),
+            (lambda path: path.mkdir(), "nothing"),
+            (lambda path: path.write_text("a file"), "no such folder"),
+            (lambda path: _write(path, "mnist", 2, "test"), "test.parquet"),
+        ],
+    )
+    def test_a_folder_without_training_rows_says_what_it_has(self, tmp_path, prepare, found):
+        path = tmp_path / "device"
+        prepare(path)
+        with pytest.raises(DataError) as caught:
+            from_folder(path, DATASETS["mnist"])
+        assert str(caught.value) == f"data-path: {path} holds no train.parquet (found: {found})"
+
+    @pytest.mark.parametrize("part", ["train", "test"])
+    def test_a_label_out_of_range_is_found_at_once(self, tmp_path, part):
+        _write(tmp_path, "mnist", 4)
+        _write(tmp_path, "mnist", 4, "test")
+        table = make("mnist", 4).table
+        table = table.set_column(table.column_names.index("label"), "label", [[3, 1, 12, 4]])
+        pyarrow.parquet.write_table(table, tmp_path / f"{part}.parquet")
+        with pytest.raises(DataError, match="the label in row 2 is 12, but the classes of 'mnist' are") as caught:
+            from_folder(tmp_path, DATASETS["mnist"])
+        assert str(caught.value).startswith(str(tmp_path / f"{part}.parquet"))
+
+    def test_data_of_another_dataset_name_the_column(self, tmp_path):
+        _write(tmp_path, "cifar10", 4)
+        with pytest.raises(DataError, match="column 'image' is missing"):
+            from_folder(tmp_path, DATASETS["mnist"])
+
+    def test_a_file_without_rows_is_named(self, tmp_path):
+        tmp_path.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(make("mnist", 2).table.slice(0, 0), tmp_path / "train.parquet")
+        with pytest.raises(DataError, match=f"{tmp_path / 'train.parquet'} has no rows"):
+            from_folder(tmp_path, DATASETS["mnist"])
