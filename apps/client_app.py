@@ -15,6 +15,7 @@ from apps.code_version import code_version
 from apps.methods import METHODS
 from apps.settings import Settings, parse
 from clients.host import Host
+from clients.wire import Announcement
 from clients.worker import tune_process
 from common.errors import DataError
 from models.networks import build
@@ -111,5 +112,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Say which clients live here."""
-    return _host_of(context).roster(message, code_version())
+    """Say which clients live here. A node of a simulation holds none: the server knows the federation itself."""
+    code = code_version()
+    answer = _host_of(context).announce(code) if "data-path" in context.node_config else Announcement(False, code)
+    return Message(answer.pack(), reply_to=message)

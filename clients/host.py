@@ -71,12 +71,11 @@ class Host:
 
     # -------------------------------------------------------------------------------------- messages
 
-    def roster(self, message: Message, code: str) -> Message:
-        """Answer which clients live here, how much data they have, and which code runs."""
-        ids = list(self._source.clients()) if self._source.pinned else []
+    def announce(self, code: str) -> Announcement:
+        """Say which clients live on this device, how much data they have, and which code runs."""
+        ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
-        sizes = [len(d.train) for d in data], [len(d.test) for d in data]
-        return Message(Announcement(self._source.pinned, code, ids, *sizes).pack(), reply_to=message)
+        return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data])
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message.

@@ -25,7 +25,7 @@ from models.parameters import Arrays
 FIRST_POLL = 0.005
 LONGEST_POLL = 0.05
 LONGEST_POLL_DEPLOYED = 1.0
-_REASON_LENGTH = 300
+_REASON_LENGTH = 500
 
 
 def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed: bool) -> list[Message]:
@@ -87,9 +87,10 @@ class Outcome:
 
 
 def describe_error(reply: Message) -> str:
-    """Return the reason of an error reply, shortened to its last line of text."""
+    """Return the reason of an error reply: what the ClientApp said last, without Flower's and Ray's wrapping."""
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
-    return (lines[-1] if lines else f"error code {reply.error.code}")[-_REASON_LENGTH:]
+    said = (lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2]
+    return said[:_REASON_LENGTH]
 
 
 def collect(

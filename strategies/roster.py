@@ -86,6 +86,7 @@ class Roster:
     def refresh(self, grid: Grid, timeout: float) -> None:
         """Look which nodes are online; ask new ones for their clients and forget those that left."""
         online = list(grid.get_node_ids())
+        self._refused &= set(online)  # one that left and came back is asked again
         known = set(self.nodes) | self._refused
         replies = deliver(
             grid,

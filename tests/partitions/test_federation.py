@@ -227,6 +227,14 @@ class TestDeterminism:
         assert other["train"] != first["train"]
         assert other["test"] != first["test"]
 
+    @pytest.mark.parametrize("name", ["random classes", "even classes", "dirichlet"])
+    def test_the_seed_decides_class_mixes_too_not_only_rows(self, name):
+        dataset = _dataset([40] * 10, [10] * 10)
+        mixes = [
+            build(settings(num_clients=8, seed=seed, **KINDS[name]), dataset).class_counts(dataset) for seed in (1, 2)
+        ]
+        assert ((mixes[0] > 5) != (mixes[1] > 5)).any()
+
     def test_keys_of_the_server_do_not_matter(self):
         one, _ = federate(settings(num_clients=5, rounds=3, learning_rate=0.3))
         other, _ = federate(settings(num_clients=5, rounds=9, learning_rate=0.1))
