@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from common.errors import RunError
@@ -94,7 +95,9 @@ class TestFailure:
         assert os.listdir(tmp_path) == []
 
     @pytest.mark.xfail(
-        strict=True, reason="safetensors raises its own SafetensorError, no OSError, when the disk is full"
+        strict=True,
+        raises=SafetensorError,
+        reason="safetensors raises its own SafetensorError, no OSError, when the disk is full",
     )
     def test_a_tensor_file_the_system_refuses_names_the_path(self, tmp_path):
         arrays = {"weight": np.zeros(1000)}

@@ -142,7 +142,9 @@ class TestMalformedRows:
         with pytest.raises(DataError, match="row 3 of column 'img' is not an encoded image"):
             decode(DATASETS["cifar10"], table, "a.parquet")
 
-    @pytest.mark.xfail(strict=True, reason="Pillow raises ValueError for a cut header chunk, which is let through")
+    @pytest.mark.xfail(
+        strict=True, raises=ValueError, reason="Pillow raises ValueError for a cut header chunk, which is let through"
+    )
     def test_an_image_with_a_damaged_header_is_named_by_row_and_column(self):
         data = bytearray(make("mnist", 1).table.column("image")[0]["bytes"].as_py())
         data[8:12] = (5).to_bytes(4, "big")  # the length of the first chunk, which is always 13
