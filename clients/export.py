@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from torch import nn
 
 from clients.settings import ClientSettings
 from common.errors import RunError
-from common.files import write_atomically, write_text
+from common.files import write_tensors, write_text
 from models.networks import build
 from models.parameters import Arrays, set_arrays
 from partitions.datasets import find_spec
@@ -32,7 +32,7 @@ class Card:
 def save_model(folder: Path, arrays: Arrays, client: str, run: str, settings: ClientSettings) -> Path:
     """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
     card = Card(settings.model, settings.dataset, settings.method, client, run)
-    write_atomically(folder / "model.safetensors", lambda temporary: save_file(arrays, temporary))
+    write_tensors(folder / "model.safetensors", arrays)
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
 

@@ -105,5 +105,16 @@ def _forget(parameters: Sequence[Tensor]) -> None:
 
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients; a parameter that the loss does not depend on has a gradient of zero."""
-    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    """Return the gradients; a parameter that the loss does not depend on has a gradient of zero.
+
+    The fused kernels walk through memory, so a gradient must lie as its parameter does.
+    """
+    return [_gradient(parameter) for parameter in parameters]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    if parameter.grad.stride() != parameter.stride():
+        return torch.empty_like(parameter).copy_(parameter.grad)
+    return parameter.grad

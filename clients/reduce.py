@@ -29,7 +29,7 @@ class Reduction:
         self._kind = kind
         self._sent = sent
         self._shapes: dict[str, tuple[int, ...]] | None = (
-            {name: array.shape for name, array in sent.items()} if kind == "delta" and sent else None
+            {name: array.shape for name, array in sent.items()} if kind == "delta" else None
         )
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
@@ -49,7 +49,8 @@ class Reduction:
 
     def add(self, arrays: Arrays, weight: float) -> None:
         """Take in the checked answer of one client, whose weight is wᵢ."""
-        self._shapes = self._shapes or {name: array.shape for name, array in arrays.items()}
+        if self._shapes is None:
+            self._shapes = {name: array.shape for name, array in arrays.items()}
         for name, array in arrays.items():
             if self._kind == "stack":
                 self._stacked.setdefault(name, []).append(array)
@@ -61,7 +62,10 @@ class Reduction:
                 self._sums[name] = np.array(part, dtype=np.float64)
 
     def result(self) -> Arrays:
-        """Return what the node sends; empty if no client succeeded. Sums travel in the precision of their parts."""
+        """Return what the node sends; empty if no client succeeded.
+
+        Updates travel in the precision of the model, other sums in float64: they may be counts or moments.
+        """
         if self._kind == "stack":
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
         types = {name: array.dtype for name, array in self._sent.items()} if self._kind == "delta" else {}

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from common.errors import RunError
-from common.files import write_atomically
+from common.files import write_tensors
 from models.parameters import Arrays
 
 
@@ -74,7 +74,7 @@ class ClientState:
             return
         staged, self._staged = self._staged, None
         path = self.folder / f"round-{self._round:06d}-{len(self._lineage)}.safetensors"
-        write_atomically(path, lambda temporary: save_file(dict(staged), temporary))
+        write_tensors(path, staged)
         versions = self._versions()
         needed = {path for round_, path in versions if round_ > self._checkpoint}
         needed |= {

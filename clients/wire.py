@@ -21,7 +21,7 @@ Config = Mapping[str, Any]
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return ``arrays`` as a Flower record of the same names, in the same order."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    return ArrayRecord({name: Array(np.require(array, requirements="C")) for name, array in arrays.items()})
 
 
 def unpack(record: ArrayRecord) -> Arrays:

@@ -31,6 +31,6 @@ class RunError(FlorilegiumError):
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of ``words``, or an empty string."""
+    """Return ``"; did you mean 'x'?"`` for the closest of ``words``, or a full stop where none is close."""
     close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    return f"; did you mean '{close[0]}'?" if close else "."

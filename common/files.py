@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from common.errors import RunError
 
@@ -27,12 +33,13 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
         raise RunError(
-            f"cannot write {path}: {error.strerror or error}. Free some space or choose another folder "
-            "(keys runs-dir, state-dir, cache-dir); nothing was left half-written."
+            f"cannot write {path}: {reason}. Free some space or choose another folder (keys runs-dir, state-dir, "
+            "cache-dir); nothing was left half-written."
         ) from error
     except BaseException:
         if temporary is not None:
@@ -43,3 +50,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> None:
+    """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors."""
+    # safetensors writes memory as it lies; only C order means what the shape says.
+    ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    write_atomically(path, lambda temporary: save_file(ordered, temporary, metadata=metadata))

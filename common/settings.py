@@ -6,6 +6,7 @@ Each layer declares the keys it reads (``partitions.settings``, ``clients.settin
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -36,7 +37,10 @@ class NoHyper(Section):
 
 def folder(text: str) -> Path:
     """Return the absolute path that ``text`` names, with ``~`` for the home folder."""
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"'{text}' names the home folder of an unknown user") from error
 
 
 def check_folder(text: str) -> str:
@@ -53,6 +57,9 @@ def check_folder(text: str) -> str:
 def parse_numbers(text: str) -> list[float]:
     """Parse a comma-separated list of numbers, as in ``"0,90,180"`` (Flower's run configuration has no lists)."""
     try:
-        return [float(part) for part in text.split(",") if part.strip()]
+        numbers = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"'{text}' is not a comma-separated list of numbers, such as '0,90,180'") from None
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"'{text}' is not a comma-separated list of numbers, such as '0,90,180'")
+    return numbers

@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 OTHER = len(ALPHABET)
 VOCABULARY_SIZE = len(ALPHABET) + 1
-_CODES = np.full(128, OTHER, dtype=np.uint8)
+_BEYOND = 128
+_CODES = np.full(_BEYOND + 1, OTHER, dtype=np.uint8)
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET), dtype=np.uint8)
 
 
 def encode(text: str, length: int) -> NDArray[np.uint8]:
     """Return ``text`` as ``length`` character codes: the end of a long text, a short one padded in front."""
-    raw = np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)[-length:]
+    points = np.array([ord(character) for character in text[-length:]], dtype=np.int64)
     codes = np.full(length, OTHER, dtype=np.uint8)
-    if len(raw):
-        codes[-len(raw) :] = _CODES[raw]
+    if len(points):
+        codes[-len(points) :] = _CODES[np.minimum(points, _BEYOND)]
     return codes

@@ -40,7 +40,7 @@ def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
                 raise ValueError(f"the network has no tensor '{name}'")
             if tensors[name].shape != array.shape:
                 raise ValueError(f"'{name}' has shape {array.shape}, the network needs {tuple(tensors[name].shape)}")
-            tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            tensors[name].copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))
 
 
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:

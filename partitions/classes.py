@@ -32,7 +32,7 @@ class ClassPartitioner(Partitioner):
         seed: seed of the draws.
 
     Raises:
-        DataError: if S exceeds the number of classes, or a client asks for more samples than a class has.
+        DataError: if S exceeds the number of classes or samples, or a client asks for more than a class has.
     """
 
     def __init__(
@@ -69,6 +69,10 @@ class ClassPartitioner(Partitioner):
             raise DataError(
                 f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}"
             )
+        if 0 < self._samples < self._high:
+            raise DataError(
+                f"samples-per-client: {self._samples} samples cannot come from {self._high} classes; give more"
+            )
         counts = self._rng.integers(self._low, self._high, size=self._num_partitions, endpoint=True)
         assign = self._even if self._assignment == "even" else self._random
         owned = assign(counts, sorted(pools))
@@ -84,9 +88,8 @@ class ClassPartitioner(Partitioner):
         left = np.full(len(classes), total // len(classes))
         left[self._rng.permutation(len(classes))[: total % len(classes)]] += 1
         owned: list[list[int]] = [[] for _ in counts]
-        # Those with many classes choose first, while every class still has places.
-        for client in np.argsort(-counts, kind="stable"):
-            ranking = np.lexsort((self._rng.random(len(classes)), -left))[: counts[client]]
+        for client, count in enumerate(counts):
+            ranking = np.lexsort((self._rng.random(len(classes)), -left))[:count]
             left[ranking] -= 1
             owned[client] = [classes[index] for index in ranking]
         return owned

@@ -86,17 +86,25 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
             return tensor
 
 
+def decoded(
+    federation: Federation, dataset: Dataset, client: int, part: str
+) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Return the decoded rows of a client's ``part`` ("train" or "test"), as it sees them, and their classes."""
+    split, rows = client_rows(federation, dataset, client, part)
+    x: NDArray[np.generic] = np.asarray(split.x[rows])
+    if federation.angles[client]:
+        from partitions.rotation import rotate_images
+
+        x = rotate_images(x, float(federation.angles[client]))
+    return x, split.y[rows]
+
+
 def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:
     """Return the data of ``client`` (0..n-1) in a simulated federation."""
 
     def load(part: str) -> Examples:
-        split, rows = client_rows(federation, dataset, client, part)
-        x = to_inputs(dataset.spec, split.x[rows])
-        if federation.angles[client]:
-            from partitions.rotation import rotate_images
-
-            x = rotate_images(x, float(federation.angles[client]))
-        return Examples(x, torch.from_numpy(split.y[rows]))
+        x, y = decoded(federation, dataset, client, part)
+        return Examples(to_inputs(dataset.spec, x), torch.from_numpy(y))
 
     return ClientData(
         lambda: load("train"), lambda: load("test"), labeled=bool(federation.labeled[client]), device=device
@@ -118,7 +126,8 @@ def from_folder(path: Path, spec: DatasetSpec, device: torch.device = CPU) -> Cl
         raise DataError(f"data-path: {path} holds no train.parquet (found: {found or 'nothing'})")
 
     def read(name: str) -> Examples:
-        split = decode(spec, read_parquet(path / name), str(path / name))
+        table = read_parquet(path / name, may_be_empty=name.startswith("test"))
+        split = decode(spec, table, str(path / name))
         return Examples(to_inputs(spec, split.x), torch.from_numpy(split.y))
 
     train = read("train.parquet")

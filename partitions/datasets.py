@@ -213,7 +213,10 @@ def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
     fingerprint = _fingerprint(spec, path)
     cache = folder(cache_dir) / "datasets" / f"{name}-{fingerprint}"
     if not (cache / "complete").exists():
-        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cache-dir: {cache} cannot be made ({error.strerror}); name another folder") from error
         with FileLock(cache / "lock"):
             if not (cache / "complete").exists():
                 for split, decoded in _read(spec, path).items():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
 
 
-def read_parquet(path: Path) -> pyarrow.Table:
+def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
     """Read a parquet file.
 
     Raises:
@@ -33,7 +33,7 @@ def read_parquet(path: Path) -> pyarrow.Table:
         table = pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
-    if table.num_rows == 0:
+    if table.num_rows == 0 and not may_be_empty:
         raise DataError(f"{path} has no rows")
     return table
 
@@ -68,7 +68,7 @@ def decode_inputs(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray
         case "image":
             return _images(spec, table.column(spec.x).to_pylist(), name)
         case "characters":
-            return np.stack([encode(text, spec.shape[0]) for text in table.column(spec.x).to_pylist()])
+            return _texts(spec, table.column(spec.x).to_pylist(), name)
         case "table":
             return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
 
@@ -96,7 +96,7 @@ def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> ND
     for row, cell in enumerate(cells):
         try:
             pixels = decode_image(cell["bytes"], channels)
-        except (OSError, TypeError, KeyError) as error:
+        except Exception as error:  # Pillow raises whatever a damaged file makes it stumble over
             raise DataError(f"{name}: row {row} of column '{spec.x}' is not an encoded image: {error}") from error
         if pixels.shape != out.shape[1:]:
             raise DataError(
@@ -105,6 +105,13 @@ def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> ND
             )
         out[row] = pixels
     return out
+
+
+def _texts(spec: DatasetSpec, cells: Sequence[Any], name: str) -> NDArray[np.uint8]:
+    for row, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            raise DataError(f"{name}: row {row} of column '{spec.x}' is {cell!r}, not a text")
+    return np.stack([encode(text, spec.shape[0]) for text in cells])
 
 
 def _labels(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:

@@ -12,8 +12,9 @@ from PIL import Image
 
 from common.errors import DataError
 from common.files import write_atomically
+from partitions.clientdata import decoded
 from partitions.datasets import Dataset
-from partitions.federation import Federation, client_rows
+from partitions.federation import Federation
 
 
 def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:
@@ -26,12 +27,12 @@ def write_device(federation: Federation, dataset: Dataset, client: int, folder: 
     if spec.kind != "image":
         raise DataError(f"only image datasets can be written as device folders, not '{spec.name}'")
     for part in ("train", "test"):
-        split, rows = client_rows(federation, dataset, client, part)
+        rows, labels = decoded(federation, dataset, client, part)
         images = []
-        for pixels in split.x[rows]:
+        for pixels in rows:
             buffer = io.BytesIO()
             Image.fromarray(pixels.squeeze(-1) if spec.shape[0] == 1 else pixels).save(buffer, format="PNG")
             images.append({"bytes": buffer.getvalue(), "path": None})
         image_type = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
-        table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: split.y[rows]})
+        table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: labels})
         write_atomically(folder / f"{part}.parquet", partial(pyarrow.parquet.write_table, table))

@@ -37,6 +37,12 @@ PARTITIONERS: Mapping[str, str] = {
 }
 """The module of each kind of heterogeneity; imported when used, since flwr-datasets takes seconds to import."""
 
+RARE = 0.001
+"""A class with a smaller share of the training examples does not limit the size of the test parts."""
+
+_FORMAT = 2
+"""Version of the cached index tables; a new number makes old ones unused."""
+
 HELD_BACK = 0.2
 """Share of the rows that becomes the test part where the source has no test split."""
 
@@ -126,7 +132,7 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
             f"Known: {', '.join(PARTITIONERS)}."
         )
     dataset = load(settings.dataset, settings.data_dir, settings.cache_dir)
-    key = settings.model_dump_json(exclude={"data_dir", "cache_dir"}) + dataset.fingerprint
+    key = settings.model_dump_json(exclude={"data_dir", "cache_dir"}) + dataset.fingerprint + str(_FORMAT)
     name = f"{settings.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +179,8 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
 
     A client's test examples follow its own class mix: of class k it gets t·c rows of the test split, c being its
     number of training examples of that class, with one t ≤ 1 for all clients and classes, the largest for which no
-    test row is used twice. Natural clients keep the test rows that carry their name.
+    test row is used twice. (Of a class that is rare in training, or has fewer test rows, it gets its share of what
+    there is.) Natural clients keep the test rows that carry their name.
     """
     rng = numpy_generator(settings.seed, "federation", "rows")
     natural = settings.partitioner == "natural"
@@ -200,11 +207,13 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     if empty:
         raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
     count = len(train)
-    from partitions.rotation import draw_angles
+    angles = np.zeros(count, np.float32)
+    if settings.partitioner == "rotation":
+        from partitions.rotation import draw_angles
 
-    angles = draw_angles(settings) if settings.partitioner == "rotation" else np.zeros(count, np.float32)
-    if settings.partitioner == "rotation" and dataset.spec.kind != "image":
-        raise ConfigurationError(f"partitioner: 'rotation' turns images, but '{dataset.spec.name}' has none")
+        if dataset.spec.kind != "image":
+            raise ConfigurationError(f"partitioner: 'rotation' turns images, but '{dataset.spec.name}' has none")
+        angles = draw_angles(settings)
     unseen = np.zeros(count, dtype=bool)
     unseen[rng.permutation(count)[: round(settings.unseen_fraction * count)]] = True
     seen = np.flatnonzero(~unseen)
@@ -241,6 +250,8 @@ def _partition(
 
     disable_progress_bars()
     n, m = settings.num_clients, settings.samples_per_client
+    if n == 0 and column is None:
+        raise ConfigurationError("num-clients: 0 (all there are) goes with partitioner = 'natural' only; give a number")
     if n > len(rows):
         raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
     if m and column is None and settings.partitioner != "classes":
@@ -297,10 +308,11 @@ def _matched(
     pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
     supply = np.array([len(pool) for pool in pools])
     wanted = demand.sum(axis=0)
-    t = min(1.0, *(supply[wanted > 0] / wanted[wanted > 0]))
+    common = (wanted >= RARE * wanted.sum()) & (supply > 0)
+    t = min([1.0, *(supply[common] / wanted[common])])
     parts: list[list[Rows]] = [[] for _ in train]
     for c, pool in enumerate(pools):
-        exact = t * demand[:, c]
+        exact = min(t, len(pool) / max(1, wanted[c])) * demand[:, c]
         counts = np.floor(exact + 1e-9).astype(np.int64)
         # The class's remaining rows go to the clients with the largest remainders, ties at random.
         spare = min(int(np.floor(exact.sum() + 1e-9)), len(pool)) - int(counts.sum())

@@ -5,10 +5,11 @@ As in Ghosh et al. 2020 and FLowDUP (section 5.1): an IID partition, then an ang
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torchvision.transforms.v2.functional import InterpolationMode, rotate
 
 from common.seeds import numpy_generator
@@ -25,14 +26,13 @@ def draw_angles(settings: FederationSettings) -> NDArray[np.float32]:
     return rng.choice(np.array(parse_numbers(settings.angles), dtype=np.float32), size=settings.num_clients)
 
 
-def rotate_images(images: Tensor, angle: float) -> Tensor:
-    """Rotate images (n, channels, height, width) by ``angle`` degrees counter-clockwise around their centre.
+def rotate_images(images: NDArray[Any], angle: float) -> NDArray[Any]:
+    """Rotate decoded images (n, height, width, channels) by ``angle`` degrees counter-clockwise around their centre.
 
-    Multiples of 90° move pixels and change none; other angles are interpolated bilinearly, with zeros outside.
+    Multiples of 90° move pixels and change none; other angles are interpolated bilinearly, with black outside.
     """
     quarters = angle / 90
     if quarters == round(quarters):
-        rotated = torch.rot90(images, round(quarters), dims=(2, 3))
-    else:
-        rotated = rotate(images, angle, interpolation=InterpolationMode.BILINEAR)
-    return rotated.contiguous(memory_format=torch.channels_last)
+        return np.rot90(images, round(quarters), axes=(1, 2))
+    rotated = rotate(torch.from_numpy(images).permute(0, 3, 1, 2), angle, interpolation=InterpolationMode.BILINEAR)
+    return rotated.permute(0, 2, 3, 1).numpy()

@@ -56,10 +56,15 @@ def encode_adult(columns: Mapping[str, Sequence[object]], source: str) -> NDArra
     Raises:
         DataError: naming a column and the first category in it that is not known.
     """
-    features = [
-        ((np.asarray(columns[name], dtype=np.float32) - mean) / std)[:, None]
-        for name, (mean, std) in ADULT_NUMBERS.items()
-    ]
+    features = []
+    for name, (mean, std) in ADULT_NUMBERS.items():
+        try:
+            numbers = np.asarray(columns[name], dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{source}: column '{name}' holds something that is no number: {error}") from error
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{source}: column '{name}' has no number in row {int(np.argmin(np.isfinite(numbers)))}")
+        features.append(((numbers - mean) / std)[:, None])
     for name, words in ADULT_CATEGORIES.items():
         categories = words.split()
         values = np.array([html.unescape(str(value)).strip() for value in columns[name]])

@@ -276,6 +276,7 @@ class CohortStrategy(Strategy):
             checkpoint = self.run.reopen()
             arrays, first = pack(checkpoint.arrays), checkpoint.round + 1
             self._take_back(checkpoint)
+            self._save(checkpoint.round, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
         self.summary()

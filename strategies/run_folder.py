@@ -16,10 +16,9 @@ from typing import Any
 
 import tomli_w
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from common.errors import ConfigurationError, RunError
-from common.files import write_atomically, write_text
+from common.files import write_tensors, write_text
 from common.settings import folder
 from common.toml import flatten, nested
 from models.parameters import Arrays
@@ -138,7 +137,7 @@ class RunFolder:
         tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
         metadata = {"round": str(checkpoint.round), "facts": json.dumps(checkpoint.facts)}
-        write_atomically(target, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        write_tensors(target, tensors, metadata)
         for old in target.parent.glob("round-*.safetensors"):
             if old != target:
                 old.unlink(missing_ok=True)

@@ -106,7 +106,6 @@ class TestEdges:
         _run(make(theirs), theirs, 2)
         _assert_close(ours, theirs)
 
-    @pytest.mark.xfail(strict=True, reason="the fused kernels read gradient and parameter in the order of their memory")
     def test_a_gradient_in_another_layout_is_the_same_gradient(self, make):
         """As per-example gradients (Opacus), torch.func or torch.from_numpy give it to a channels-last kernel."""
         ours, theirs = _parameters()[3:], _parameters()[3:]

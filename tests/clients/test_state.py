@@ -80,7 +80,6 @@ class TestSaving:
             assert found[name].dtype == array.dtype
             np.testing.assert_array_equal(found[name], array)
 
-    @pytest.mark.xfail(strict=True, reason="safetensors writes the memory of arrays that are not in C order as it lies")
     @pytest.mark.parametrize(
         "array",
         [np.arange(6.0).reshape(2, 3).T, np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(6.0)[::-1]],

@@ -12,7 +12,7 @@ def test_a_typing_error_is_recognised():
 
 
 def test_nothing_is_suggested_where_nothing_is_near():
-    assert nearest("zebra", ["fedavg", "fedprox", "local"]) == ""
+    assert nearest("zebra", ["fedavg", "fedprox", "local"]) == "."
 
 
 @pytest.mark.parametrize(("error", "status"), [(ConfigurationError, 2), (DataError, 2), (RunError, 1)])

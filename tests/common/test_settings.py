@@ -57,7 +57,6 @@ class TestFolders:
         with pytest.raises(ValueError, match=f"'{re.escape(text)}' is a relative path; give an absolute one"):
             check_folder(text)
 
-    @pytest.mark.xfail(strict=True, raises=RuntimeError, reason="expanduser raises RuntimeError for unknown users")
     def test_the_home_of_an_unknown_user_is_refused(self):
         with pytest.raises(ValueError, match="~no-such-user"):
             check_folder("~no-such-user/data")

@@ -50,7 +50,6 @@ def test_every_other_ascii_character_is_other(character):
     assert encode(character, 1).tolist() == [OTHER]
 
 
-@pytest.mark.xfail(strict=True, reason="characters beyond ASCII get the code of '?', which is one of LEAF's 80")
 @pytest.mark.parametrize("character", ["é", "–", "日", "😀"])
 def test_characters_beyond_ascii_are_other_too(character):
     assert encode(character, 1).tolist() == [OTHER]

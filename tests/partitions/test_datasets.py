@@ -188,7 +188,6 @@ class TestCache:
             with pytest.raises(DataError, match=r"test\.parquet"):
                 self._load(tmp_path)
 
-    @pytest.mark.xfail(strict=True, raises=OSError, reason="mkdir of the cache folder raises a bare OSError")
     def test_a_cache_that_cannot_be_made_names_the_key(self, tmp_path):
         write(tmp_path, "mnist", train=2)
         (tmp_path / "cache").write_text("a file where the folder should be")

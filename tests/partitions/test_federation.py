@@ -153,9 +153,6 @@ class TestTestRows:
         federation = build(settings(num_clients=3, partitioner="iid"), dataset)
         assert federation.class_counts(dataset, "test").sum(axis=0).tolist() == [5, 5]
 
-    @pytest.mark.xfail(
-        strict=True, reason="t is then 0 for all: real Shakespeare lacks one of 80 characters in its test file"
-    )
     def test_a_class_without_test_rows_does_not_cost_the_other_classes_theirs(self):
         dataset = _dataset([30, 30, 1], [20, 20, 0])
         federation = build(settings(num_clients=3, partitioner="iid"), dataset)
@@ -340,7 +337,6 @@ class TestFailure:
         with pytest.raises(ConfigurationError, match=f"partitioner: 'rotation' turns images, but '{name}' has none"):
             federate(chosen)
 
-    @pytest.mark.xfail(strict=True, raises=ValueError, reason="num-clients = 0 means all only with natural clients")
     @every_kind
     def test_no_clients_at_all_name_the_key(self, kind):
         with pytest.raises((ConfigurationError, DataError), match="num-clients"):

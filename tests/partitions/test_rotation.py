@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.ndimage
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -15,43 +14,43 @@ from tests.support import settings
 
 
 def _images(side: int = 9) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(2, 3, side, side)).astype(np.float32)
+    return np.random.default_rng(0).normal(size=(2, side, side, 3)).astype(np.float32)
 
 
 def _rotated(angle: float, images: np.ndarray | None = None) -> np.ndarray:
-    return rotate_images(torch.from_numpy(_images() if images is None else images), angle).numpy()
+    return rotate_images(_images() if images is None else images, angle)
 
 
 class TestRotation:
     @given(st.integers(-8, 8), st.integers(1, 6))
     def test_quarter_turns_move_pixels_and_change_none(self, quarters, side):
         images = _images(side)
-        np.testing.assert_array_equal(_rotated(90.0 * quarters, images), np.rot90(images, quarters, axes=(2, 3)))
+        np.testing.assert_array_equal(_rotated(90.0 * quarters, images), np.rot90(images, quarters, axes=(1, 2)))
 
     @pytest.mark.parametrize("angle", [30.0, 45.0, -20.0, 137.0, 271.5])
     def test_other_angles_are_bilinear_with_zeros_outside(self, angle):
         expected = scipy.ndimage.rotate(
-            _images(), angle, axes=(3, 2), reshape=False, order=1, mode="grid-constant", cval=0.0
+            _images(), angle, axes=(2, 1), reshape=False, order=1, mode="grid-constant", cval=0.0
         )
         np.testing.assert_allclose(_rotated(angle), expected, atol=1e-5)
 
     def test_both_ways_turn_in_the_same_direction(self):
-        np.testing.assert_allclose(_rotated(90.001)[:, :, 1:-1, 1:-1], _rotated(90.0)[:, :, 1:-1, 1:-1], atol=1e-3)
+        np.testing.assert_allclose(_rotated(90.001)[:, 1:-1, 1:-1], _rotated(90.0)[:, 1:-1, 1:-1], atol=1e-3)
 
     def test_turns_are_counter_clockwise(self):
-        image = np.zeros((1, 1, 3, 3), np.float32)
-        image[0, 0, 0, 2] = 1  # top right
+        image = np.zeros((1, 3, 3, 1), np.float32)
+        image[0, 0, 2, 0] = 1  # top right
         assert _rotated(90.0, image)[0, 0, 0, 0] == 1  # is then top left
 
     @pytest.mark.parametrize("angle", [0.0, 90.0, 30.0])
-    def test_the_layout_stays_channels_last(self, angle):
-        images = torch.from_numpy(_images()).contiguous(memory_format=torch.channels_last)
-        assert rotate_images(images, angle).is_contiguous(memory_format=torch.channels_last)
+    def test_bytes_stay_bytes(self, angle):
+        images = np.random.default_rng(0).integers(0, 256, (2, 9, 9, 3), dtype=np.uint8)
+        assert rotate_images(images, angle).dtype == np.uint8
 
     def test_the_given_images_are_not_changed(self):
-        images = torch.from_numpy(_images())
+        images = _images()
         rotate_images(images, 30.0)
-        np.testing.assert_array_equal(images.numpy(), _images())
+        np.testing.assert_array_equal(images, _images())
 
 
 class TestAngles:

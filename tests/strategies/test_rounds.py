@@ -229,6 +229,22 @@ class TestResume:
         killed = run("killed", resume="killed", **keys)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
 
+    def test_a_run_killed_twice_forgets_both_attempts(self, run: Run) -> None:
+        # Both attempts die in round 5, after clients wrote states of round 4; each state must count round 4 once.
+        keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 3, "participation": 1.0}
+        whole = run("whole", **keys)
+
+        def die(message: Message) -> Message | None:
+            if message.metadata.message_type == "train" and message.content["config"]["round"] == 5:
+                raise KeyboardInterrupt
+            return None
+
+        for attempt in ({}, {"resume": "killed"}):
+            with pytest.raises(KeyboardInterrupt):
+                run("killed", intercept=die, **{**keys, **attempt})
+        killed = run("killed", resume="killed", **keys)
+        assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
+
     def test_other_settings_are_refused(self, run: Run) -> None:
         run("parts", rounds=1)
         with pytest.raises(ConfigurationError, match=r"learning-rate: was 0\.05, is 0\.1"):
@@ -324,7 +340,7 @@ class TestFailures:
         def full(*args: object, **kwargs: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("strategies.run_folder.save_file", full)
+        monkeypatch.setattr("common.files.save_file", full)
         with pytest.raises(RunError, match=r"cannot write .*checkpoint.*No space left on device"):
             run("full")
         assert not list((tmp_path / "full" / "checkpoint").iterdir())
