@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -208,6 +209,9 @@ def predict(
 
 def main() -> None:
     """Entry point. A mistake in the request exits with status 2, a failed run with 1, each with one message."""
+    for name in ("SIGTERM", "SIGHUP"):  # end like Ctrl-C: a run's processes end with it
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
     try:
         cli(standalone_mode=True)
     except FlorilegiumError as error:

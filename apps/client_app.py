@@ -73,7 +73,7 @@ def _host(run_config: str, node_config: str) -> Host:
     """Build the host of this process. Both configurations are JSON, so that they can be compared."""
     settings, hyper = parse(json.loads(run_config))
     node = json.loads(node_config)
-    device = tune_process(settings.device)
+    device = tune_process(settings.device, one_thread="data-path" not in node)
     spec = find_spec(settings.dataset)
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
     source: SimulatedClients | DeviceClient
@@ -88,6 +88,12 @@ def _host(run_config: str, node_config: str) -> Host:
 
 
 def _host_of(context: Context) -> Host:
+    if not {"data-path", "partition-id"} & context.node_config.keys():
+        raise DataError(
+            "data-path: missing in the SuperNode's --node-config (found: "
+            f"{', '.join(context.node_config) or 'nothing'}). Name the folder of the device's own data, as in "
+            '--node-config \'data-path="/data/site-a" client-id="site-a"\''
+        )
     # The nodes of a simulation differ in their number only, and share the host of their process.
     node = {key: value for key, value in context.node_config.items() if key not in ("partition-id", "num-partitions")}
     return _host(json.dumps(context.run_config, sort_keys=True), json.dumps(node, sort_keys=True))
@@ -114,5 +120,6 @@ def evaluate(message: Message, context: Context) -> Message:
 def roster(message: Message, context: Context) -> Message:
     """Say which clients live here. A node of a simulation holds none: the server knows the federation itself."""
     code = code_version()
-    answer = _host_of(context).announce(code) if "data-path" in context.node_config else Announcement(False, code)
+    simulated_node = "partition-id" in context.node_config and "data-path" not in context.node_config
+    answer = Announcement(False, code) if simulated_node else _host_of(context).announce(code)
     return Message(answer.pack(), reply_to=message)

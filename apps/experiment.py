@@ -24,7 +24,7 @@ from apps.settings import ROOT, Settings, defaults, parse
 from common.errors import ConfigurationError, nearest
 from common.settings import Value, folder
 from common.toml import flatten
-from strategies.run_folder import find_run
+from strategies.run_folder import find_run, read_config
 
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
 RECIPES = ROOT / "apps" / "recipes"
@@ -58,13 +58,22 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        result[key.strip()] = value if isinstance(value, bool | int | float) else str(value)
+        # A name may look like a number: run-name=7.
+        word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
+        result[key.strip()] = str(value) if word or not isinstance(value, bool | int | float) else value
     return result
 
 
 def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the keys that differ from the defaults: recipe, then ``--set``, then options; folders made absolute."""
+    """Return the keys that differ from the defaults: recipe, then ``--set``, then options; folders made absolute.
+
+    With ``resume``, the keys of that run come first, so that nothing needs to be said again.
+    """
     overrides = {**(read_recipe(recipe) if recipe else {}), **read_assignments(assignments), **options}
+    if overrides.get("resume"):
+        earlier = find_run(str(overrides["resume"]), str(overrides.get("runs-dir", defaults()["runs-dir"])))
+        overrides = {**read_config(earlier), "runs-dir": str(earlier.parent), "run-name": "", **overrides}
+        overrides["resume"] = earlier.name
     for key in FOLDERS:
         if overrides.get(key):
             overrides[key] = str(folder(str(overrides[key])).absolute())

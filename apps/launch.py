@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -53,10 +54,19 @@ class Simulation:
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
+        self._token = secrets.token_hex(32)
         self._ray = f"127.0.0.1:{_free_port()}"
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Simulation:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         config = {"superlink": {"default": "here", "here": {"address": f"127.0.0.1:{self._port}", "insecure": True}}}
         (self._home / "flwr").mkdir()
         (self._home / "flwr" / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
@@ -75,9 +85,9 @@ class Simulation:
                 self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1",
                 "--port", self._ray.partition(":")[2], "--num-cpus", str(self._workers), "--temp-dir", str(self._home),
                 "--include-dashboard=false", "--disable-usage-stats", "--no-monitor", "--block",
+                "--ray-client-server-port", str(_free_port()),
             ],
         )  # fmt: skip
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._end_processes()
@@ -98,14 +108,16 @@ class Simulation:
         Raises:
             RunError: if the run failed, with the reason.
         """
-        run_path.mkdir(parents=True, exist_ok=True)
-        status_file = run_path / "status.json"
-        status_file.unlink(missing_ok=True)
+        try:
+            run_path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
+        before = _read_status(run_path / "status.json")  # of the attempt that is resumed
         self._wait_for_superlink()
-        run_id = self._submit(overrides, device)
+        run_id = self._submit(overrides, device, limit)
         with (run_path / "run.log").open("ab") as log:
             self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
-            self._watch(run_path, limit, progress)
+            self._watch(run_path, before, limit, progress)
 
     # -------------------------------------------------------------------------------------- starting
 
@@ -121,6 +133,9 @@ class Simulation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_ADDRESS": self._ray,
+            # Ray listens on every interface; without the token nobody can hand it work.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self._token,
             "RAY_TMPDIR": str(self._home),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -147,7 +162,7 @@ class Simulation:
                 time.sleep(0.05)
         raise RunError(f"Flower's SuperLink did not start. Its last words: {_tail(self._home / 'superlink.log')}")
 
-    def _submit(self, overrides: Mapping[str, Value], device: str) -> str:
+    def _submit(self, overrides: Mapping[str, Value], device: str, limit: float) -> str:
         run_config = self._home / "run.toml"
         run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
         federation = {
@@ -162,14 +177,13 @@ class Simulation:
             self._program("flwr"), "run", str(ROOT), "here", "--run-config", str(run_config), "--format", "json",
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
         ]  # fmt: skip
-        done = subprocess.run(
-            command,
-            cwd=self._home / "empty",
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command, cwd=self._home / "empty", env=self._environment(), capture_output=True, text=True,
+                timeout=limit, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise RunError(f"`flwr run` did not submit the run within {limit:g} s (key start-timeout)") from error
         output = done.stdout
         try:
             answer = json.loads(output[output.index("{") :])
@@ -179,13 +193,14 @@ class Simulation:
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(self, run_path: Path, limit: float, progress: Progress) -> None:
+    def _watch(self, run_path: Path, before: dict[str, Any], limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
         start = last_alive = time.monotonic()
         log = run_path / "run.log"
         shown: dict[str, Any] = {}
         while True:
             status = _read_status(run_path / "status.json")
+            status = {} if status == before else status
             if status and status != shown:
                 progress(status)
                 shown = status
@@ -198,7 +213,7 @@ class Simulation:
                 last_alive = now
             over = self._superlink.poll() is not None or now - last_alive > _GRACE
             # The last status may have been written between the two looks.
-            if over and _read_status(run_path / "status.json") == status:
+            if over and _read_status(run_path / "status.json") in (status, before):
                 raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")
             if not status and now - start > limit:
                 raise RunError(
@@ -207,11 +222,12 @@ class Simulation:
             time.sleep(_POLL)
 
     def _simulation_alive(self) -> bool:
-        try:
-            children = psutil.Process(self._superlink.pid).children(recursive=True)
-            return any("flwr-simulation" in " ".join(child.cmdline()) for child in children)
-        except psutil.Error:
-            return False
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self._superlink.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # a child that has just ended
+                    if "flwr-simulation" in " ".join(child.cmdline()):
+                        return True
+        return False
 
     def _end_processes(self) -> None:
         """End the SuperLink, the simulation, Ray, and whatever else they started."""

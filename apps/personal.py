@@ -35,7 +35,12 @@ def export(run: Path, client_id: str, target: Path) -> Path:
     """
     settings, hyper = parse(read_config(run))
     checkpoint = read_checkpoint(run)
-    device = tune_process(settings.device)
+    if checkpoint.facts["deployed"]:
+        raise ConfigurationError(
+            f"run '{run.name}' ran on real devices: each keeps its model in <state-dir>/{run.name}/<client-id> there"
+        )
+    settings = settings.model_copy(update={"runs_dir": str(run.parent)})  # the folder may have been moved
+    device = tune_process(settings.device, one_thread=False)
     source = SimulatedClients(settings, device)
     known = source.clients()
     if client_id not in known:
@@ -61,7 +66,10 @@ def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:
     if path.suffix == ".parquet":
         return to_inputs(spec, decode_inputs(spec, read_parquet(path), str(path)))
     if path.suffix == ".npy":
-        rows = np.load(path, allow_pickle=False)
+        try:
+            rows = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} is not a readable .npy file: {error}") from error
     elif spec.kind == "image":
         try:
             rows = decode_image(path.read_bytes(), spec.shape[0])[None]

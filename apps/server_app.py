@@ -51,11 +51,14 @@ def main(grid: Grid, context: Context) -> None:
         method = METHODS[settings.method]
         run = RunFolder(run_folder(settings), context.run_config)
         print(f"run folder: {run.path}", flush=True)
-        run.status("running", round=0, rounds=settings.rounds)
-        tune_process(settings.device)
+        tune_process(settings.device, one_thread=True)
         spec = find_spec(settings.dataset)
         initial = get_arrays(build(settings.model, spec.shape, spec.classes, settings.seed))
         if settings.init:
+            if not method.strategy().broadcasts_model:
+                raise ConfigurationError(
+                    f"init: method '{settings.method}' sends no model, so there is none to start from"
+                )
             trained = read_checkpoint(find_run(settings.init, settings.runs_dir)).arrays
             if {k: v.shape for k, v in trained.items()} != {k: v.shape for k, v in initial.items()}:
                 raise ConfigurationError(
@@ -69,7 +72,8 @@ def main(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
     except Exception as error:
         message = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
-        if run is not None:
+        # A run that could not be resumed stays what it was.
+        if run is not None and (run.opened or not (run.path / "config.toml").exists()):
             run.status("failed", error=message)
         if isinstance(error, FlorilegiumError):
             log.error("%s", message)

@@ -15,7 +15,7 @@ from clients.settings import ClientSettings
 from common.errors import ConfigurationError, nearest
 from common.settings import Section, Value
 from common.toml import flatten
-from models.networks import NETWORKS
+from models.networks import FOR_TEXT, NETWORKS
 from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
 from partitions.settings import FederationSettings
@@ -61,7 +61,12 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         if word not in table:
             problems.append(f"{key}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
     try:
-        find_spec(str(config.get("dataset")))
+        spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
+        if model in NETWORKS and (spec.kind == "characters") != (model in FOR_TEXT):
+            fitting = [name for name in NETWORKS if (name in FOR_TEXT) == (spec.kind == "characters")]
+            problems.append(
+                f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
+            )
     except ConfigurationError as error:
         problems.append(str(error))
     hyper = None

@@ -54,7 +54,7 @@ class LightClient(BaseClient):
 
 def _host() -> Host:
     settings, _ = parse(KEYS)
-    device = tune_process("cpu")
+    device = tune_process("cpu", one_thread=True)
     return Host(
         LightClient, settings, NoHyper(), build("mlp", (1, 8, 8), 10, 1), SimulatedClients(settings, device), ""
     )
@@ -86,7 +86,9 @@ def roster(message: Message, context: Context) -> Message:
 def histogram(message: Message, context: Context) -> Message:
     """One message per client: the node's own client counts its classes."""
     settings, _ = parse(KEYS)
-    data = SimulatedClients(settings, tune_process("cpu")).data(str(context.node_config["partition-id"]))
+    data = SimulatedClients(settings, tune_process("cpu", one_thread=True)).data(
+        str(context.node_config["partition-id"])
+    )
     counts = np.bincount(data.train.y.numpy(), minlength=10)
     return Message(RecordDict({"metrics": MetricRecord({"counts": counts.tolist()})}), reply_to=message)
 

@@ -101,7 +101,7 @@ def memory(workers: int) -> tuple[float, float]:
 def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     """Return the time a worker takes to evaluate all clients, over the time of the forward passes alone."""
     settings, hyper = parse({**defaults(), **KEYS, "model": model_name})
-    device = tune_process("cpu")
+    device = tune_process("cpu", one_thread=True)
     model = build(model_name, (3, 32, 32), 10, settings.seed)
     source = SimulatedClients(settings, device)
     host = Host(FedAvgClient, settings, hyper, model, source, "")

@@ -14,7 +14,7 @@ from clients.settings import ClientSettings
 from common.errors import RunError
 from common.files import write_tensors, write_text
 from models.networks import build
-from models.parameters import Arrays, set_arrays
+from models.parameters import Arrays, exchanged, set_arrays
 from partitions.datasets import find_spec
 
 
@@ -50,7 +50,15 @@ def load_model(folder: Path) -> tuple[nn.Sequential, Card]:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
     model = build(card.model, spec.shape, spec.classes, seed=0)
-    set_arrays(model, arrays)
+    if arrays.keys() != exchanged(model).keys():
+        missing = sorted(arrays.keys() ^ exchanged(model).keys())
+        raise RunError(
+            f"{folder}: model.safetensors does not hold the tensors of '{card.model}'; it differs in {missing}"
+        )
+    try:
+        set_arrays(model, arrays)
+    except ValueError as error:
+        raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error}") from error
     return model.eval().requires_grad_(False), card
 
 

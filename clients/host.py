@@ -7,6 +7,7 @@ one with the node's number) answers it as stock strategies expect.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Protocol
 from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
-from clients.base import BaseClient
+from clients.base import Answer, BaseClient
 from clients.export import save_model
 from clients.reduce import Reduction
 from clients.settings import ClientSettings
@@ -97,6 +98,7 @@ class Host:
                 received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
                 answer = client.perform(received, request.config)
                 reduction.check(answer.arrays)
+                _check_numbers(answer)
                 client.state.commit()
                 if request.config.get("keep") and self._source.pinned:
                     save_model(
@@ -163,3 +165,10 @@ class Host:
             _, count, numbers = client.evaluate(arrays, config)
         content["metrics"] = MetricRecord({"num-examples": count, **numbers})
         return content
+
+
+def _check_numbers(answer: Answer) -> None:
+    """Raise :class:`RunError` if a number is NaN or infinite, unless there were no examples to compute it from."""
+    for name, value in answer.metrics.items():
+        if answer.num_examples and not math.isfinite(value):
+            raise RunError(f"'{name}' is {value}; lower the learning rate or set max-grad-norm")

@@ -75,17 +75,9 @@ class ClientState:
         staged, self._staged = self._staged, None
         path = self.folder / f"round-{self._round:06d}-{len(self._lineage)}.safetensors"
         write_tensors(path, staged)
-        versions = self._versions()
-        needed = {path for round_, path in versions if round_ > self._checkpoint}
-        needed |= {
-            path
-            for round_, path in versions
-            if round_ <= self._checkpoint and not _newer(round_, versions, self._checkpoint)
-        }
+        # A resume asks for the newest version up to the checkpoint; this round's may still be read in its next phase.
+        seen = [path for round_, path in self._versions() if round_ <= self._checkpoint]
+        needed = {path, *seen[-1:]}
         for old in self.folder.glob("round-*.safetensors"):
             if old not in needed:
                 old.unlink(missing_ok=True)
-
-
-def _newer(round_: int, versions: list[tuple[int, Path]], limit: int) -> bool:
-    return any(round_ < other <= limit for other, _ in versions)

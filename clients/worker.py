@@ -13,17 +13,18 @@ _KEEP = 1 << 30
 
 
 @lru_cache(maxsize=1)
-def tune_process(device: str) -> torch.device:
+def tune_process(device: str, *, one_thread: bool) -> torch.device:
     """Prepare this process for its work, once, and return the device to work on.
 
-    On CPUs: one thread, since a simulation runs one process per core. And glibc is told to keep freed memory:
-    otherwise the activations of every step are given back to the system and come back as zeroed pages, one page
-    fault each, which costs a small convolutional network a tenth of its time.
+    glibc is told to keep freed memory: otherwise the activations of every step are given back to the system and come
+    back as zeroed pages, one page fault each, which costs a small convolutional network a tenth of its time.
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
+        one_thread: whether torch shall compute with one thread, as in a simulation with a process per core.
     """
-    torch.set_num_threads(1)
+    if one_thread:
+        torch.set_num_threads(1)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

@@ -15,6 +15,9 @@ from safetensors.numpy import save_file
 
 from common.errors import RunError
 
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, and rename it to ``path``.
@@ -31,7 +34,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~_UMASK)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         if temporary is not None:

@@ -25,6 +25,9 @@ NETWORKS: Mapping[str, str] = {
 }
 """Where each network's builder is; imported when used, since torchvision takes seconds to import."""
 
+FOR_TEXT = frozenset({"char-lstm"})
+"""Networks whose inputs are character codes; all others take numbers."""
+
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequential:
     """Build network ``name`` with torch's own initialisation, drawn from ``seed``.

@@ -185,7 +185,9 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
             )
         return path
     if DATA_VARIABLE in os.environ:
-        path = Path(os.environ[DATA_VARIABLE]) / spec.name
+        path = folder(os.environ[DATA_VARIABLE]) / spec.name
+        if not path.is_absolute():
+            raise DataError(f"{DATA_VARIABLE}: '{os.environ[DATA_VARIABLE]}' is a relative path; give an absolute one")
         return path if (path / "train.parquet").is_file() else None
     return None
 

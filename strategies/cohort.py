@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from clients.wire import Request, pack, unpack
-from common.errors import RunError
+from common.errors import ConfigurationError, RunError
 from common.seeds import numpy_generator
 from common.settings import Section, Value
 from models.parameters import Arrays
@@ -61,6 +61,7 @@ class CohortStrategy(Strategy):
         self._stacked = False
         self._clients: list[dict[str, object]] = []
         self._figures: dict[str, Figures] = {}
+        self._evaluated = 0
         self._train_config = ConfigRecord()
         self._evaluate_config = ConfigRecord()
 
@@ -105,11 +106,9 @@ class CohortStrategy(Strategy):
     def sample(self, server_round: int) -> list[str]:
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed."""
         clients = self.trainable()
-        size = self.settings.cohort_size or round(self.settings.participation * len(clients))
-        if self.settings.cohort_size > len(clients):
-            raise RunError(f"cohort-size: a cohort of {size} was asked for, but only {len(clients)} clients can train")
+        size = self.settings.cohort_size or max(1, round(self.settings.participation * len(clients)))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=max(1, size), replace=False)
+        chosen = rng.choice(len(clients), size=min(size, len(clients)), replace=False)
         return [clients[i] for i in sorted(chosen)]
 
     # ---------------------------------------------------------------------------------- exchanges
@@ -185,7 +184,12 @@ class CohortStrategy(Strategy):
     # ---------------------------------------------------------------------------------- evaluation
 
     def evaluated(self) -> list[str]:
-        """Return the clients to evaluate: of each group all, or a fixed sample of ``evaluate-clients``."""
+        """Return the clients to evaluate: of each group all, or a fixed sample of ``evaluate-clients``.
+
+        On real devices that is everybody: a device keeps the model of its last test.
+        """
+        if self.roster.deployed:
+            return self.roster.ids(*GROUPS)
         chosen = []
         for group in GROUPS:
             clients = [i for i in self.roster.ids(group) if self.roster.clients[i].test]
@@ -231,20 +235,26 @@ class CohortStrategy(Strategy):
         ]  # fmt: skip
         return MetricRecord({f"{g}-{k}": v for g, figures in self._figures.items() for k, v in figures.items()})
 
-    def _evaluate_round(self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool) -> None:
+    def _evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool
+    ) -> MetricRecord | None:
         config = ConfigRecord({**self._evaluate_config, "keep": final})
         messages = list(self.configure_evaluate(server_round, arrays, config, grid))
-        self.aggregate_evaluate(
-            server_round, deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
-        )
+        if not messages:
+            log.warning("round %d: no client has test examples, so nothing is evaluated", server_round)
+            return None
+        replies = deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
+        metrics = self.aggregate_evaluate(server_round, replies)
         line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
         line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
         self.run.record(line)
+        self._evaluated = server_round
         for group, figures in self._figures.items():
             log.info(
                 "round %d, %s clients: %s", server_round, group,
                 ", ".join(f"{name} {value:.4f}" for name, value in figures.items()),
             )  # fmt: skip
+        return metrics
 
     # ---------------------------------------------------------------------------------------- loop
 
@@ -271,34 +281,54 @@ class CohortStrategy(Strategy):
         self._evaluate_config = evaluate_config or ConfigRecord()
         result = Result()
         self.roster.wait(grid, timeout)
-        arrays, first = initial_arrays, 1
+        self._check_roster()
+        arrays, done = initial_arrays, 0
         if self.settings.resume:
-            checkpoint = self.run.reopen()
-            arrays, first = pack(checkpoint.arrays), checkpoint.round + 1
+            checkpoint = self.run.reopen(num_rounds)
+            arrays, done = pack(checkpoint.arrays), checkpoint.round
             self._take_back(checkpoint)
-            self._save(checkpoint.round, arrays)  # so that a second resume knows of this one
+            self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
         self.summary()
-        every, evaluated = self.settings.evaluate_every, 0
-        for server_round in range(first, num_rounds + 1):
-            self.roster.refresh(grid, self.settings.round_timeout)
-            started = time.perf_counter()
-            arrays = self.train_round(server_round, arrays, grid)
-            self._seconds.append(time.perf_counter() - started)
+        every = self.settings.evaluate_every
+        for server_round in range(done, num_rounds + 1):
+            if server_round > done:
+                self.roster.refresh(grid)
+                if not self.trainable():
+                    self.roster.wait(grid, self.settings.round_timeout)
+                started = time.perf_counter()
+                arrays = self.train_round(server_round, arrays, grid)
+                self._seconds.append(time.perf_counter() - started)
             final = server_round == num_rounds
-            if final or (every and server_round % every == 0):
-                self._evaluate_round(server_round, arrays, grid, final=final)
+            if final or (server_round > done and every and server_round % every == 0):
+                metrics = self._evaluate_round(server_round, arrays, grid, final=final)
+                if metrics is not None:
+                    result.evaluate_metrics_clientapp[server_round] = metrics
                 if evaluate_fn is not None and (measured := evaluate_fn(server_round, arrays)) is not None:
                     result.evaluate_metrics_serverapp[server_round] = measured
                 self._save(server_round, arrays)
-                evaluated = server_round
-            self.run.status(
-                "running", round=server_round, rounds=num_rounds, evaluated=evaluated, figures=self._figures
-            )
+            self._report_progress("running", server_round, num_rounds)
         result.arrays = arrays
         self._finish()
         return result
+
+    def _check_roster(self) -> None:
+        """Refuse settings that the clients that are there cannot meet."""
+        trainable = len(self.trainable())
+        if self.settings.cohort_size > trainable:
+            raise ConfigurationError(
+                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, "
+                f"but only {trainable} clients can train"
+            )
+        if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
+            raise ConfigurationError(
+                "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
+                "Leave both out."
+            )
+
+    def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
+        self.run.status(state, round=server_round, rounds=rounds, evaluated=self._evaluated, figures=self._figures)
 
     def _save(self, server_round: int, arrays: ArrayRecord) -> None:
         own, facts = self.state()
@@ -309,6 +339,7 @@ class CohortStrategy(Strategy):
             "bytes_up": self.bytes_up,
             "seconds": self._seconds,
             "lineage": self._lineage,
+            "deployed": self.roster.deployed,
             "own": facts,
         }
         self.run.save(Checkpoint(server_round, model, own, shared))
@@ -340,5 +371,4 @@ class CohortStrategy(Strategy):
             **self.report(),
         }
         self.run.write_summary(summary)
-        rounds = len(seconds)
-        self.run.status("completed", round=rounds, rounds=rounds, evaluated=rounds, figures=self._figures)
+        self._report_progress("completed", len(seconds), len(seconds))

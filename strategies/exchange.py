@@ -41,13 +41,17 @@ def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed
         One reply per message, in the order of ``messages``; an error reply for a node that stayed silent.
     """
     start = time.monotonic()
-    waiting = {message_id: index for index, message_id in enumerate(grid.push_messages(messages))}
+    waiting: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        for message_id in grid.push_messages([message]):
+            if message_id:  # an empty one: the node went away meanwhile, and the message was not taken
+                waiting[message_id] = index
     replies: list[Message | None] = [None] * len(messages)
     longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
-            index = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if index is not None:
+            index = waiting.pop(reply.metadata.reply_to_message_id, -1)
+            if index >= 0:
                 replies[index] = reply
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
@@ -117,15 +121,19 @@ def collect(
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
     failures: dict[str, str] = {}
-    for reply in replies:
-        ids = asked[reply.metadata.src_node_id]
+    for ids, reply in zip(asked.values(), replies, strict=True):
         if reply.has_error():
             reason = describe_error(reply)
             if reply.error.code == ErrorCode.UNKNOWN and not deployed:
                 raise RunError(f"a worker process of the simulation died, most likely for lack of memory: {reason}")
             failures |= dict.fromkeys(ids, reason)
             continue
-        answer = Reply.unpack(reply.content)
+        try:
+            answer = Reply.unpack(reply.content)
+            _check(answer, ids, sums)
+        except Exception as error:  # a device may answer anything; it must not take the run down
+            failures |= dict.fromkeys(ids, f"unusable answer: {error}")
+            continue
         failures |= answer.failures
         for name, array in answer.arrays.items():
             if stacked:
@@ -141,3 +149,18 @@ def collect(
     arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
     metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
     return Outcome(succeeded, arrays, metrics, failures)
+
+
+def _check(answer: Reply, ids: Sequence[str], sums: Mapping[str, NDArray[np.float64]]) -> None:
+    """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or its arrays cannot be used."""
+    strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
+    if strangers or len(answer.clients) != len({*answer.clients}):
+        raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+    for name, values in answer.metrics.items():
+        if len(values) != len(answer.clients):
+            raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
+    for name, array in answer.arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"array '{name}' has NaN or infinity")
+        if name in sums and sums[name].shape != array.shape:
+            raise ValueError(f"array '{name}' has shape {array.shape}, others sent {sums[name].shape}")

@@ -19,6 +19,9 @@ from strategies.exchange import LONGEST_POLL_DEPLOYED, deliver, describe_error
 
 log = logging.getLogger("flwr")
 
+_QUERY_SECONDS = 60.0
+"""How long a node may take to say who it is; on a device that starts a process and reads its data."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -61,7 +64,7 @@ class Roster:
         self.nodes: list[int] = []
         self.clients: dict[str, Client] = {}
         self.deployed = False
-        self._refused: set[int] = set()
+        self._refused: dict[int, str] = {}
 
     def wait(self, grid: Grid, timeout: float) -> None:
         """Ask the nodes who they are, until the run can start.
@@ -71,40 +74,46 @@ class Roster:
         """
         deadline = time.monotonic() + timeout
         while True:
-            self.refresh(grid, max(1.0, deadline - time.monotonic()))
+            self.refresh(grid, max(1.0, min(_QUERY_SECONDS, deadline - time.monotonic())))
             if self.clients and (not self.deployed or len(self.clients) >= self._expected):
                 return
             if time.monotonic() > deadline:
-                found = f"{len(self.clients)} of {self._expected} clients" if self.deployed else "no node"
-                raise RunError(
-                    f"{found} answered within {timeout:g} s (key start-timeout). In a simulation, a half-dead Ray "
-                    "cluster is the usual reason: `ray stop --force`, then try again, or use `florilegium run`. On "
-                    "devices, start the SuperNodes first; num-clients says how many clients to wait for."
-                )
+                raise RunError(self._nobody(timeout))
             time.sleep(LONGEST_POLL_DEPLOYED if self.deployed else 0.1)
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
+    def _nobody(self, timeout: float) -> str:
+        """Say who is missing, and why."""
+        if self._refused:
+            reasons = "; ".join(f"node {node}: {reason}" for node, reason in self._refused.items())
+            return f"{len(self.clients)} clients are ready, but nodes were left out: {reasons}"
+        if self.deployed:
+            return (
+                f"{len(self.clients)} of {self._expected} clients (key num-clients) answered within {timeout:g} s (key "
+                "start-timeout); start more SuperNodes, or expect fewer clients"
+            )
+        return (
+            f"no node answered within {timeout:g} s (key start-timeout). In a simulation a half-dead Ray cluster is "
+            "the usual reason: `ray stop --force`, then try again, or use `florilegium run`. On devices, start "
+            "SuperNodes first."
+        )
+
+    def refresh(self, grid: Grid, timeout: float = _QUERY_SECONDS) -> None:
         """Look which nodes are online; ask new ones for their clients and forget those that left."""
         online = list(grid.get_node_ids())
-        self._refused &= set(online)  # one that left and came back is asked again
-        known = set(self.nodes) | self._refused
-        replies = deliver(
-            grid,
-            [Message(RecordDict(), node, "query.roster") for node in online if node not in known],
-            timeout,
-            deployed=self.deployed,
-        )
-        if len(self.nodes) != len(set(self.nodes) & set(online)):
+        # One that left and came back is asked again.
+        self._refused = {node: reason for node, reason in self._refused.items() if node in online}
+        if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
             self.clients = {i: c for i, c in self.clients.items() if c.node is None or c.node in online}
-        for reply in replies:
-            self._enrol(reply)
+        new = [node for node in online if node not in self.nodes and node not in self._refused]
+        queries = [Message(RecordDict(), node, "query.roster") for node in new]
+        for node, reply in zip(new, deliver(grid, queries, timeout, deployed=self.deployed), strict=True):
+            self._enrol(node, reply)
 
-    def _enrol(self, reply: Message) -> None:
-        node = reply.metadata.src_node_id
+    def _enrol(self, node: int, reply: Message) -> None:
         if reply.has_error():
-            self._refused.add(node)
-            log.warning("node %d is left out: %s", node, describe_error(reply))
+            self._refused[node] = describe_error(reply)
+            log.warning("node %d is left out: %s", node, self._refused[node])
             return
         answer = Announcement.unpack(reply.content)
         if answer.code != self._code:
@@ -113,6 +122,8 @@ class Roster:
                 "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
                 "folder, or use `florilegium run`. On a device, restart its SuperNode."
             )
+        if self.nodes and answer.pinned != self.deployed:
+            raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
         self.nodes.append(node)
         self.deployed = answer.pinned
         if not self.deployed:
@@ -120,8 +131,9 @@ class Roster:
                 self.clients = {client.id: client for client in self._population()}
             return
         for client, train, test in zip(answer.clients, answer.train, answer.test, strict=True):
-            if client in self.clients:
-                raise RunError(f"client-id: two nodes hold a client '{client}'; give each device its own client-id")
+            before = self.clients.get(client)
+            if before is not None:  # a device that restarted under a new node id, while the old one still counts
+                log.warning("client %s is now on node %d, no longer on node %d", client, node, before.node)
             self.clients[client] = Client(client, train, test, node=node)
 
     def ids(self, *groups: str) -> list[str]:

@@ -66,12 +66,16 @@ class RunFolder:
     Args:
         path: the folder.
         config: the fully resolved run configuration, flat keys.
+
+    Attributes:
+        opened: whether the folder is this run's, by :meth:`create` or :meth:`reopen`.
     """
 
     def __init__(self, path: Path, config: Mapping[str, bool | int | float | str]) -> None:
         self.path = path
         self._config = dict(config)
         self._records: list[dict[str, Any]] = []
+        self.opened = False
 
     @property
     def name(self) -> str:
@@ -92,27 +96,37 @@ class RunFolder:
                 f"go on with it: resume = '{self.name}'."
             )
         self._write_config()
+        self.opened = True
 
-    def reopen(self) -> Checkpoint:
+    def reopen(self, rounds: int) -> Checkpoint:
         """Return the checkpoint to go on from, and drop the metrics that were written after it.
 
         Raises:
-            ConfigurationError: if there is no such run, or a key that changes the results differs.
+            ConfigurationError: if there is no such run, a key that changes the results differs, or the run has more
+                than ``rounds`` rounds already.
             RunError: if the checkpoint is missing or damaged.
         """
         before = read_config(self.path)
-        differing = sorted(
-            key for key in before.keys() | self._config.keys()
-            if key not in FREE_ON_RESUME and before.get(key) != self._config.get(key)
-        )  # fmt: skip
+        differing = [key for key in sorted(before.keys() | self._config.keys()) if self._matters(key)]
+        differing = [key for key in differing if before.get(key) != self._config.get(key)]
         if differing:
             lines = [f"{key}: was {before.get(key)!r}, is {self._config.get(key)!r}" for key in differing]
             raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(lines))
         checkpoint = read_checkpoint(self.path)
+        if checkpoint.round > rounds:
+            raise ConfigurationError(
+                f"resume: run '{self.name}' has {checkpoint.round} rounds already, rounds = {rounds} asks for fewer"
+            )
         self._records = [record for record in read_metrics(self.path) if record["round"] <= checkpoint.round]
         self._write_metrics()
         self._write_config()
+        self.opened = True
         return checkpoint
+
+    def _matters(self, key: str) -> bool:
+        """Whether a key changes the results: not one of ``FREE_ON_RESUME``, nor of another method's table."""
+        method, dot, _ = key.partition(".")
+        return method == self._config["method"] if dot else key not in FREE_ON_RESUME
 
     def _write_config(self) -> None:
         write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
@@ -124,8 +138,8 @@ class RunFolder:
         write_text(self.path / "status.json", json.dumps({"state": state, **facts}) + "\n")
 
     def record(self, line: dict[str, Any]) -> None:
-        """Append a line to ``metrics.jsonl``."""
-        self._records.append(line)
+        """Append a line to ``metrics.jsonl``; it takes the place of one on the same round."""
+        self._records = [record for record in self._records if record["round"] != line["round"]] + [line]
         self._write_metrics()
 
     def _write_metrics(self) -> None:

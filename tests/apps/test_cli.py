@@ -133,6 +133,15 @@ class TestFailure:
         with pytest.raises(ConfigurationError, match="ppfe-cifar10-s2-fedavg"):
             resolve("ppfe-cifar10-s2-fedag", [], {})
 
+    def test_a_resumed_run_need_not_be_described_again(self, tmp_path: Path) -> None:
+        path = _finished(tmp_path, "described", **{"learning-rate": 0.02, "method": "fedprox"})
+        overrides = resolve(None, ["resume=described", "rounds=4"], {"runs-dir": str(tmp_path)})
+        assert (overrides["learning-rate"], overrides["method"], overrides["rounds"]) == (0.02, "fedprox", 4)
+        assert resolve(None, [f"resume={path}"], {})["resume"] == "described"
+
+    def test_names_that_look_like_numbers_are_names(self) -> None:
+        assert read_assignments(["run-name=7"]) == {"run-name": "7"}
+
     def test_relative_folders_are_the_callers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         assert resolve(None, ["runs-dir=here"], {})["runs-dir"] == str(tmp_path / "here")

@@ -41,6 +41,8 @@ class TestFailure:
             ("model", "lenett", "model: 'lenett' is unknown; did you mean 'lenet'"),
             ("learnin-rate", 0.1, "learnin-rate: there is no such key; did you mean 'learning-rate'"),
             ("fedprox.nu", 0.1, "fedprox.nu: there is no such key; did you mean 'fedprox.mu'"),
+            ("model", "char-lstm", "model: 'char-lstm' does not take the inputs of 'digits'. Allowed: lenet"),
+            ("dataset", "shakespeare", "model: 'mlp' does not take the inputs of 'shakespeare'. Allowed: char-lstm"),
             ("rounds", 0, "rounds: input should be greater than or equal to 1 (found: 0)"),
             ("rounds", "ten", "rounds: input should be a valid integer (found: 'ten')"),
             ("rounds", 2.5, "rounds: input should be a valid integer"),

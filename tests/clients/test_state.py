@@ -124,7 +124,7 @@ class TestResume:
 
     def test_a_second_resume_from_a_later_checkpoint_keeps_what_it_had_seen(self, folder):
         for round_ in (6, 7, 8):
-            _keep(folder, 10 * round_, round_, lineage=[5], checkpoint=5)
+            _keep(folder, 10 * round_, round_, lineage=[5], checkpoint=7 if round_ > 7 else 5)
         # The second attempt had a checkpoint at round 7 and died in round 8.
         assert _ask(folder, 8, lineage=[5, 7], checkpoint=7) == 70
         assert _ask(folder, 20, lineage=[5, 7], checkpoint=7) == 70
@@ -155,14 +155,12 @@ class TestResume:
 
 
 class TestPruning:
-    def test_one_version_is_kept_for_the_checkpoint_and_all_after_it(self, tmp_path):
-        for round_ in range(1, 11):
-            _keep(tmp_path, round_, round_, checkpoint=0)
-        assert len(list(tmp_path.iterdir())) == 10  # the server could still start from nothing
-        _keep(tmp_path, 11, round=11, checkpoint=7)
-        assert len(list(tmp_path.iterdir())) == 5  # rounds 7 (for a resume), 8, 9, 10, 11
-        for resumed_at, found in ((7, 7), (8, 8), (11, 11)):
-            assert _ask(tmp_path, resumed_at + 1, [resumed_at], resumed_at) == found
+    def test_the_checkpoints_version_and_the_newest_are_kept(self, tmp_path):
+        for round_ in range(1, 12):  # with a checkpoint after round 7
+            _keep(tmp_path, round_, round_, checkpoint=7 if round_ > 7 else 0)
+        assert len(list(tmp_path.iterdir())) == 2  # rounds 7 (for a resume) and 11
+        for resumed_at in (7, 11):  # 11: the server has a checkpoint of the round that has just ended
+            assert _ask(tmp_path, resumed_at + 1, [resumed_at], resumed_at) == resumed_at
 
     def test_the_newest_version_before_the_checkpoint_is_kept_however_old(self, tmp_path):
         _keep(tmp_path, 1, round=1)
@@ -173,7 +171,7 @@ class TestPruning:
 
     def test_states_of_dead_attempts_are_deleted(self, tmp_path):
         for round_ in range(1, 8):
-            _keep(tmp_path, round_, round_, checkpoint=0)
+            _keep(tmp_path, round_, round_, checkpoint=5 if round_ > 5 else 0)
         _keep(tmp_path, 60, round=6, lineage=[5], checkpoint=5)
         assert len(list(tmp_path.iterdir())) == 2  # round 5 of the first attempt, round 6 of the second
 
@@ -199,7 +197,7 @@ class TestFailure:
 
     def test_a_damaged_file_of_a_dead_attempt_does_no_harm(self, tmp_path):
         _keep(tmp_path, 5, round=5)
-        _keep(tmp_path, 6, round=6)
+        _keep(tmp_path, 6, round=6, checkpoint=5)
         for file in tmp_path.glob("round-*6-*"):
             file.write_bytes(b"")
         assert _ask(tmp_path, 6, lineage=[5], checkpoint=5) == 5

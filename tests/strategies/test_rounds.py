@@ -15,11 +15,13 @@ from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
 from clients import training
+from clients.wire import Reply
 from common.errors import ConfigurationError, RunError
 from common.seeds import torch_generator
 from models.networks import build
 from models.parameters import get_arrays, set_arrays
 from partitions.clientdata import simulated
+from partitions.devices import write_device
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint, read_config, read_metrics
 from tests.grid import FIRST_NODE, run_app
@@ -250,6 +252,28 @@ class TestResume:
         with pytest.raises(ConfigurationError, match=r"learning-rate: was 0\.05, is 0\.1"):
             run("parts", resume="parts", rounds=2, **{"learning-rate": 0.1})
 
+    def test_a_refused_resume_leaves_the_run_as_it_was(self, run: Run) -> None:
+        path = run("parts", rounds=2)
+        before = {name: (path / name).read_text() for name in ("status.json", "summary.json", "config.toml")}
+        with pytest.raises(ConfigurationError, match="has 2 rounds already, rounds = 1 asks for fewer"):
+            run("parts", resume="parts", rounds=1)
+        with pytest.raises(ConfigurationError, match="momentum"):
+            run("parts", resume="parts", rounds=3, momentum=0.5)
+        assert {name: (path / name).read_text() for name in before} == before
+
+    def test_a_finished_run_can_be_finished_again(self, run: Run) -> None:
+        path = run("parts", rounds=2)
+        summary = json.loads((path / "summary.json").read_text())
+        (path / "summary.json").unlink()  # as if it had been killed just before
+        run("parts", resume="parts", rounds=2)
+        assert json.loads((path / "summary.json").read_text())["final"] == summary["final"]
+        assert [line["round"] for line in read_metrics(path)] == [2]
+
+    def test_init_is_refused_where_no_model_is_sent(self, run: Run) -> None:
+        run("first", rounds=1)
+        with pytest.raises(ConfigurationError, match="init: method 'local' sends no model"):
+            run("second", rounds=1, method="local", init="first")
+
     def test_a_damaged_checkpoint_is_refused(self, run: Run) -> None:
         path = run("parts", rounds=1)
         checkpoint = next((path / "checkpoint").iterdir())
@@ -327,6 +351,32 @@ class TestFailures:
         path = run("half", intercept=fail, participation=1.0, rounds=1, **{"min-success": 0.3})
         assert json.loads((path / "status.json").read_text())["state"] == "completed"
 
+    def test_a_node_that_the_superlink_reports_lost_counts_as_its_clients_failing(self, run: Run) -> None:
+        # The SuperLink answers in the node's stead, under its own id.
+        def lose(message: Message) -> Message | None:
+            if message.metadata.message_type != "train" or message.metadata.dst_node_id != FIRST_NODE:
+                return None
+            reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "node is gone"), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = 1
+            return reply
+
+        path = run("lost", intercept=lose, participation=1.0, rounds=1, **{"min-success": 0.3})
+        assert json.loads((path / "status.json").read_text())["state"] == "completed"
+
+    @pytest.mark.parametrize("fault", ["strangers", "nan", "shape"])
+    def test_an_unusable_answer_counts_as_its_clients_failing(self, run: Run, fault: str) -> None:
+        def spoil(message: Message) -> Message | None:
+            if message.metadata.message_type != "train" or message.metadata.dst_node_id != FIRST_NODE + 1:
+                return None
+            clients = list(message.content["config"]["clients"])
+            names = ["strange"] if fault == "strangers" else clients
+            value = np.full((3,) if fault == "shape" else (10,), np.nan if fault == "nan" else 0.0, np.float32)
+            numbers = dict.fromkeys(("num-examples", "weight", "bytes-up", "bytes-down", "loss"), [1.0] * len(names))
+            return Message(Reply(names, {"fc3.bias": value}, numbers, {}).pack(), reply_to=message)
+
+        path = run("spoilt", intercept=spoil, participation=1.0, rounds=1, **{"min-success": 0.3})
+        assert all(np.isfinite(array).all() for array in _model(path).values())
+
     def test_other_code_on_a_node_is_refused(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("apps.client_app.code_version", lambda: "other")
         with pytest.raises(RunError, match="runs other code"):
@@ -335,6 +385,25 @@ class TestFailures:
     def test_no_node_at_all(self, run: Run) -> None:
         with pytest.raises(RunError, match=r"no node answered within 0\.2 s"):
             run("empty", nodes=0, **{"start-timeout": 0.2})
+
+    def test_a_device_without_data_path_is_told_so(self, tmp_path: Path) -> None:
+        keys = config(**{"num-clients": 1, "start-timeout": 0.5, "runs-dir": str(tmp_path), "run-name": "lost"})
+        with pytest.raises(RunError, match=r"data-path: missing in the SuperNode's --node-config \(found: client-id\)"):
+            run_app(keys, nodes=[{"client-id": "a"}])
+
+    @pytest.mark.parametrize(("key", "value"), [("unseen-fraction", 0.5), ("labeled-fraction", 0.5)])
+    def test_devices_are_not_shared_out(self, tmp_path: Path, key: str, value: float) -> None:
+        federation, dataset = federate(settings(**{"num-clients": 2}))
+        write_device(federation, dataset, 0, tmp_path / "data")
+        keys = config(**{"num-clients": 1, key: value, "runs-dir": str(tmp_path), "run-name": "shared"})
+        with pytest.raises(ConfigurationError, match=key):
+            run_app(keys, nodes=[{"client-id": "a", "data-path": str(tmp_path / "data")}])
+
+    def test_bad_devices_are_named_with_their_reason(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        keys = config(**{"num-clients": 1, "start-timeout": 0.5, "runs-dir": str(tmp_path), "run-name": "bad"})
+        with pytest.raises(RunError, match=r"node 100: .*data-path: .* holds no train\.parquet \(found: nothing\)"):
+            run_app(keys, nodes=[{"client-id": "a", "data-path": str(tmp_path / "empty")}])
 
     def test_a_full_disk_is_a_clear_error(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*args: object, **kwargs: object) -> None:
