@@ -58,8 +58,8 @@ class BaseClient(NumPyClient):
         client_id: its name, which also seeds its random draws.
         data: its examples.
         model: the network, shared by all clients of the process; its contents are overwritten by every client.
-        state: its durable arrays.
         initial: the arrays θ₀ that the network was built with, the same on every client of the run.
+        state: its durable arrays.
         settings: the run's configuration.
         hyper: the method's own hyper-parameters.
     """

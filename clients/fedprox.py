@@ -28,9 +28,11 @@ class Hyper(Section):
 class FedProxClient(BaseClient):
     """Local SGD that is pulled back to the global model."""
 
+    hyper: Hyper
+
     def gradient_hook(self, config: Config) -> GradientHook | None:
         """Add the proximal term's gradient μ·(w − wᵗ)."""
-        mu = float(config["mu"])
+        mu = float(config.get("mu", self.hyper.mu))  # stock strategies send no μ: the configured one counts
         if mu == 0:
             return None
         anchors = [p.detach().clone() for p in self.model.parameters()]  # wᵗ

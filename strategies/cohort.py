@@ -363,6 +363,7 @@ class CohortStrategy(Strategy):
             "seed": self.settings.seed,
             "rounds": len(seconds),
             "clients": len(self.roster.clients),
+            "nodes": len(self.roster.nodes),
             "seconds": round(sum(seconds), 3),
             "seconds_per_round": round(float(np.median(seconds[1:] or seconds)), 4),
             "bytes_down": self.bytes_down,

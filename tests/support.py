@@ -7,6 +7,7 @@ from pathlib import Path
 
 from apps.settings import Settings, defaults, parse
 from common.settings import Value
+from partitions.datasets import DATASETS
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="florilegium-tests-")  # removed when the session ends
 CACHE = Path(_FOLDER.name) / "cache"
@@ -17,9 +18,13 @@ def config(**overrides: Value) -> dict[str, Value]:
     """Return the complete, flat run configuration: the defaults, with ``overrides`` and temporary folders.
 
     ``num_clients=3`` sets the key ``num-clients``; a method's own keys are given as ``**{"fedprox.mu": 0.1}``.
+    Text gets a network for text.
     """
     folders = {"cache-dir": str(CACHE), "runs-dir": str(RUNS)}
-    return {**defaults(), **folders, **{key.replace("_", "-"): value for key, value in overrides.items()}}
+    keys = {key.replace("_", "-"): value for key, value in overrides.items()}
+    if DATASETS.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
+        keys = {"model": "char-lstm", **keys}
+    return {**defaults(), **folders, **keys}
 
 
 def settings(**overrides: Value) -> Settings:
