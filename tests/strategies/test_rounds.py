@@ -220,13 +220,8 @@ class TestResume:
         keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 3, "participation": 1.0}
         whole = run("whole", **keys)
 
-        def die(message: Message) -> Message | None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 5:
-                raise KeyboardInterrupt
-            return None
-
         with pytest.raises(KeyboardInterrupt):
-            run("killed", intercept=die, **keys)
+            run("killed", intercept=_die_in_round_5, **keys)
         assert read_checkpoint(whole.parent / "killed").round == 3
         killed = run("killed", resume="killed", **keys)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
@@ -236,14 +231,9 @@ class TestResume:
         keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 3, "participation": 1.0}
         whole = run("whole", **keys)
 
-        def die(message: Message) -> Message | None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 5:
-                raise KeyboardInterrupt
-            return None
-
         for attempt in ({}, {"resume": "killed"}):
             with pytest.raises(KeyboardInterrupt):
-                run("killed", intercept=die, **{**keys, **attempt})
+                run("killed", intercept=_die_in_round_5, **{**keys, **attempt})
         killed = run("killed", resume="killed", **keys)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
 
@@ -471,6 +461,12 @@ class TestOutput:
         }
         assert asked == set(np.flatnonzero(~federation.unseen & federation.labeled))
         assert len(asked) == 4  # 7 seen clients, half of them (rounded) labeled
+
+
+def _die_in_round_5(message: Message) -> Message | None:
+    if message.metadata.message_type == "train" and message.content["config"]["round"] == 5:
+        raise KeyboardInterrupt
+    return None
 
 
 def _break_clients(monkeypatch: pytest.MonkeyPatch, reasons: dict[str, str]) -> None:
