@@ -17,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import exchange, pfl_research, plain, suite
 from benchmarks.task import COHORT
@@ -42,6 +40,12 @@ class Row:
     def met(self) -> bool:
         """Whether the bound is met ("at least" where the bound is negative)."""
         return self.value <= self.bound if self.bound > 0 else self.value >= -self.bound
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as words."""
+        sign = "≤" if self.bound > 0 else "≥"
+        measured, bound = f"{self.value:.2f}{self.unit}", f"{sign} {abs(self.bound):g}{self.unit}"
+        return self.what, measured, bound, "yes" if self.met else "NO", self.details
 
 
 def against_plain(model: str, bound: float, workers: int) -> list[Row]:
@@ -119,34 +123,27 @@ def machine(workers: int) -> str:
 
 
 def main() -> None:
-    """Measure the named sections, or all; the file is written only when all were measured."""
+    """Measure the named sections, or all, and write the table; it says which sections were measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], help="default: all")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--workers", type=int, default=psutil.cpu_count())
     arguments = parser.parse_args()
-    console = Console()
-    rows: list[Row] = []
-    for name in arguments.sections or SECTIONS:
-        console.print(f"measuring {name} …")
-        rows += SECTIONS[name](arguments.workers)
-    table = Table("what", "measured", "bound", "met", "details")
+    unknown = set(arguments.sections) - SECTIONS.keys()
+    if unknown:
+        parser.error(f"unknown sections: {', '.join(unknown)}")
+    names = arguments.sections or list(SECTIONS)
     lines = ["| what | measured | bound | met | details |", "|---|---|---|---|---|"]
-    for row in rows:
-        sign = "≤" if row.bound > 0 else "≥"
-        cells = (
-            row.what,
-            f"{row.value:.2f}{row.unit}",
-            f"{sign} {abs(row.bound):g}{row.unit}",
-            "yes" if row.met else "NO",
-            row.details,
-        )
-        table.add_row(*cells)
-        lines.append("| " + " | ".join(cells) + " |")
-    console.print(table)
-    if not arguments.sections:
-        text = f"# Speed\n\n`python -m benchmarks`, {datetime.date.today()}. {machine(arguments.workers)}\n\n"
-        write_text(TARGET, text + "\n".join(lines) + "\n" + NOTES)
-        console.print(f"written to {TARGET}")
+    for name in names:
+        print(f"measuring {name} …", flush=True)
+        for row in SECTIONS[name](arguments.workers):
+            lines.append("| " + " | ".join(row.cells()) + " |")
+            print(lines[-1], flush=True)
+    command = " ".join(["python -m benchmarks", *arguments.sections])
+    text = f"# Speed\n\n`{command}`, {datetime.date.today()}. {machine(arguments.workers)}\n\n"
+    missing = ", ".join(name for name in SECTIONS if name not in names)
+    text += "\n".join(lines) + "\n" + (f"\nNot measured in this run: {missing}.\n" if missing else "") + NOTES
+    write_text(TARGET, text)
+    print(f"written to {TARGET}")
 
 
 NOTES = """

@@ -118,7 +118,8 @@ def _stock(grid: Grid) -> list[float]:
     list(grid.send_and_receive(messages()[:4]))  # the workers have started
     start = time.perf_counter()
     replies = list(grid.send_and_receive(messages()))
-    assert len(replies) == CLIENTS
+    if len(replies) != CLIENTS or any(reply.has_error() for reply in replies):
+        raise RuntimeError(f"{len(replies)} of {CLIENTS} replies, {sum(reply.has_error() for reply in replies)} errors")
     return [time.perf_counter() - start]
 
 
