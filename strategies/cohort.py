@@ -99,6 +99,10 @@ class CohortStrategy(Strategy):
 
     # ------------------------------------------------------------------------------------ cohorts
 
+    def is_final(self, server_round: int) -> bool:
+        """Return whether ``server_round`` is the last one, to which ``final-participation`` applies."""
+        return server_round == self.settings.rounds
+
     def trainable(self) -> list[str]:
         """Return the clients that training may ask: seen and labeled ones."""
         return self.roster.ids("seen")
@@ -106,7 +110,10 @@ class CohortStrategy(Strategy):
     def sample(self, server_round: int) -> list[str]:
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed."""
         clients = self.trainable()
-        size = self.settings.cohort_size or max(1, round(self.settings.participation * len(clients)))
+        share, size = self.settings.participation, self.settings.cohort_size
+        if self.settings.final_participation and self.is_final(server_round):
+            share, size = self.settings.final_participation, 0
+        size = size or max(1, round(share * len(clients)))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
         chosen = rng.choice(len(clients), size=min(size, len(clients)), replace=False)
         return [clients[i] for i in sorted(chosen)]

@@ -480,3 +480,15 @@ def _break_clients(monkeypatch: pytest.MonkeyPatch, reasons: dict[str, str]) -> 
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BaseClient, "descend", descend)
+
+
+def test_final_participation_asks_every_client_in_the_last_round(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    sample = CohortStrategy.sample
+    monkeypatch.setattr(
+        CohortStrategy,
+        "sample",
+        lambda self, server_round: sizes.append((server_round, len(sample(self, server_round)))) or sample(self, server_round),
+    )
+    run("all-at-last", rounds=3, **{"cohort-size": 2, "final-participation": 1.0, "num-clients": 6})
+    assert set(sizes) == {(1, 2), (2, 2), (3, 6)}
