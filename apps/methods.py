@@ -46,5 +46,10 @@ class Method:
 METHODS: Mapping[str, Method] = {
     "fedavg": Method("fedavg", "FedAvg", "FedAvgClient", "Federated averaging", "McMahan et al. 2017"),
     "fedprox": Method("fedprox", "FedProx", "FedProxClient", "Proximal local objectives", "Li et al. 2020"),
+    "fedper": Method("fedper", "FedPer", "FedPerClient", "Shared body, personal head", "Arivazhagan et al. 2019"),
+    "fedrep": Method("fedrep", "FedRep", "FedRepClient", "Shared body, head fitted first", "Collins et al. 2021"),
+    "fedbabu": Method("fedbabu", "FedBABU", "FedBABUClient", "Shared body under a fixed head", "Oh et al. 2022"),
+    "lg-fedavg": Method("lg_fedavg", "LGFedAvg", "LGFedAvgClient", "Personal body, shared head", "Liang et al. 2020"),
+    "ditto": Method("ditto", "Ditto", "DittoClient", "Personal models tied to the global one", "Li et al. 2021"),
     "local": Method("local", "Local", "LocalClient", "Each client alone", "reference"),
 }

@@ -60,11 +60,11 @@ def main(grid: Grid, context: Context) -> None:
                     f"init: method '{settings.method}' sends no model, so there is none to start from"
                 )
             trained = read_checkpoint(find_run(settings.init, settings.runs_dir)).arrays
-            if {k: v.shape for k, v in trained.items()} != {k: v.shape for k, v in initial.items()}:
+            if any(name not in initial or initial[name].shape != array.shape for name, array in trained.items()):
                 raise ConfigurationError(
                     f"init: run '{settings.init}' trained another network than model = '{settings.model}'"
                 )
-            initial = trained
+            initial |= trained  # a method with personal blocks has trained a part of the network only
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
         strategy = method.strategy()(settings, hyper, roster, run)

@@ -6,24 +6,24 @@ A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the los
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from clients.settings import ClientSettings
 from clients.state import ClientState
-from clients.training import GradientHook, evaluate, train
+from clients.training import GradientHook, Group, evaluate, train
 from clients.wire import Config
 from common.errors import RunError
 from common.seeds import torch_generator
 from common.settings import Section
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
-from partitions.clientdata import ClientData
+from partitions.clientdata import ClientData, Examples
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class BaseClient(NumPyClient):
     def train(self, arrays: Arrays, config: Config) -> Answer:
         """Train the received model on the client's data; answer the trained arrays and the mean loss."""
         set_arrays(self.model, arrays)
-        loss = self.descend(config, gradient_hook=self.gradient_hook(config))
+        loss = self.local_training(config)
         return Answer(get_arrays(self.model), len(self.data.train), {"loss": loss})
 
     @phase
@@ -138,6 +138,10 @@ class BaseClient(NumPyClient):
         return Answer({}, len(self.data.test), metrics)
 
     # ----------------------------------------------------------------------------------------- hooks
+
+    def local_training(self, config: Config) -> float:
+        """Train the received model, already in ``self.model``, in place; return the mean loss."""
+        return self.descend(config, gradient_hook=self.gradient_hook(config))
 
     def personalise(self, config: Config) -> bool:
         """Turn the received model, already in ``self.model``, into the client's own; return whether it changed.
@@ -159,17 +163,33 @@ class BaseClient(NumPyClient):
 
     # ----------------------------------------------------------------------------------------- tools
 
-    def generator(self, config: Config) -> torch.Generator:
-        """Return the generator of this client in this round and phase."""
-        return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), str(config["phase"]))
+    def generator(self, config: Config, *purpose: str) -> torch.Generator:
+        """Return the generator of this client in this round and phase, for one ``purpose`` where there are several."""
+        named = (str(config["phase"]), *purpose)
+        return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), *named)
 
-    def descend(self, config: Config, *, epochs: int | None = None, gradient_hook: GradientHook | None = None) -> float:
-        """Train ``self.model`` on the client's data and return the mean loss (see :func:`clients.training.train`)."""
+    def descend(
+        self,
+        config: Config,
+        *purpose: str,
+        model: nn.Module | None = None,
+        examples: Examples | None = None,
+        epochs: int | None = None,
+        gradient_hook: GradientHook | None = None,
+        groups: Sequence[Group] | None = None,
+        weights: Tensor | None = None,
+    ) -> float:
+        """Train and return the mean loss: ``self.model`` on the client's data, unless told otherwise.
+
+        ``purpose`` names the training where a phase has several; the rest is as of :func:`clients.training.train`.
+        """
         return train(
-            self.model,
-            self.data.train,
+            self.model if model is None else model,
+            self.data.train if examples is None else examples,
             self.settings,
-            self.generator(config),
+            self.generator(config, *purpose),
             epochs=epochs,
             gradient_hook=gradient_hook,
+            groups=groups,
+            weights=weights,
         )

@@ -6,12 +6,10 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
-from torch import nn
 
 from clients.base import BaseClient
-from clients.training import GradientHook
+from clients.training import GradientHook, pull_towards
 from clients.wire import Config
 from common.settings import Section
 
@@ -35,12 +33,4 @@ class FedProxClient(BaseClient):
         mu = float(config.get("mu", self.hyper.mu))  # stock strategies send no μ: the configured one counts
         if mu == 0:
             return None
-        anchors = [p.detach().clone() for p in self.model.parameters()]  # wᵗ
-
-        def pull_back(model: nn.Module) -> None:
-            for parameter, anchor in zip(model.parameters(), anchors, strict=True):
-                assert parameter.grad is not None
-                with torch.no_grad():
-                    parameter.grad.add_(parameter - anchor, alpha=mu)
-
-        return pull_back
+        return pull_towards([p.detach().clone() for p in self.model.parameters()], mu)  # wᵗ, μ

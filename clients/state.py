@@ -1,4 +1,4 @@
-"""What a client keeps between messages: one safetensors file per client and round, on its own disk.
+"""What a client keeps between messages: a safetensors file per client, part and round, on its own disk.
 
 Personal heads, control variates and personal models never leave the client, survive a killed process, and cost no
 memory between messages. Versions make a resumed run exact: a server that restarts from a checkpoint of round r
@@ -33,28 +33,28 @@ class ClientState:
         self._round = round
         self._lineage = list(lineage)
         self._checkpoint = checkpoint
-        self._staged: Arrays | None = None
+        self._staged: dict[str, Arrays] = {}
 
-    def _versions(self) -> list[tuple[int, Path]]:
-        """Return the valid versions as (round, path), oldest first."""
+    def _versions(self, part: str) -> list[tuple[int, Path]]:
+        """Return the valid versions of a part as (round, path), oldest first."""
         found = []
-        for path in self.folder.glob("round-*.safetensors"):
-            if match := re.fullmatch(r"round-(\d+)-(\d+)", path.stem):
+        for path in self.folder.glob(f"{part}-*.safetensors"):
+            if match := re.fullmatch(rf"{part}-(\d+)-(\d+)", path.stem):
                 round_, attempt = int(match[1]), int(match[2])
                 # Of an earlier attempt, only what the checkpoints it was resumed from had seen is true.
                 if round_ <= min(self._lineage[attempt:], default=self._round):
                     found.append((round_, attempt, path))
         return [(round_, path) for round_, _, path in sorted(found)]
 
-    def load(self) -> Arrays | None:
-        """Return the newest state, or None for a client that has none yet.
+    def load(self, part: str = "state") -> Arrays | None:
+        """Return the newest version of a part of the state, or None for a client that has none yet.
 
         Raises:
             RunError: if the file is damaged.
         """
-        if self._staged is not None:
-            return self._staged
-        versions = self._versions()
+        if part in self._staged:
+            return self._staged[part]
+        versions = self._versions(part)
         if not versions:
             return None
         try:
@@ -64,20 +64,23 @@ class ClientState:
                 f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
             ) from error
 
-    def save(self, arrays: Arrays) -> None:
-        """Stage ``arrays`` as the client's new state; :meth:`commit` writes them once the work has succeeded."""
-        self._staged = arrays
+    def save(self, arrays: Arrays, part: str = "state") -> None:
+        """Stage ``arrays`` as the new version of ``part``; :meth:`commit` writes it once the work has succeeded.
+
+        Parts are written, and read, one by one: what changes every round does not rewrite what never does. Their names
+        are of letters and digits.
+        """
+        self._staged[part] = arrays
 
     def commit(self) -> None:
-        """Write the staged state to disk, if any, and drop versions that no resume can ask for."""
-        if self._staged is None:
-            return
-        staged, self._staged = self._staged, None
-        path = self.folder / f"round-{self._round:06d}-{len(self._lineage)}.safetensors"
-        write_tensors(path, staged)
-        # A resume asks for the newest version up to the checkpoint; this round's may still be read in its next phase.
-        seen = [path for round_, path in self._versions() if round_ <= self._checkpoint]
-        needed = {path, *seen[-1:]}
-        for old in self.folder.glob("round-*.safetensors"):
-            if old not in needed:
-                old.unlink(missing_ok=True)
+        """Write what is staged to disk, and drop versions that no resume can ask for."""
+        for part, staged in self._staged.items():
+            path = self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}.safetensors"
+            write_tensors(path, staged)
+            # A resume asks for the newest version up to the checkpoint; this round's may be read in its next phase.
+            seen = [path for round_, path in self._versions(part) if round_ <= self._checkpoint]
+            needed = {path, *seen[-1:]}
+            for old in self.folder.glob(f"{part}-*.safetensors"):
+                if old not in needed:
+                    old.unlink(missing_ok=True)
+        self._staged = {}

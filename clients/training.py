@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +20,51 @@ GradientHook = Callable[[nn.Module], None]
 EVALUATION_BATCH = 256
 
 
-def make_optimizer(settings: ClientSettings, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the configured optimiser over ``parameters``."""
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are trained at a learning rate of their own."""
+
+    parameters: Sequence[Tensor]
+    learning_rate: float
+
+
+def make_optimizer(settings: ClientSettings, group: Group) -> Optimizer:
+    """Return the configured optimiser over the parameters of ``group``."""
     if settings.optimizer == "adam":
-        return Adam(parameters, settings.learning_rate, settings.weight_decay)
-    return SGD(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
+        return Adam(group.parameters, group.learning_rate, settings.weight_decay)
+    return SGD(group.parameters, group.learning_rate, settings.momentum, settings.weight_decay)
 
 
-def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield one epoch in random order, in batches of ``size``; the last one may be smaller."""
+def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller."""
     order = torch.randperm(len(examples), generator=generator).to(examples.y.device)
-    for rows in order.split(size):
-        yield examples.x[rows], examples.y[rows]
+    yield from order.split(size)
+
+
+@contextmanager
+def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Let gradients flow to ``parameters`` alone: those of the others are not even computed."""
+    chosen = {id(parameter) for parameter in parameters}
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        for parameter, _ in before:
+            parameter.requires_grad_(id(parameter) in chosen)
+        yield
+    finally:
+        for parameter, trainable in before:
+            parameter.requires_grad_(trainable)
+
+
+def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
+    """Return the gradient of the proximal term strength/2·‖w − anchors‖² as a hook; ``anchors`` as the parameters."""
+
+    def hook(model: nn.Module) -> None:
+        for parameter, anchor in zip(model.parameters(), anchors, strict=True):
+            assert parameter.grad is not None
+            with torch.no_grad():
+                parameter.grad.add_(parameter - anchor, alpha=strength)
+
+    return hook
 
 
 def train(
@@ -40,37 +75,64 @@ def train(
     *,
     epochs: int | None = None,
     gradient_hook: GradientHook | None = None,
+    groups: Sequence[Group] | None = None,
+    weights: Tensor | None = None,
 ) -> float:
     """Train ``model`` in place on ``examples`` with the cross-entropy loss.
 
     Runs ``epochs`` epochs if given; else ``local-steps`` batches, where that is not 0; else ``local-epochs`` epochs.
 
+    Args:
+        model: the network.
+        examples: what to train on.
+        settings: optimiser, batch size, length.
+        generator: draws the order of the examples.
+        epochs: see above.
+        gradient_hook: changes the gradients before each step.
+        groups: what is trained, and how fast; all else is frozen. Default: everything, at ``learning-rate``.
+        weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
+
     Returns:
         The mean training loss per example over all steps, each before its update.
     """
     model.train()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(settings, parameters)
+    groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
+    parameters = [parameter for group in groups for parameter in group.parameters]
+    optimizers = [make_optimizer(settings, group) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
     total, seen = torch.zeros((), device=examples.y.device), 0
-    while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
-        for x, y in batches(examples, settings.batch_size, generator):
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            if gradient_hook is not None:
-                gradient_hook(model)
-            if settings.max_grad_norm:
-                nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
-            optimizer.step()
-            total += loss.detach() * len(y)
-            seen += len(y)
-            steps_left -= 1
-            if steps_left == 0:
-                break
-        epochs_left -= 1
+    with only_trainable(model, parameters):
+        while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
+            for rows in batches(examples, settings.batch_size, generator):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                outputs, y = model(examples.x[rows]), examples.y[rows]
+                if weights is None:
+                    loss = cross_entropy(outputs, y)
+                else:
+                    loss = (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
+                loss.backward()
+                if gradient_hook is not None:
+                    gradient_hook(model)
+                if settings.max_grad_norm:
+                    nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+                for optimizer in optimizers:
+                    optimizer.step()
+                total += loss.detach() * len(rows)
+                seen += len(rows)
+                steps_left -= 1
+                if steps_left == 0:
+                    break
+            epochs_left -= 1
     return float(total) / max(1, seen)
+
+
+@torch.no_grad()
+def features(body: nn.Module, examples: Examples) -> Tensor:
+    """Return what the frozen ``body`` makes of the inputs (n, d), for a head to be trained on."""
+    body.eval()
+    return torch.cat([body(x) for x in examples.x.split(EVALUATION_BATCH)])
 
 
 @torch.inference_mode()

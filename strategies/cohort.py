@@ -74,6 +74,10 @@ class CohortStrategy(Strategy):
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take back what :meth:`state` returned."""
 
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return what the server holds of the network's arrays: here all of them."""
+        return arrays
+
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Carry out one round and return the new global model. Here: one exchange, as Flower's hooks define it."""
         messages = list(self.configure_train(server_round, arrays, self._train_config, grid))
@@ -289,7 +293,7 @@ class CohortStrategy(Strategy):
         result = Result()
         self.roster.wait(grid, timeout)
         self._check_roster()
-        arrays, done = initial_arrays, 0
+        arrays, done = pack(self.server_part(unpack(initial_arrays))), 0
         if self.settings.resume:
             checkpoint = self.run.reopen(num_rounds)
             arrays, done = pack(checkpoint.arrays), checkpoint.round

@@ -198,7 +198,7 @@ class TestFailure:
     def test_a_damaged_file_of_a_dead_attempt_does_no_harm(self, tmp_path):
         _keep(tmp_path, 5, round=5)
         _keep(tmp_path, 6, round=6, checkpoint=5)
-        for file in tmp_path.glob("round-*6-*"):
+        for file in tmp_path.glob("state-*6-*"):
             file.write_bytes(b"")
         assert _ask(tmp_path, 6, lineage=[5], checkpoint=5) == 5
 

@@ -193,15 +193,14 @@ class TestBatches:
     def test_an_epoch_has_every_example_once_in_full_batches_but_the_last(self):
         examples = _examples(10)
         parts = list(batches(examples, 4, _generator()))
-        assert [len(y) for _, y in parts] == [4, 4, 2]
-        rows = [int((examples.x == row).all(dim=1).nonzero()) for x, _ in parts for row in x]
+        assert [len(rows) for rows in parts] == [4, 4, 2]
+        rows = torch.cat(parts).tolist()
         assert sorted(rows) == list(range(10))
         assert rows != list(range(10))
-        assert torch.cat([y for _, y in parts]).tolist() == examples.y[rows].tolist()
 
     def test_epochs_have_different_orders(self):
         generator, examples = _generator(), _examples(10)
-        first, second = (torch.cat([y for _, y in batches(examples, 4, generator)]) for _ in range(2))
+        first, second = (torch.cat(list(batches(examples, 4, generator))) for _ in range(2))
         assert not torch.equal(first, second)
 
 

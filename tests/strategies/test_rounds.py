@@ -451,6 +451,15 @@ class TestOutput:
             groups = [row["group"] for row in csv.DictReader(file)]
         assert sorted(groups) == ["seen", "seen", "unseen", "unseen"]
 
+    def test_final_participation_asks_every_client_in_the_last_round(self, tmp_path: Path) -> None:
+        keys = {"cohort-size": 2, "final-participation": 1.0, "num-clients": 6, "rounds": 3, "evaluate-every": 0,
+                "runs-dir": str(tmp_path), "run-name": "all-at-last"}  # fmt: skip
+        asked = {1: 0, 2: 0, 3: 0}
+        for message in run_app(config(**keys)).sent:
+            if message.metadata.message_type == "train":
+                asked[message.content["config"]["round"]] += len(message.content["config"]["clients"])
+        assert asked == {1: 2, 2: 2, 3: 6}
+
     def test_unseen_and_unlabeled_clients_are_never_trained_on(self, tmp_path: Path) -> None:
         keys = {"unseen-fraction": 0.3, "labeled-fraction": 0.5, "rounds": 3, "participation": 1.0, "num-clients": 10,
                 "evaluate-every": 0, "runs-dir": str(tmp_path), "run-name": "kept-out"}  # fmt: skip
@@ -480,15 +489,3 @@ def _break_clients(monkeypatch: pytest.MonkeyPatch, reasons: dict[str, str]) -> 
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BaseClient, "descend", descend)
-
-
-def test_final_participation_asks_every_client_in_the_last_round(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    sample = CohortStrategy.sample
-    monkeypatch.setattr(
-        CohortStrategy,
-        "sample",
-        lambda self, server_round: sizes.append((server_round, len(sample(self, server_round)))) or sample(self, server_round),
-    )
-    run("all-at-last", rounds=3, **{"cohort-size": 2, "final-participation": 1.0, "num-clients": 6})
-    assert set(sizes) == {(1, 2), (2, 2), (3, 6)}

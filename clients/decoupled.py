@@ -1,0 +1,64 @@
+"""Model decoupling, client side: some blocks of the network are shared, the others are the client's own.
+
+The server sends the shared blocks; whatever of the network does not arrive is personal, starts from the common θ₀ and
+lies in the client's durable state. Only the shared blocks are answered.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import nn
+
+from clients.base import Answer, BaseClient, phase
+from clients.training import features
+from clients.wire import Config
+from common.settings import Section
+from models.blocks import block_names, cut
+from models.parameters import Arrays, exchanged
+from partitions.clientdata import Examples
+
+
+class HeadHyper(Section):
+    """Where the network is cut."""
+
+    head_blocks: int = Field(ge=1, description="how many of the network's last blocks are the head; the rest: the body")
+
+
+class DecoupledClient(BaseClient):
+    """Trains all blocks, answers the shared ones and keeps the others."""
+
+    model: nn.Sequential
+    keeps_personal: ClassVar[bool] = True
+    """Whether the personal blocks are trained in a round and kept."""
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the received blocks together with the client's own."""
+        answer = super().train(self._own(arrays) | arrays, config)
+        if self.keeps_personal:
+            self.state.save({name: array for name, array in answer.arrays.items() if name not in arrays})
+        shared = {name: answer.arrays[name] for name in arrays}
+        return Answer(shared, answer.num_examples, answer.metrics)
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the received blocks together with the client's own."""
+        return super().test(self._own(arrays) | arrays, config)
+
+    def _own(self, received: Arrays) -> Arrays:
+        self._personal = frozenset(exchanged(self.model)) - received.keys()
+        return self.state.load() or {name: self.initial[name] for name in self._personal}
+
+    # ---------------------------------------------------------------- tools, while a phase is carried out
+
+    def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
+        """Return body and head of the network; the head is the personal part."""
+        return cut(self.model, block_names(self._personal))
+
+    def train_head(self, config: Config, *purpose: str, epochs: int) -> float:
+        """Train the head for ``epochs`` with the body frozen, whose features are therefore computed only once."""
+        body, head = self.parts()
+        examples = Examples(features(body, self.data.train), self.data.train.y)
+        return self.descend(config, *purpose, model=head, examples=examples, epochs=epochs)

@@ -1,0 +1,48 @@
+"""Ditto, client side (Li et al. 2021, Algorithm 1): a personal model beside the global one, tied to it.
+
+Received: the global model wᵗ. Answered: the model trained from it, as in FedAvg. The personal model v_k goes on from
+the client's state with F_k(v) + λ/2·‖v − wᵗ‖²; a client without one starts it at wᵗ. λ = 0 is local training.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from clients.base import Answer, BaseClient, phase
+from clients.training import pull_towards
+from clients.wire import Config
+from common.settings import Section
+from models.parameters import Arrays, get_arrays, set_arrays
+
+
+class Hyper(Section):
+    """Keys ``ditto.*``."""
+
+    regularization: float = Field(ge=0, description="λ, the weight of the pull of v_k towards the global model")
+    personal_epochs: int = Field(ge=0, description="epochs of v_k in a round; 0: as many as `local-epochs`")
+
+
+class DittoClient(BaseClient):
+    """Two models: one for the federation, one for the client."""
+
+    hyper: Hyper
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the global model, then the personal one."""
+        answer = super().train(arrays, config)
+        set_arrays(self.model, arrays)
+        anchors = [p.detach().clone() for p in self.model.parameters()]  # wᵗ
+        set_arrays(self.model, self.state.load() or arrays)
+        hook = pull_towards(anchors, self.hyper.regularization)
+        self.descend(config, "personal", epochs=self.hyper.personal_epochs or None, gradient_hook=hook)
+        self.state.save(get_arrays(self.model))
+        return answer
+
+    def personalise(self, config: Config) -> bool:
+        """Put the personal model v_k in the received one's place, where there is one yet."""
+        own = self.state.load()
+        if own is None:
+            return False
+        set_arrays(self.model, own)
+        return True

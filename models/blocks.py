@@ -1,0 +1,49 @@
+"""Networks as sequences of named blocks: which array belongs to which block, and a network cut in two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from torch import nn
+
+from common.errors import ConfigurationError
+from models.parameters import Arrays
+
+
+def block_of(name: str) -> str:
+    """Return the block that array ``name`` belongs to: "fc1" for "fc1.0.weight"."""
+    return name.partition(".")[0]
+
+
+def block_names(arrays: Iterable[str]) -> list[str]:
+    """Return the blocks of a network, first to last, from the names of its arrays."""
+    return list(dict.fromkeys(block_of(name) for name in arrays))
+
+
+def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
+    """Return the last ``count`` blocks of a network, the head.
+
+    Raises:
+        ConfigurationError: naming ``key``, unless at least one block remains for the body.
+    """
+    blocks = block_names(arrays)
+    if not 0 <= count < len(blocks):
+        raise ConfigurationError(
+            f"{key}: {count} of the network's blocks were asked for, but it has {len(blocks)} ({', '.join(blocks)}) "
+            "and at least one must be left"
+        )
+    return frozenset(blocks[len(blocks) - count :])
+
+
+def of_blocks(arrays: Mapping[str, object], blocks: Collection[str]) -> Arrays:
+    """Return those of ``arrays`` that belong to ``blocks``."""
+    return {name: array for name, array in arrays.items() if block_of(name) in blocks}  # type: ignore[misc]
+
+
+def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return body and head of ``network``, which share its parameters; ``head`` names its last blocks."""
+    names = [name for name, _ in network.named_children()]
+    position = len(names) - len(head)
+    if set(names[position:]) != set(head):
+        raise ValueError(f"blocks {sorted(head)} are not the last ones of {names}")
+    return network[:position], network[position:]

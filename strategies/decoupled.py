@@ -1,0 +1,25 @@
+"""Model decoupling, server side: FedAvg on the shared blocks of the network; the server never sees the others."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from clients.decoupled import HeadHyper
+from models.blocks import block_names, last_blocks, of_blocks
+from models.parameters import Arrays
+from strategies.fedavg import FedAvg
+
+
+class Decoupled(FedAvg):
+    """Weighted averaging of a part of the cohort's models."""
+
+    shares_head: ClassVar[bool] = False
+    """Whether the head is shared and the body personal, rather than the other way round."""
+
+    hyper: HeadHyper
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the shared blocks."""
+        head = last_blocks(arrays, self.hyper.head_blocks, f"{self.settings.method}.head-blocks")
+        shared = head if self.shares_head else frozenset(block_names(arrays)) - head
+        return of_blocks(arrays, shared)

@@ -1,0 +1,231 @@
+"""Model decoupling: what travels, what stays, and the limits in which the methods become simpler ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from clients.training import Group, features, only_trainable, train
+from common.errors import ConfigurationError
+from common.seeds import torch_generator
+from models.blocks import block_names, cut, last_blocks
+from models.networks import build
+from models.parameters import get_arrays, set_arrays
+from partitions.clientdata import Examples, simulated
+from partitions.federation import federate
+from strategies.run_folder import read_checkpoint, read_metrics
+from tests.grid import run_app
+from tests.support import Value, config, settings
+
+Run = Callable[..., Path]
+HEAD = {"fc3.weight", "fc3.bias"}
+DECOUPLED = ("fedper", "fedrep", "fedbabu", "lg-fedavg")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs the app under a name, and returns the run's folder."""
+
+    def start(name: str, **keys: Value) -> Path:
+        keys = {"num-clients": 4, "rounds": 2, "evaluate-every": 0, "participation": 1.0, **keys}
+        run_app(config(**{**keys, "run-name": name, "runs-dir": str(tmp_path)}))
+        return tmp_path / name
+
+    return start
+
+
+def _model(path: Path) -> dict[str, np.ndarray]:
+    return dict(read_checkpoint(path).arrays)
+
+
+def _state(path: Path, client: int) -> dict[str, np.ndarray]:
+    return load_file(sorted((path / "clients" / str(client)).glob("state-*"))[-1])
+
+
+def _initial() -> dict[str, np.ndarray]:
+    return get_arrays(build("mlp", (1, 8, 8), 10, 1))
+
+
+class TestWhatTravels:
+    @pytest.mark.parametrize("method", DECOUPLED)
+    def test_only_shared_blocks_cross_the_wire(self, method: str, tmp_path: Path) -> None:
+        grid = run_app(config(method=method, num_clients=4, rounds=2, runs_dir=str(tmp_path), run_name="r"))
+        expected = HEAD if method == "lg-fedavg" else _initial().keys() - HEAD
+        for message in grid.sent:
+            if message.metadata.message_type in ("train", "evaluate"):
+                assert set(message.content["arrays"]) == expected
+        trained = [m for m in grid.received if m.metadata.message_type == "train"]
+        assert trained
+        for message in trained:
+            assert set(message.content["arrays"]) == expected
+
+    @pytest.mark.parametrize("method", ["fedper", "fedrep", "lg-fedavg"])
+    def test_the_personal_part_lies_with_the_client_and_differs_between_clients(self, method: str, run: Run) -> None:
+        path = run("own", method=method)
+        personal = _initial().keys() - HEAD if method == "lg-fedavg" else HEAD
+        first, second = _state(path, 0), _state(path, 1)
+        assert set(first) == set(second) == personal
+        assert all(not np.array_equal(first[name], second[name]) for name in personal)
+
+    def test_more_blocks_can_be_personal(self, run: Run) -> None:
+        path = run("two", method="fedper", **{"fedper.head-blocks": 2})
+        assert block_names(_model(path)) == ["fc1"]
+        assert block_names(sorted(_state(path, 0))) == ["fc2", "fc3"]
+
+    def test_a_body_must_be_left(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match=r"fedper.head-blocks: 3 .* it has 3 \(fc1, fc2, fc3\)"):
+            run("none-left", method="fedper", **{"fedper.head-blocks": 3})
+
+
+class TestLimits:
+    def test_one_client_alone_makes_fedper_local_training(self, run: Run) -> None:
+        # With one client the mean of the bodies is its own body, so nothing is left of the federation.
+        keys: dict[str, Value] = {"num-clients": 1, "partitioner": "iid", "rounds": 3}
+        fedper, local = run("fedper", method="fedper", **keys), run("local", method="local", **keys)
+        together = _model(fedper) | _state(fedper, 0)
+        for name, array in _state(local, 0).items():
+            np.testing.assert_allclose(together[name], array, atol=1e-6)
+
+    def test_fedbabu_never_moves_the_head(self, run: Run) -> None:
+        path = run("fedbabu", method="fedbabu")
+        assert not list((path / "clients").glob("*/state-*"))
+        # What it does to the body is training with the head's learning rate at zero.
+        options = settings(num_clients=1, partitioner="iid", participation=1.0)
+        path = run("one", method="fedbabu", rounds=1, **{"num-clients": 1, "partitioner": "iid"})
+        model = build("mlp", (1, 8, 8), 10, 1)
+        body, _ = cut(model, ["fc3"])
+        train(
+            model,
+            simulated(*federate(options), 0).train,
+            options,
+            torch_generator(1, "client", "0", 1, "train"),
+            groups=[Group(list(body.parameters()), options.learning_rate)],
+        )
+        expected = get_arrays(model)
+        for name in HEAD:
+            np.testing.assert_array_equal(expected[name], _initial()[name])
+        for name, array in _model(path).items():
+            np.testing.assert_allclose(array, expected[name], atol=1e-6)
+
+    def test_fedrep_without_head_epochs_trains_the_body_as_fedbabu_does(self, run: Run) -> None:
+        # The head stays θ₀ then; only the order of the examples differs, which one full batch makes irrelevant.
+        keys: dict[str, Value] = {"batch-size": 10_000}
+        fedrep = run("fedrep", method="fedrep", **keys, **{"fedrep.head-epochs": 0, "fedrep.body-epochs": 2})
+        fedbabu = run("fedbabu", method="fedbabu", **keys, **{"local-epochs": 2})
+        for name, array in _model(fedbabu).items():
+            np.testing.assert_allclose(_model(fedrep)[name], array, atol=1e-6)
+
+    def test_fedrep_trains_its_head_on_the_received_body(self, run: Run) -> None:
+        # Head and body by hand: the head on frozen features, then the body under the new head.
+        path = run(
+            "by-hand", method="fedrep", rounds=1,
+            **{"num-clients": 1, "partitioner": "iid", "batch-size": 10_000, "fedrep.head-epochs": 3},
+        )  # fmt: skip
+        options = settings(num_clients=1, partitioner="iid")
+        data = simulated(*federate(options), 0).train
+        model = build("mlp", (1, 8, 8), 10, 1)
+        body, head = cut(model, ["fc3"])
+        for steps, part in ((3, head), (1, body)):
+            for _ in range(steps):
+                loss = torch.nn.functional.cross_entropy(model(data.x), data.y)
+                gradients = torch.autograd.grad(loss, list(part.parameters()))
+                with torch.no_grad():
+                    for parameter, gradient in zip(part.parameters(), gradients, strict=True):
+                        parameter -= options.learning_rate * gradient
+        for name, array in (_model(path) | _state(path, 0)).items():
+            np.testing.assert_allclose(array, get_arrays(model)[name], atol=1e-6)
+
+    def test_ditto_without_a_pull_is_local_training_beside_fedavg(self, run: Run) -> None:
+        # One step over all data, so that the order of the examples, which the purposes draw apart, does not matter.
+        keys: dict[str, Value] = {"local-epochs": 2, "batch-size": 10_000}
+        ditto = run("ditto", method="ditto", **keys, **{"ditto.regularization": 0.0})
+        fedavg, local = run("fedavg", method="fedavg", **keys), run("local", method="local", **keys)
+        for name, array in _model(fedavg).items():
+            np.testing.assert_array_equal(_model(ditto)[name], array)
+        for name, array in _state(local, 2).items():
+            np.testing.assert_allclose(_state(ditto, 2)[name], array, atol=1e-6)
+
+    def test_dittos_step_is_that_of_the_regularised_objective(self, run: Run) -> None:
+        # Round 2, one step: v ← v − η(∇F(v) + λ(v − w¹)), with v from round 1 and the received w¹.
+        lam, eta = 0.7, 0.05
+        keys: dict[str, Value] = {"method": "ditto", "local-epochs": 1, "batch-size": 10_000,
+                                  "ditto.regularization": lam}  # fmt: skip
+        w1, v1 = _model(run("one", rounds=1, **keys)), _state(run("one-again", rounds=1, **keys), 0)
+        v2 = _state(run("two", rounds=2, **keys), 0)
+        model = build("mlp", (1, 8, 8), 10, 1)
+        set_arrays(model, v1)
+        data = simulated(*federate(settings(num_clients=4)), 0).train
+        torch.nn.functional.cross_entropy(model(data.x), data.y).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            expected = v1[name] - eta * (parameter.grad.numpy() + lam * (v1[name] - w1[name]))
+            np.testing.assert_allclose(v2[name], expected, atol=1e-6)
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("method", [*DECOUPLED, "ditto"])
+    def test_personal_models_beat_chance_by_far(self, method: str, run: Run) -> None:
+        # Two or three classes per client: chance is at most a half; over seeds 1 to 3 all end above 0.85.
+        path = run("learned", method=method, rounds=8, **{"finetune-epochs": 2 if method == "fedbabu" else 0})
+        assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
+
+    @pytest.mark.parametrize("part", ["whole", "head", "body"])
+    def test_fedbabu_tunes_what_it_was_told(self, part: str, run: Run) -> None:
+        path = run(part, method="fedbabu", rounds=8, **{"finetune-epochs": 5, "fedbabu.finetune": part})
+        figures = read_metrics(path)[-1]["seen"]
+        assert figures["accuracy"] > figures["accuracy_global"] + 0.05
+
+    def test_ditto_reports_both_models(self, run: Run) -> None:
+        figures = read_metrics(run("both", method="ditto"))[-1]["seen"]
+        assert {"accuracy", "accuracy_global"} <= figures.keys()
+
+    def test_the_global_model_of_a_personal_run_starts_another(self, run: Run) -> None:
+        run("whole", method="fedavg")
+        path = run("body", method="fedper", init="whole", rounds=1, **{"learning-rate": 1e-9})
+        for name, array in _model(path).items():
+            np.testing.assert_allclose(array, _model(path.parent / "whole")[name], atol=1e-6)
+
+
+class TestTools:
+    def test_the_last_blocks_keep_a_body(self) -> None:
+        assert last_blocks(_initial(), 2, "key") == {"fc2", "fc3"}
+        assert last_blocks(_initial(), 0, "key") == frozenset()
+
+    def test_only_last_blocks_can_be_cut_off(self) -> None:
+        with pytest.raises(ValueError, match="are not the last ones"):
+            cut(build("mlp", (1, 8, 8), 10, 1), ["fc1"])
+
+    def test_features_are_what_the_body_returns_batch_by_batch(self) -> None:
+        model = build("mlp", (1, 8, 8), 10, 1)
+        x = torch.randn(600, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        body, head = cut(model, ["fc3"])
+        got = features(body, Examples(x, torch.zeros(600, dtype=torch.int64)))
+        torch.testing.assert_close(head(got), model(x))
+
+    def test_frozen_parameters_are_given_back(self) -> None:
+        model = build("mlp", (1, 8, 8), 10, 1)
+        first = next(iter(model.parameters()))
+        with only_trainable(model, [first]):
+            assert [p.requires_grad for p in model.parameters()] == [True] + [False] * 5
+        assert all(p.requires_grad for p in model.parameters())
+
+    def test_groups_have_their_own_rates_and_weights_scale_the_loss(self) -> None:
+        model = build("mlp", (1, 8, 8), 10, 1)
+        body, head = cut(model, ["fc3"])
+        start = get_arrays(model)
+        data = simulated(*federate(settings(num_clients=4)), 0).train
+        ω = torch.linspace(0.0, 2.0, len(data))
+        loss = (ω * torch.nn.functional.cross_entropy(model(data.x), data.y, reduction="none")).sum() / len(data)
+        loss.backward()
+        gradients = {name: p.grad.numpy().copy() for name, p in model.named_parameters() if p.grad is not None}
+        options = settings(batch_size=10_000, local_epochs=1)
+        groups = [Group(list(body.parameters()), 0.3), Group(list(head.parameters()), 0.1)]
+        train(model, data, options, torch.Generator().manual_seed(1), groups=groups, weights=ω)
+        for name, array in get_arrays(model).items():
+            rate = 0.1 if name in HEAD else 0.3
+            np.testing.assert_allclose(array, start[name] - rate * gradients[name], atol=1e-6)
