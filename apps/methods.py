@@ -51,5 +51,6 @@ METHODS: Mapping[str, Method] = {
     "fedbabu": Method("fedbabu", "FedBABU", "FedBABUClient", "Shared body under a fixed head", "Oh et al. 2022"),
     "lg-fedavg": Method("lg_fedavg", "LGFedAvg", "LGFedAvgClient", "Personal body, shared head", "Liang et al. 2020"),
     "ditto": Method("ditto", "Ditto", "DittoClient", "Personal models tied to the global one", "Li et al. 2021"),
+    "ppfe": Method("ppfe", "PPFE", "PPFEClient", "Progressive personalised ensembles", "Emrani et al."),
     "local": Method("local", "Local", "LocalClient", "Each client alone", "reference"),
 }

@@ -17,7 +17,6 @@ from clients.host import Host
 from clients.worker import tune_process
 from common.errors import ConfigurationError, DataError
 from models.networks import build
-from models.parameters import get_arrays
 from partitions.clientdata import to_inputs
 from partitions.datasets import DatasetSpec, find_spec
 from strategies.run_folder import read_checkpoint, read_config
@@ -51,12 +50,12 @@ def export(run: Path, client_id: str, target: Path) -> Path:
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
     host = Host(METHODS[settings.method].client(), settings, hyper, model, source, "")
     lineage = [*checkpoint.facts["lineage"]]
-    host.personal_model(
+    predictor = host.personal_model(
         client_id,
         checkpoint.arrays,
         {"round": checkpoint.round, "run": run.name, "lineage": lineage, "checkpoint": checkpoint.round},
     )
-    return save_model(target, get_arrays(model), client_id, run.name, settings)
+    return save_model(target, predictor, client_id, run.name, settings)
 
 
 def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:

@@ -62,6 +62,9 @@ class BaseClient(NumPyClient):
         state: its durable arrays.
         settings: the run's configuration.
         hyper: the method's own hyper-parameters.
+
+    Attributes:
+        predictor: after the phase ``test``, the network the client would use: ``model``, or another.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class BaseClient(NumPyClient):
         self.state = state
         self.settings = settings
         self.hyper = hyper
+        self.predictor: nn.Module = model
 
     # ------------------------------------------------------------------ what the host and Flower call
 

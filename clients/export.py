@@ -13,8 +13,10 @@ from torch import nn
 from clients.settings import ClientSettings
 from common.errors import RunError
 from common.files import write_tensors, write_text
+from models.ensemble import Ensemble
 from models.networks import build
-from models.parameters import Arrays, exchanged, set_arrays
+from models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from models.reduction import fitting
 from partitions.datasets import find_spec
 
 
@@ -27,17 +29,20 @@ class Card:
     method: str
     client: str
     run: str
+    ensemble: str = ""
+    """How members are combined, where the model is an ensemble."""
 
 
-def save_model(folder: Path, arrays: Arrays, client: str, run: str, settings: ClientSettings) -> Path:
+def save_model(folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings) -> Path:
     """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
-    card = Card(settings.model, settings.dataset, settings.method, client, run)
-    write_tensors(folder / "model.safetensors", arrays)
+    combination = model.combination if isinstance(model, Ensemble) else ""
+    card = Card(settings.model, settings.dataset, settings.method, client, run, combination)
+    write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
 
 
-def load_model(folder: Path) -> tuple[nn.Sequential, Card]:
+def load_model(folder: Path) -> tuple[nn.Module, Card]:
     """Read a folder written by :func:`save_model`; the network is ready for inference.
 
     Raises:
@@ -49,7 +54,8 @@ def load_model(folder: Path) -> tuple[nn.Sequential, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
-    model = build(card.model, spec.shape, spec.classes, seed=0)
+    network = build(card.model, spec.shape, spec.classes, seed=0)
+    model = _ensemble(network, arrays, card.ensemble) if card.ensemble else network
     if arrays.keys() != exchanged(model).keys():
         missing = sorted(arrays.keys() ^ exchanged(model).keys())
         raise RunError(
@@ -60,6 +66,15 @@ def load_model(folder: Path) -> tuple[nn.Sequential, Card]:
     except ValueError as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error}") from error
     return model.eval().requires_grad_(False), card
+
+
+def _ensemble(network: nn.Sequential, arrays: Arrays, combination: str) -> Ensemble:
+    members = []
+    for number in range(len(arrays["weights"])):
+        prefix = f"members.{number}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        members.append(fitting(network, own))
+    return Ensemble(members, [1.0] * len(members), combination)  # the file holds the weights
 
 
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -101,9 +101,7 @@ class Host:
                 _check_numbers(answer)
                 client.state.commit()
                 if request.config.get("keep") and self._source.pinned:
-                    save_model(
-                        client.state.folder, get_arrays(self._model), client_id, request.config["run"], self._settings
-                    )
+                    save_model(client.state.folder, client.predictor, client_id, request.config["run"], self._settings)
             except Exception as error:  # whatever goes wrong in one client must not take the others down
                 known = isinstance(error, FlorilegiumError)
                 failures[client_id] = str(error) if known else f"{type(error).__name__}: {error}"
@@ -122,9 +120,11 @@ class Host:
             done.append(client_id)
         return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
 
-    def personal_model(self, client_id: str, arrays: Arrays, config: Config) -> None:
-        """Leave in the host's network the model that a client would use: the end of its ``test`` phase."""
-        self._client(client_id, config).perform(arrays, {**config, "phase": "test"})
+    def personal_model(self, client_id: str, arrays: Arrays, config: Config) -> nn.Module:
+        """Return the model that a client would use: what its ``test`` phase ends with."""
+        client = self._client(client_id, config)
+        client.perform(arrays, {**config, "phase": "test"})
+        return client.predictor
 
     # --------------------------------------------------------------------------------------- details
 

@@ -34,6 +34,7 @@ class ClientState:
         self._lineage = list(lineage)
         self._checkpoint = checkpoint
         self._staged: dict[str, Arrays] = {}
+        self._shared: ClientState | None = None
 
     def _versions(self, part: str) -> list[tuple[int, Path]]:
         """Return the valid versions of a part as (round, path), oldest first."""
@@ -72,10 +73,34 @@ class ClientState:
         """
         self._staged[part] = arrays
 
+    def share(self, arrays: Arrays, part: str) -> None:
+        """Stage what all clients of a node have in common, and therefore keep only once.
+
+        Nothing is written where another client has done so in this round already.
+        """
+        node = self._node()
+        if not node._path(part).exists():
+            node.save(arrays, part)
+
+    def load_shared(self, part: str) -> Arrays | None:
+        """Return the newest version of a part that :meth:`share` was given."""
+        return self._node().load(part)
+
+    def _node(self) -> ClientState:
+        if self._shared is None:
+            # No client can be called that: names do not begin so.
+            self._shared = ClientState(self.folder.parent / "_node", self._round, self._lineage, self._checkpoint)
+        return self._shared
+
+    def _path(self, part: str) -> Path:
+        return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}.safetensors"
+
     def commit(self) -> None:
         """Write what is staged to disk, and drop versions that no resume can ask for."""
+        if self._shared is not None:
+            self._shared.commit()
         for part, staged in self._staged.items():
-            path = self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}.safetensors"
+            path = self._path(part)
             write_tensors(path, staged)
             # A resume asks for the newest version up to the checkpoint; this round's may be read in its next phase.
             seen = [path for round_, path in self._versions(part) if round_ <= self._checkpoint]

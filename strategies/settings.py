@@ -16,6 +16,7 @@ class ServerSettings(Section):
 
     method: str
     dataset: str
+    model: str
     seed: int = Field(ge=0)
     num_clients: int = Field(ge=0)
     unseen_fraction: float = Field(ge=0, lt=1)

@@ -1,0 +1,186 @@
+"""PPFE, client side (Emrani et al., Algorithm 1 and appendix A): an ensemble of ever more personal models.
+
+``train``: received are the shared blocks ψ of the present stage t; they are trained together with the client's own
+blocks φ_k^(t) under its example weights ω_k^(t), and answered. ``finish``: received are the final ψ^(t); with the
+client's φ_k^(t) they are the ensemble's member t, for which the client computes β_k^(t) and its next weights. What a
+client owns (heads, weights, coefficients) lies in its state; shared parts of finished stages are kept once per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.ppfe_plan import Hyper, Plan, plan
+from clients.training import GradientHook, Group, evaluate, features
+from clients.wire import Config
+from models.blocks import of_blocks
+from models.ensemble import Ensemble
+from models.parameters import Arrays, get_arrays, set_arrays
+from models.reduction import fitting
+
+__all__ = ["Hyper", "PPFEClient", "coefficient", "reweight"]
+
+Vector = NDArray[np.float64]
+
+
+def coefficient(losses: Vector, weights: Vector, max_loss: float, min_error: float) -> float:
+    """Return β = ½ ln((1 − ε)/ε) ≥ 0 with ε = Σωℓ / (ℓ_max Σω) (Algorithm 1, line 2).
+
+    Args:
+        losses: ℓ of the stage's model on each example, (n,), 0..max_loss.
+        weights: ω, (n,), ≥ 0.
+        max_loss: ℓ_max.
+        min_error: ε is kept within [min_error, 1 − min_error], so that β is finite.
+    """
+    ε = float((weights * losses).sum() / (max_loss * weights.sum()))
+    ε = min(max(ε, min_error), 1 - min_error)
+    return max(0.0, 0.5 * float(np.log((1 - ε) / ε)))
+
+
+def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
+    """Return ω ← ω·exp(βℓ), normalised to Σω = n (Algorithm 1, lines 3 to 5); ``losses`` are the ensemble's."""
+    heavier: Vector = weights * np.exp(β * losses)
+    return heavier * (len(weights) / heavier.sum())
+
+
+class PPFEClient(BaseClient):
+    """Trains the model of the present stage; predicts with the models of all stages."""
+
+    hyper: Hyper
+    model: nn.Sequential
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the received shared blocks and the client's own ones on the weighted loss (equation 2)."""
+        stage = self._plan.stage(int(config["round"]))
+        contents = self._head(stage) | arrays
+        model = self._network(contents)
+        shared = [p for name, p in model.named_parameters() if name in arrays]
+        personal = [p for name, p in model.named_parameters() if name not in arrays]
+        rate = self.settings.learning_rate
+        groups = [Group(shared, self.hyper.shared_learning_rate if stage > 1 else rate), Group(personal, rate)]
+        loss = self.descend(
+            config,
+            model=model,
+            groups=[group for group in groups if group.parameters],
+            weights=torch.from_numpy(self._weights()).float().to(self.data.train.y.device) if stage > 1 else None,
+            gradient_hook=self._keep_masked(contents, stage),
+        )
+        trained = get_arrays(model)
+        self.state.save({name: array for name, array in trained.items() if name not in arrays}, f"head{stage}")
+        return Answer({name: trained[name] for name in arrays}, len(self.data.train), {"loss": loss})
+
+    @phase
+    def finish(self, arrays: Arrays, config: Config) -> Answer:
+        """Take the stage's final model into the ensemble; answer numbers only: ``beta``, and the largest weight ω."""
+        stage = self._plan.stage(int(config["round"]))
+        self.state.save(self._head(stage), f"head{stage}")
+        self.state.share(arrays, f"shared{stage}")
+        ω = self._weights()
+        β = coefficient(self._losses(self._member(stage)), ω, self.hyper.max_loss, self.hyper.min_error)
+        ensemble = self._betas() | {stage: β}
+        if self.hyper.reweighting:
+            ω = reweight(self._losses(self._ensemble(ensemble)), ω, β)
+        stages, betas = list(ensemble), list(ensemble.values())
+        self.state.save({"stages": np.array(stages), "betas": np.array(betas), "weights": ω}, "boosting")
+        return Answer({}, len(self.data.train), {"beta": β, "largest_weight": float(ω.max())})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the ensemble of all finished stages, and its members.
+
+        Metrics: ``accuracy`` and ``loss`` of the ensemble (of the present model, while no stage is finished);
+        ``accuracy_stage<t>`` of member t alone, and of the present stage's model as it stands;
+        ``accuracy_ensemble<t>`` of the members up to t.
+        """
+        present = self._plan.stage(int(config["round"]))
+        finished: dict[int, float] = {}
+        metrics: dict[str, float] = {}
+        for stage, β in self._betas().items():
+            finished[stage] = β
+            metrics[f"accuracy_stage{stage}"] = evaluate(self._member(stage), self.data.test)[1]
+            self.predictor = self._ensemble(finished)
+            metrics["loss"], metrics["accuracy"] = evaluate(self.predictor, self.data.test)
+            metrics[f"accuracy_ensemble{stage}"] = metrics["accuracy"]
+        if present not in finished:
+            model = self._network(self._head(present) | arrays)
+            loss, accuracy = evaluate(model, self.data.test)
+            metrics[f"accuracy_stage{present}"] = accuracy
+            if not finished:
+                self.predictor = model
+                metrics |= {"loss": loss, "accuracy": accuracy}
+        return Answer({}, len(self.data.test), metrics)
+
+    # --------------------------------------------------------------------------------------- details
+
+    @property
+    def _plan(self) -> Plan:
+        return plan(self.hyper, self.settings.model, self.settings.dataset, self.settings.seed)
+
+    def _network(self, arrays: Arrays) -> nn.Sequential:
+        """Return a network of its own with these contents, in the form they need."""
+        network = fitting(self.model, arrays)
+        set_arrays(network, arrays)
+        return network
+
+    def _head(self, stage: int) -> Arrays:
+        """Return the client's own blocks in a stage; where it begins, what the last finished stage leaves them."""
+        own = self.state.load(f"head{stage}")
+        if own is not None:
+            return own
+        personal, finished = self._plan.personal(stage), list(self._betas())
+        source = of_blocks(self._arrays(finished[-1]) if finished else self.initial, personal)
+        if finished and self.hyper.warm_start == "first":
+            source |= of_blocks(self._arrays(finished[0]), personal & self._plan.reduced(stage))
+        return self._plan.convert(source, stage)
+
+    def _arrays(self, stage: int) -> Arrays:
+        """Return the arrays of a finished stage's model."""
+        return (self.state.load(f"head{stage}") or {}) | (self.state.load_shared(f"shared{stage}") or {})
+
+    def _member(self, stage: int) -> nn.Sequential:
+        return self._network(self._arrays(stage))
+
+    def _ensemble(self, betas: Mapping[int, float]) -> Ensemble:
+        return Ensemble([self._member(t) for t in betas], list(betas.values()), self.hyper.combination)
+
+    def _betas(self) -> dict[int, float]:
+        """Return β_k^(t) of the stages this client has finished; a client may have missed one."""
+        kept = self.state.load("boosting") or {"stages": np.empty(0), "betas": np.empty(0)}
+        return {int(stage): float(β) for stage, β in zip(kept["stages"], kept["betas"], strict=True)}
+
+    def _weights(self) -> Vector:
+        """Return ω_k, (n_k,)."""
+        kept = self.state.load("boosting")
+        return np.ones(len(self.data.train)) if kept is None else kept["weights"]
+
+    @torch.no_grad()
+    def _losses(self, model: nn.Module) -> Vector:
+        """Return ℓ of ``model`` on each training example, (n_k,), 0..ℓ_max."""
+        logits, y = features(model, self.data.train), self.data.train.y
+        if self.hyper.loss == "zero-one":
+            losses = (logits.argmax(dim=1) != y).double()
+        else:
+            losses = cross_entropy(logits, y, reduction="none").double().clamp(max=self.hyper.max_loss)
+        result: Vector = losses.cpu().numpy()
+        return result
+
+    def _keep_masked(self, arrays: Arrays, stage: int) -> GradientHook | None:
+        """Return a hook that lets no gradient reach masked weights, which are 0 and therefore stay it."""
+        masks = {name: torch.from_numpy(m) for name, m in self._plan.masks(arrays, stage).items()}
+        if not masks:
+            return None
+
+        def hook(model: nn.Module) -> None:
+            for name, parameter in model.named_parameters():
+                if name in masks and parameter.grad is not None:
+                    parameter.grad.mul_(masks[name].to(parameter.grad))
+
+        return hook

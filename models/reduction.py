@@ -1,0 +1,124 @@
+"""Smaller forms of a network's dense layers: low-rank factors, fixed sparse masks, fewer hidden units.
+
+All work on named arrays, on any part of a network's; :func:`fitting` builds the network that given arrays fit.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from common.seeds import numpy_generator
+from models.parameters import Arrays
+
+FIRST, SECOND = "first", "second"
+
+
+class LowRank(nn.Module):
+    """A dense layer as two factors: y = second · (first · x) + bias, with first (r × N) and second (M × r)."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.empty(rank, inputs))
+        self.second = nn.Parameter(torch.empty(outputs, rank))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs (…, N) to outputs (…, M)."""
+        return linear(linear(x, self.first), self.second, self.bias)
+
+
+def dense_layers(network: nn.Module) -> list[str]:
+    """Return the paths of the fully connected layers of an ordinary network, first to last."""
+    return [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
+
+
+def expand(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Multiply low-rank factors out: the same function with ordinary dense layers."""
+    full: Arrays = {}
+    for name, array in arrays.items():
+        path, _, kind = name.rpartition(".")
+        if kind == FIRST:
+            full[f"{path}.weight"] = arrays[f"{path}.{SECOND}"] @ array
+        elif kind != SECOND:
+            full[name] = array
+    return full
+
+
+def factorise(arrays: Mapping[str, NDArray[Any]], ranks: Mapping[str, int]) -> Arrays:
+    """Replace dense layers by the best approximation of a rank, in factors (PPFE, section 4.1).
+
+    W = UΣVᵀ (M × N) becomes (U√Σ)(√ΣVᵀ), cut to the r largest singular values; the error in Frobenius norm is that of
+    the others. The rank is cut to min(N, M), and a layer for which r(N + M) ≥ NM stays as it is.
+
+    Args:
+        arrays: arrays of a network, factors or ordinary layers.
+        ranks: the rank r ≥ 1 of each dense layer, by its path; layers that are not in ``arrays`` do not matter.
+    """
+    full, result = expand(arrays), Arrays()
+    for name, array in full.items():
+        path, _, kind = name.rpartition(".")
+        rank = min(ranks.get(path, 0), *array.shape) if kind == "weight" and path in ranks else 0
+        if not rank or rank * sum(array.shape) >= array.size:
+            result[name] = array
+            continue
+        u, sigma, vt = np.linalg.svd(array.astype(np.float64), full_matrices=False)
+        root = np.sqrt(sigma[:rank])
+        result[f"{path}.{FIRST}"] = (root[:, None] * vt[:rank]).astype(array.dtype)
+        result[f"{path}.{SECOND}"] = (u[:, :rank] * root).astype(array.dtype)
+    return result
+
+
+def mask(path: str, shape: tuple[int, ...], sparsity: float, seed: int) -> NDArray[np.bool_]:
+    """Return which weights of the dense layer ``path`` remain: all but a share ``sparsity``, the same for everyone."""
+    keep = np.ones(math.prod(shape), dtype=bool)
+    dropped = numpy_generator(seed, "mask", path).choice(keep.size, size=round(sparsity * keep.size), replace=False)
+    keep[dropped] = False
+    return keep.reshape(shape)
+
+
+def narrow(arrays: Mapping[str, NDArray[Any]], layers: Sequence[str], widths: Sequence[int]) -> Arrays:
+    """Drop hidden units between consecutive dense layers; those with the largest weights remain.
+
+    A unit's size is the product of the norms of its incoming and outgoing weights.
+
+    Args:
+        arrays: arrays of a network with ordinary dense layers.
+        layers: paths of dense layers that feed each other, with nothing but activations between.
+        widths: units that remain between layer i and layer i + 1, one fewer than ``layers``.
+    """
+    result = dict(arrays)
+    for before, after, width in zip(layers, layers[1:], widths, strict=False):
+        incoming, outgoing = result[f"{before}.weight"], result[f"{after}.weight"]
+        size = np.linalg.norm(incoming, axis=1) * np.linalg.norm(outgoing, axis=0)
+        chosen = np.sort(np.argsort(-size, kind="stable")[:width])
+        result[f"{before}.weight"] = incoming[chosen]
+        result[f"{before}.bias"] = result[f"{before}.bias"][chosen]
+        result[f"{after}.weight"] = outgoing[:, chosen]
+    return result
+
+
+def fitting(network: nn.Sequential, arrays: Mapping[str, NDArray[Any]]) -> nn.Sequential:
+    """Return a copy of ``network`` whose dense layers have the form of ``arrays``; its contents are undefined."""
+    fitted = copy.deepcopy(network)
+    device = next(network.parameters()).device
+    for path in dense_layers(network):
+        replacement: nn.Module | None = None
+        if f"{path}.{FIRST}" in arrays:
+            (rank, inputs), (outputs, _) = arrays[f"{path}.{FIRST}"].shape, arrays[f"{path}.{SECOND}"].shape
+            replacement = LowRank(inputs, outputs, rank)
+        elif arrays[f"{path}.weight"].shape != network.get_parameter(f"{path}.weight").shape:
+            outputs, inputs = arrays[f"{path}.weight"].shape
+            replacement = nn.utils.skip_init(nn.Linear, inputs, outputs)
+        if replacement is not None:
+            parent, _, name = path.rpartition(".")
+            setattr(fitted.get_submodule(parent), name, replacement.to(device))
+    return fitted

@@ -1,0 +1,90 @@
+"""PPFE, server side (Emrani et al., Algorithm 1): T stages of FedAvg on ever fewer blocks.
+
+Sent and received in a round of stage t: the shared blocks ψ, the mean of which is taken as in FedAvg. After a stage's
+last round every client gets the final ψ^(t) (phase ``finish``) and computes, alone, its coefficient β_k^(t) and its
+next example weights. Stage 1 with nothing personal is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from clients.ppfe_plan import Hyper, plan
+from clients.wire import pack, unpack
+from common.errors import ConfigurationError
+from models.blocks import of_blocks
+from models.parameters import Arrays
+from strategies.fedavg import FedAvg
+
+
+class PPFE(FedAvg):
+    """Progressive personalised federated ensembles."""
+
+    hyper: Hyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self.settings
+        self._plan = plan(self.hyper, s.model, s.dataset, s.seed)
+        if self._plan.rounds != s.rounds:
+            raise ConfigurationError(
+                f"ppfe.stage-rounds: '{self.hyper.stage_rounds}' is {self._plan.rounds} rounds, but rounds = {s.rounds}"
+            )
+        self._first: Arrays = {}  # ψ^(1), where later stages start from it
+        self._stages: list[dict[str, float]] = []
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the shared blocks of the first stage."""
+        return of_blocks(arrays, self._plan.shared(1))
+
+    def is_final(self, server_round: int) -> bool:
+        """Every stage has a last round."""
+        return self._plan.is_last(server_round)
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Begin a stage, train, or end a stage, as the plan says."""
+        if self._plan.is_first(server_round) and server_round > 1:
+            arrays = pack(self._begin(self._plan.stage(server_round), unpack(arrays)))
+        arrays = super().train_round(server_round, arrays, grid)
+        if self._plan.is_last(server_round):
+            outcome = self.exchange(grid, self.trainable(), server_round, "finish", reduce="sum", arrays=arrays)
+            means = {name: float(outcome.metrics[name].mean()) for name in ("beta", "largest_weight")}
+            self._stages.append({"parameters_sent": sum(a.size for a in unpack(arrays).values()), **means})
+        return arrays
+
+    def _begin(self, stage: int, arrays: Arrays) -> Arrays:
+        """Return the shared blocks that a stage starts from, ``arrays`` being the final ones of the stage before."""
+        if stage == 2:
+            self._first = arrays
+        self._velocity = None
+        shared = self._plan.shared(stage)
+        source = of_blocks(arrays, shared)
+        if self.hyper.warm_start == "first":
+            # The reduced layers anew from stage 1; low-rank factors of the stage before are left out with them.
+            reduced = shared & self._plan.reduced(stage)
+            source = of_blocks(source, shared - reduced) | of_blocks(self._first, reduced)
+        return self._plan.convert(source, stage)
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """FedAvg's state, ψ^(1), and what is known of the finished stages."""
+        arrays, facts = super().state()
+        own = {f"velocity/{name}": array for name, array in arrays.items()}
+        own |= {f"first/{name}": array for name, array in self._first.items()}
+        return own, {**facts, "stages": self._stages}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+
+        def part(prefix: str) -> Arrays:
+            return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+        super().restore(part("velocity/"), facts)
+        self._first, self._stages = part("first/"), list(facts["stages"])
+
+    def report(self) -> dict[str, Any]:
+        """For each stage: parameters that travel, and the clients' mean β and mean largest example weight."""
+        return {"ppfe": {"stages": self._stages}}
