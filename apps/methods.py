@@ -52,5 +52,6 @@ METHODS: Mapping[str, Method] = {
     "lg-fedavg": Method("lg_fedavg", "LGFedAvg", "LGFedAvgClient", "Personal body, shared head", "Liang et al. 2020"),
     "ditto": Method("ditto", "Ditto", "DittoClient", "Personal models tied to the global one", "Li et al. 2021"),
     "ppfe": Method("ppfe", "PPFE", "PPFEClient", "Progressive personalised ensembles", "Emrani et al."),
+    "pfedfda": Method("pfedfda", "PFedFDA", "PFedFDAClient", "Generative classifiers, adapted", "McLaughlin, Su 2024"),
     "local": Method("local", "Local", "LocalClient", "Each client alone", "reference"),
 }

@@ -170,7 +170,7 @@ class TestLimits:
 class TestEvaluation:
     @pytest.mark.parametrize("method", [*DECOUPLED, "ditto"])
     def test_personal_models_beat_chance_by_far(self, method: str, run: Run) -> None:
-        # Two or three classes per client: chance is at most a half; over seeds 1 to 3 all end above 0.85.
+        # Two or three classes per client: chance is at most a half; over seeds 1 to 3 all end above 0.97.
         path = run("learned", method=method, rounds=8, **{"finetune-epochs": 2 if method == "fedbabu" else 0})
         assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
 

@@ -1,0 +1,167 @@
+"""pFedFDA, client side (McLaughlin and Su 2024, Algorithm 1): a generative classifier, adapted to the client's data.
+
+Features z of class c are taken as Gaussian, N(μ_c, Σ); the classifier that follows is linear. Received: the extractor
+(all blocks but the last) and the global (μ, Σ). The client trains the extractor under the classifier of (μ, Σ) and its
+own class frequencies π_k, estimates (μ̂_k, Σ̂_k) from its features, and answers the extractor with
+(μ_k, Σ_k) = β·(μ̂_k, Σ̂_k) + (1 − β)·(μ, Σ), where β ∈ [0, 1] minimises the cross-validated loss. Before a test it does
+the same with the extractor as received. Nothing is kept between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+from torch import nn
+
+from clients.base import Answer, BaseClient, phase
+from clients.training import Group, features
+from clients.wire import Config
+from common.seeds import numpy_generator
+from common.settings import Section
+from models.parameters import Arrays, get_arrays, set_arrays
+
+MEANS, COVARIANCE = "gaussian.means", "gaussian.covariance"
+Matrix = NDArray[np.float64]
+
+
+class Hyper(Section):
+    """Keys ``pfedfda.*``."""
+
+    shrinkage: float = Field(gt=0, lt=1, description="share of a multiple of the identity in every covariance")
+    ridge: float = Field(ge=0, description="added to the diagonal of every estimated covariance")
+    folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
+
+
+def classifier(μ: Matrix, Σ: Matrix, π: Matrix, shrinkage: float) -> tuple[Matrix, Matrix]:
+    """Return weights (C, d) and biases (C,) of Bayes' rule for N(μ_c, Σ) and class frequencies π (linear discriminant).
+
+    Args:
+        μ: class means (C, d).
+        Σ: common covariance (d, d).
+        π: class frequencies (C,), > 0.
+        shrinkage: Σ is replaced by (1 − s)Σ + s·tr(Σ)/d·I, so that it can be inverted.
+    """
+    d = len(Σ)
+    regular = (1 - shrinkage) * Σ + shrinkage * max(float(np.trace(Σ)), 1e-12) / d * np.eye(d)
+    weights: Matrix = np.linalg.solve(regular, μ.T).T
+    biases: Matrix = np.log(π) - 0.5 * (weights * μ).sum(axis=1)
+    return weights, biases
+
+
+def estimate(z: Matrix, y: NDArray[np.int64], μ: Matrix, ridge: float) -> tuple[Matrix, Matrix]:
+    """Return class means (C, d) and pooled covariance plus ``ridge``·I (d, d) of features z (n, d).
+
+    A class without examples keeps its mean in ``μ``.
+    """
+    means = μ.copy()
+    for c in np.unique(y):
+        means[c] = z[y == c].mean(axis=0)
+    centred = z - means[y]
+    Σ: Matrix = centred.T @ centred / max(1, len(z) - 1) + ridge * np.eye(z.shape[1])
+    return means, Σ
+
+
+def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a fold 0..count−1 for each example, classes dealt evenly (stratified cross-validation)."""
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    folds = np.empty(len(y), dtype=np.int64)
+    folds[order] = np.arange(len(y)) % count
+    return folds
+
+
+class PFedFDAClient(BaseClient):
+    """A shared extractor; the classifier follows from Gaussians that are partly the client's."""
+
+    hyper: Hyper
+    model: nn.Sequential
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the extractor, then adapt the Gaussians to what it makes of the client's data."""
+        body, μ, Σ = self._receive(arrays)
+        self._set_classifier(μ, Σ)
+        loss = self.descend(config, groups=[Group(list(self.model[:-1].parameters()), self.settings.learning_rate)])
+        trained = get_arrays(self.model)
+        μ_k, Σ_k, β = self._adapt(μ, Σ, config)
+        gaussians = {MEANS: μ_k.astype(np.float32), COVARIANCE: Σ_k.astype(np.float32)}
+        return Answer({n: trained[n] for n in body} | gaussians, len(self.data.train), {"loss": loss, "beta": β})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the global classifier and the adapted one."""
+        body, self._μ, self._Σ = self._receive(arrays)
+        self._set_classifier(self._μ, self._Σ)
+        return super().test(body, config)
+
+    def personalise(self, config: Config) -> bool:
+        """Adapt the classifier to the client's training examples."""
+        if not self.data.labeled:
+            return False
+        μ_k, Σ_k, _ = self._adapt(self._μ, self._Σ, config)
+        self._set_classifier(μ_k, Σ_k)
+        return True
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _receive(self, arrays: Arrays) -> tuple[Arrays, Matrix, Matrix]:
+        """Set the extractor; return its arrays, the means and the covariance."""
+        body = {name: array for name, array in arrays.items() if name not in (MEANS, COVARIANCE)}
+        set_arrays(self.model, body)
+        return body, arrays[MEANS].astype(np.float64), arrays[COVARIANCE].astype(np.float64)
+
+    def _frequencies(self, classes: int) -> Matrix:
+        """Return π_k (C,), smoothed so that no class is impossible; uniform for a client without usable labels."""
+        if not self.data.labeled:
+            return np.full(classes, 1 / classes)
+        counts = np.bincount(self.data.train.y.cpu().numpy(), minlength=classes) / len(self.data.train) + 1e-4
+        π: Matrix = counts / counts.sum()
+        return π
+
+    def _set_classifier(self, μ: Matrix, Σ: Matrix) -> None:
+        head = self.model[-1]
+        assert isinstance(head, nn.Linear)
+        weights, biases = classifier(μ, Σ, self._frequencies(len(μ)), self.hyper.shrinkage)
+        with torch.no_grad():
+            for parameter, value in zip((head.weight, head.bias), (weights, biases), strict=True):
+                parameter.copy_(torch.from_numpy(value))
+
+    def _adapt(self, μ: Matrix, Σ: Matrix, config: Config) -> tuple[Matrix, Matrix, float]:
+        """Return the client's Gaussians (μ_k, Σ_k), and β."""
+        z = features(self.model[:-1], self.data.train).cpu().numpy().astype(np.float64)
+        y = self.data.train.y.cpu().numpy()
+        rng = numpy_generator(self.settings.seed, "folds", self.client_id, int(config["round"]))
+        β = best_interpolation(z, y, μ, Σ, self._frequencies(len(μ)), self.hyper, rng)
+        own_μ, own_Σ = estimate(z, y, μ, self.hyper.ridge)
+        return β * own_μ + (1 - β) * μ, β * own_Σ + (1 - β) * Σ, β
+
+
+def best_interpolation(
+    z: Matrix, y: NDArray[np.int64], μ: Matrix, Σ: Matrix, π: Matrix, hyper: Hyper, rng: np.random.Generator
+) -> float:
+    """Return β ∈ [0, 1] with the least cross-validated cross-entropy of the interpolated classifier.
+
+    0, all global, for a client with fewer examples than folds.
+    """
+    if len(y) < hyper.folds:
+        return 0.0
+    fold = folds_of(y, hyper.folds, rng)
+    parts: Sequence[tuple[Matrix, Matrix, Matrix, NDArray[np.int64]]] = [
+        (*estimate(z[fold != f], y[fold != f], μ, hyper.ridge), z[fold == f], y[fold == f]) for f in range(hyper.folds)
+    ]
+
+    def loss(β: float) -> float:
+        total = 0.0
+        for own_μ, own_Σ, held_z, held_y in parts:
+            weights, biases = classifier(β * own_μ + (1 - β) * μ, β * own_Σ + (1 - β) * Σ, π, hyper.shrinkage)
+            scores = held_z @ weights.T + biases
+            total += float((logsumexp(scores, axis=1) - scores[np.arange(len(held_y)), held_y]).sum())
+        return total
+
+    return float(minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-3}).x)

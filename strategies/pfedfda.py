@@ -1,0 +1,34 @@
+"""pFedFDA, server side (McLaughlin and Su 2024, Algorithm 1).
+
+Sent and received: the extractor (all blocks but the last) and the Gaussians (μ, Σ) of its features; both are averaged
+as in FedAvg. μ starts from a standard normal draw of the run's seed, Σ from the identity.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clients.pfedfda import COVARIANCE, MEANS
+from common.errors import ConfigurationError
+from common.seeds import numpy_generator
+from models.blocks import last_blocks, of_blocks
+from models.parameters import Arrays
+from strategies.fedavg import FedAvg
+
+
+class PFedFDA(FedAvg):
+    """A shared extractor and a shared Gaussian for each class."""
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the extractor and the first Gaussians."""
+        head = last_blocks(arrays, 1, "pfedfda")
+        weights = [array for array in of_blocks(arrays, head).values() if array.ndim == 2]
+        if len(weights) != 1:
+            raise ConfigurationError("pfedfda: the network's last block must be a single dense layer")
+        classes, d = weights[0].shape
+        rng = numpy_generator(self.settings.seed, "gaussians")
+        body = {name: array for name, array in arrays.items() if name not in of_blocks(arrays, head)}
+        return body | {
+            MEANS: rng.normal(size=(classes, d)).astype(np.float32),
+            COVARIANCE: np.eye(d, dtype=np.float32),
+        }
