@@ -33,16 +33,44 @@ RECIPES = ROOT / "apps" / "recipes"
 def read_recipe(name: str) -> dict[str, Value]:
     """Return the keys of a recipe: a path to a TOML file, or the name of one of ``apps/recipes``.
 
+    ``extends = "<recipe>"`` in a recipe takes another one's keys first. ``<recipe>:<variant>`` adds the keys of its table
+    ``[variants.<variant>]``, or of that of a recipe it extends.
+
     Raises:
-        ConfigurationError: if there is none, or it is no TOML.
+        ConfigurationError: if there is no such recipe or variant, or it is no TOML.
     """
+    stem, _, variant = name.partition(":")
+    keys, variants = _read_layers(stem)
+    if variant and variant not in variants:
+        raise ConfigurationError(
+            f"recipe '{stem}' has no variant '{variant}'{nearest(variant, variants)} "
+            f"Known: {', '.join(variants) or 'none'}."
+        )
+    return keys | variants.get(variant, {})
+
+
+def recipe_variants(name: str) -> list[str]:
+    """Return the names of a recipe's variants."""
+    return list(_read_layers(name)[1])
+
+
+def _read_layers(name: str) -> tuple[dict[str, Value], dict[str, dict[str, Value]]]:
+    """Return a recipe's keys and its variants', those of the recipes it extends included."""
+    content = _read_toml(name)
+    base = content.pop("extends", "")
+    keys, variants = _read_layers(base) if base else ({}, {})
+    variants = variants | {variant: flatten(own) for variant, own in content.pop("variants", {}).items()}
+    return keys | flatten(content), variants
+
+
+def _read_toml(name: str) -> dict[str, Any]:
     candidates = [Path(name), RECIPES / name, RECIPES / f"{name}.toml"]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         known = sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
         raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
     try:
-        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 

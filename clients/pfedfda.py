@@ -49,8 +49,8 @@ def classifier(μ: Matrix, Σ: Matrix, π: Matrix, shrinkage: float) -> tuple[Ma
     """
     d = len(Σ)
     regular = (1 - shrinkage) * Σ + shrinkage * max(float(np.trace(Σ)), 1e-12) / d * np.eye(d)
-    weights: Matrix = np.linalg.solve(regular, μ.T).T
-    biases: Matrix = np.log(π) - 0.5 * (weights * μ).sum(axis=1)
+    weights: Matrix = np.linalg.solve(regular, μ.T).T.astype(np.float64)
+    biases: Matrix = np.log(π) - 0.5 * np.einsum("cd,cd->c", weights, μ)
     return weights, biases
 
 

@@ -1,0 +1,54 @@
+"""Recipes: every one that is shipped is valid, and one recipe can extend another and have variants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from apps.experiment import RECIPES, read_recipe, recipe_variants
+from apps.settings import defaults, parse
+from clients.ppfe_plan import plan
+from common.errors import ConfigurationError
+
+NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
+SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *recipe_variants(name)]]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipes_are_valid(name: str) -> None:
+    settings, hyper = parse({**defaults(), **read_recipe(name)})
+    if settings.method == "ppfe":
+        assert plan(hyper, settings.model, settings.dataset, settings.seed).rounds == settings.rounds
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> Path:
+    """Return a folder with a base recipe and one that extends it."""
+    base = tmp_path / "base.toml"
+    base.write_text(
+        "rounds = 3\nmomentum = 0.5\n[variants.fast]\nrounds = 1\nfedprox.mu = 2.0\n[variants.slow]\nrounds = 9\n"
+    )
+    (tmp_path / "child.toml").write_text(f'extends = "{base}"\nmomentum = 0.9\n[variants.slow]\nrounds = 99\n')
+    return tmp_path
+
+
+def test_a_recipe_takes_the_keys_of_the_one_it_extends(recipes: Path) -> None:
+    assert read_recipe(str(recipes / "child.toml")) == {"rounds": 3, "momentum": 0.9}
+
+
+def test_a_variant_comes_last_wherever_it_is_defined(recipes: Path) -> None:
+    assert read_recipe(f"{recipes / 'child.toml'}:fast") == {"rounds": 1, "momentum": 0.9, "fedprox.mu": 2.0}
+    assert read_recipe(f"{recipes / 'child.toml'}:slow") == {"rounds": 99, "momentum": 0.9}
+    assert read_recipe(f"{recipes / 'base.toml'}:slow") == {"rounds": 9, "momentum": 0.5}
+
+
+def test_an_unknown_variant_is_named_with_the_nearest(recipes: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no variant 'fest'; did you mean 'fast'\? Known: fast, slow"):
+        read_recipe(f"{recipes / 'base.toml'}:fest")
+
+
+def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
+    (tmp_path / "lost.toml").write_text('extends = "nothing"\n')
+    with pytest.raises(ConfigurationError, match="there is no recipe 'nothing'"):
+        read_recipe(str(tmp_path / "lost.toml"))
