@@ -50,7 +50,7 @@ def run(
     """Run one experiment in a simulation. The last line on standard output is the run's folder."""
     from apps.launch import Simulation
 
-    # Flower's processes start while this one imports torch and checks the configuration.
+    # Flower's processes start while this one reads and checks the configuration.
     with Simulation(workers) as simulation:
         from apps.experiment import resolve, run_experiment
 

@@ -33,7 +33,7 @@ RECIPES = ROOT / "apps" / "recipes"
 def read_recipe(name: str) -> dict[str, Value]:
     """Return the keys of a recipe: a path to a TOML file, or the name of one of ``apps/recipes``.
 
-    ``extends = "<recipe>"`` in a recipe takes another one's keys first. ``<recipe>:<variant>`` adds the keys of its table
+    ``extends = "<recipe>"`` takes another recipe's keys first. ``<recipe>:<variant>`` adds the keys of its table
     ``[variants.<variant>]``, or of that of a recipe it extends.
 
     Raises:
@@ -149,7 +149,7 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
             seen_round = evaluated
             bar.console.print(f"round {evaluated:>5}   accuracy {text}", highlight=False)
 
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, refresh_per_second=2) as bar:
         task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, accuracy="starting")
         simulation.run(named, settings.device, path, settings.start_timeout, show)
     return path

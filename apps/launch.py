@@ -9,23 +9,27 @@ worker, no installation of packages at run time. It ends with the run, and the r
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import tomli_w
+import typer
 
 from common.errors import RunError
 from common.settings import Value
@@ -35,6 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _SUPERLINK_SECONDS = 60.0
 _POLL = 0.25
+_FIRST_ROUND = 60.0
+"""Seconds after which the log is followed in any case."""
+_LOOK = 2.0
 _GRACE = 15.0
 """Seconds without a simulation process after which the run is given up."""
 
@@ -55,7 +62,7 @@ class Simulation:
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
         self._token = secrets.token_hex(32)
-        self._ray = f"127.0.0.1:{_free_port()}"
+        self._ray_port = _free_port()
         self._processes: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Simulation:
@@ -80,21 +87,26 @@ class Simulation:
                 stdout=log,
             )  # fmt: skip
         # Flower would start Ray only once the run is submitted; it joins the cluster that RAY_ADDRESS names.
-        self._popen(
-            [
-                self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1",
-                "--port", self._ray.partition(":")[2], "--num-cpus", str(self._workers), "--temp-dir", str(self._home),
-                "--include-dashboard=false", "--disable-usage-stats", "--no-monitor", "--block",
-                "--ray-client-server-port", str(_free_port()),
-            ],
-        )  # fmt: skip
+        command = [
+            self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1", "--port", str(self._ray_port),
+            "--num-cpus", str(self._workers), "--temp-dir", str(self._home), "--include-dashboard=false",
+            "--no-monitor", "--include-log-monitor", "false", "--disable-usage-stats",
+            "--ray-client-server-port", str(_free_port()), "--block",
+        ]  # fmt: skip
+        with (self._home / "ray.log").open("wb") as log:
+            self._ray_head = self._popen(command, stdout=log)
 
     def __exit__(self, *exception: object) -> None:
         self._end_processes()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def run(
-        self, overrides: Mapping[str, Value], device: str, run_path: Path, limit: float, progress: Progress
+        self,
+        overrides: Mapping[str, Value],
+        device: str,
+        run_path: Path,
+        limit: float,
+        progress: Progress,
     ) -> None:
         """Run one experiment and wait for it.
 
@@ -113,11 +125,13 @@ class Simulation:
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         before = _read_status(run_path / "status.json")  # of the attempt that is resumed
+        # `flwr run` in this process, and imported while the SuperLink starts: another process would take three
+        # seconds more.
+        from flwr.cli.app import app as flwr
+
         self._wait_for_superlink()
-        run_id = self._submit(overrides, device, limit)
-        with (run_path / "run.log").open("ab") as log:
-            self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=log)
-            self._watch(run_path, before, limit, progress)
+        run_id = self._submit(flwr, overrides, device, limit)
+        self._watch(run_id, run_path, before, limit, progress)
 
     # -------------------------------------------------------------------------------------- starting
 
@@ -132,12 +146,13 @@ class Simulation:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
-            "RAY_ADDRESS": self._ray,
+            "RAY_ADDRESS": f"127.0.0.1:{self._ray_port}",
             # Ray listens on every interface; without the token nobody can hand it work.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self._token,
             "RAY_TMPDIR": str(self._home),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_prestart_worker_first_driver": "0",  # idle workers that no actor would take over
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "OMP_NUM_THREADS": "1",
         }
@@ -162,7 +177,7 @@ class Simulation:
                 time.sleep(0.05)
         raise RunError(f"Flower's SuperLink did not start. Its last words: {_tail(self._home / 'superlink.log')}")
 
-    def _submit(self, overrides: Mapping[str, Value], device: str, limit: float) -> str:
+    def _submit(self, flwr: typer.Typer, overrides: Mapping[str, Value], device: str, limit: float) -> str:
         run_config = self._home / "run.toml"
         run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
         federation = {
@@ -173,31 +188,33 @@ class Simulation:
         }
         if device.startswith("cuda"):
             federation["client-resources-num-gpus"] = f"{0.99 / self._workers:.4f}"
-        command = [
-            self._program("flwr"), "run", str(ROOT), "here", "--run-config", str(run_config), "--format", "json",
+        arguments = [
+            "run", str(ROOT), "here", "--run-config", str(run_config),
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
         ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                command, cwd=self._home / "empty", env=self._environment(), capture_output=True, text=True,
-                timeout=limit, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise RunError(f"`flwr run` did not submit the run within {limit:g} s (key start-timeout)") from error
-        output = done.stdout
-        try:
-            answer = json.loads(output[output.index("{") :])
-            return str(answer["run-id"])
-        except (ValueError, KeyError):
-            raise RunError(f"`flwr run` refused the run: {(output + done.stderr).strip()[-2000:]}") from None
+        with _environment(self._environment()), contextlib.redirect_stdout(io.StringIO()) as output:
+            watchdog = threading.Timer(limit, self._superlink.kill)  # a call that waits for it then fails
+            watchdog.start()
+            try:
+                flwr(arguments, standalone_mode=False)
+                said = ""
+            except Exception as error:  # click and gRPC have their own
+                said = f" {error}"
+            finally:
+                watchdog.cancel()
+        answer = re.search(r"started run (\d+)", output.getvalue())
+        if answer is None:
+            raise RunError(f"`flwr run` refused the run: {(output.getvalue() + said).strip()[-2000:]}")
+        return answer[1]
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(self, run_path: Path, before: dict[str, Any], limit: float, progress: Progress) -> None:
+    def _watch(self, run_id: str, run_path: Path, before: dict[str, Any], limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
         start = last_alive = time.monotonic()
         log = run_path / "run.log"
         shown: dict[str, Any] = {}
+        following, next_look = False, start
         while True:
             status = _read_status(run_path / "status.json")
             status = {} if status == before else status
@@ -207,19 +224,44 @@ class Simulation:
             if status.get("state") == "completed":
                 return
             if status.get("state") == "failed":
+                if not following:
+                    self._fetch_log(run_id, log)
                 raise RunError(str(status.get("error")))
             now = time.monotonic()
-            if self._simulation_alive():
-                last_alive = now
+            # `flwr log` takes seconds to start, which the run itself needs until its first round is done.
+            advanced = status.get("round", 0) > before.get("round", 0) or now - start > _FIRST_ROUND
+            if advanced and not following:
+                following = True
+                with log.open("ab") as output:
+                    self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=output)
+            if now >= next_look:  # a look at all processes costs some milliseconds
+                next_look = now + _LOOK
+                last_alive = now if self._simulation_alive() else last_alive
+            if self._ray_head.poll() is not None:
+                raise RunError(f"Ray did not start, or died. Its last words: {_tail(self._home / 'ray.log')}")
             over = self._superlink.poll() is not None or now - last_alive > _GRACE
+            late = not status and now - start > limit
+            if (over or late) and not following:
+                self._fetch_log(run_id, log)
             # The last status may have been written between the two looks.
             if over and _read_status(run_path / "status.json") in (status, before):
                 raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")
-            if not status and now - start > limit:
+            if late:
                 raise RunError(
                     f"the run did not start within {limit:g} s (key start-timeout). {log} ends with:\n{_tail(log)}"
                 )
             time.sleep(_POLL)
+
+    def _fetch_log(self, run_id: str, log: Path) -> None:
+        """Write all that Flower has said so far to ``log``, where there is a SuperLink left to ask."""
+        if self._superlink.poll() is not None:
+            return
+        command = [self._program("flwr"), "log", run_id, "here", "--show"]
+        with log.open("ab") as output, contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                command, cwd=self._home / "empty", env=self._environment(), stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, timeout=_GRACE, check=False,
+            )  # fmt: skip
 
     def _simulation_alive(self) -> bool:
         with contextlib.suppress(psutil.Error):
@@ -244,6 +286,19 @@ class Simulation:
         for member in stubborn:
             _signal(member.kill)
         psutil.wait_procs(stubborn, timeout=3)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Run a block with these environment variables alone."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _signal(send: Callable[[], None]) -> None:

@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clients.base import BaseClient
-from common.settings import Section
+from clients.hyper import (
+    DittoHyper,
+    FedBABUHyper,
+    FedProxHyper,
+    FedRepHyper,
+    HeadHyper,
+    PFedFDAHyper,
+    PPFEHyper,
+)
+from common.settings import NoHyper, Section
 
 if TYPE_CHECKING:
+    from clients.base import BaseClient
     from strategies.cohort import CohortStrategy
 
 
@@ -18,40 +27,41 @@ if TYPE_CHECKING:
 class Method:
     """Where a method's two halves are, and what to tell people about it.
 
-    The halves are imported when used: a client process never imports strategies.
+    The halves are imported when used: a client process never imports strategies, the command line neither.
+
+    Attributes:
+        module: file name of both halves.
+        name: class name of the strategy; its client's is ``<name>Client``.
+        hyper: the method's own keys.
+        title, source: what it is, and whose.
     """
 
     module: str
-    strategy_class: str
-    client_class: str
+    name: str
+    hyper: type[Section]
     title: str
     source: str
 
     def strategy(self) -> type[CohortStrategy]:
         """Import and return the server side."""
-        found: type[CohortStrategy] = getattr(importlib.import_module(f"strategies.{self.module}"), self.strategy_class)
+        found: type[CohortStrategy] = getattr(importlib.import_module(f"strategies.{self.module}"), self.name)
         return found
 
     def client(self) -> type[BaseClient]:
         """Import and return the client side."""
-        found: type[BaseClient] = getattr(importlib.import_module(f"clients.{self.module}"), self.client_class)
-        return found
-
-    def hyper(self) -> type[Section]:
-        """Return the model of the method's own hyper-parameters."""
-        found: type[Section] = importlib.import_module(f"clients.{self.module}").Hyper
+        found: type[BaseClient] = getattr(importlib.import_module(f"clients.{self.module}"), f"{self.name}Client")
         return found
 
 
 METHODS: Mapping[str, Method] = {
-    "fedavg": Method("fedavg", "FedAvg", "FedAvgClient", "Federated averaging", "McMahan et al. 2017"),
-    "fedprox": Method("fedprox", "FedProx", "FedProxClient", "Proximal local objectives", "Li et al. 2020"),
-    "fedper": Method("fedper", "FedPer", "FedPerClient", "Shared body, personal head", "Arivazhagan et al. 2019"),
-    "fedrep": Method("fedrep", "FedRep", "FedRepClient", "Shared body, head fitted first", "Collins et al. 2021"),
-    "fedbabu": Method("fedbabu", "FedBABU", "FedBABUClient", "Shared body under a fixed head", "Oh et al. 2022"),
-    "lg-fedavg": Method("lg_fedavg", "LGFedAvg", "LGFedAvgClient", "Personal body, shared head", "Liang et al. 2020"),
-    "ditto": Method("ditto", "Ditto", "DittoClient", "Personal models tied to the global one", "Li et al. 2021"),
-    "ppfe": Method("ppfe", "PPFE", "PPFEClient", "Progressive personalised ensembles", "Emrani et al."),
-    "pfedfda": Method("pfedfda", "PFedFDA", "PFedFDAClient", "Generative classifiers, adapted", "McLaughlin, Su 2024"),
-    "local": Method("local", "Local", "LocalClient", "Each client alone", "reference"),
+    "fedavg": Method("fedavg", "FedAvg", NoHyper, "Federated averaging", "McMahan et al. 2017"),
+    "fedprox": Method("fedprox", "FedProx", FedProxHyper, "Proximal local objectives", "Li et al. 2020"),
+    "fedper": Method("fedper", "FedPer", HeadHyper, "Shared body, personal head", "Arivazhagan et al. 2019"),
+    "fedrep": Method("fedrep", "FedRep", FedRepHyper, "Shared body, head fitted first", "Collins et al. 2021"),
+    "fedbabu": Method("fedbabu", "FedBABU", FedBABUHyper, "Shared body under a fixed head", "Oh et al. 2022"),
+    "lg-fedavg": Method("lg_fedavg", "LGFedAvg", HeadHyper, "Personal body, shared head", "Liang et al. 2020"),
+    "ditto": Method("ditto", "Ditto", DittoHyper, "Personal models tied to the global one", "Li et al. 2021"),
+    "pfedfda": Method("pfedfda", "PFedFDA", PFedFDAHyper, "Adapted generative classifiers", "McLaughlin, Su 2024"),
+    "ppfe": Method("ppfe", "PPFE", PPFEHyper, "Progressive personalised ensembles", "Emrani et al."),
+    "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
 }

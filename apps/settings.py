@@ -55,7 +55,6 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         problems.append(f"{key}: there is no such key{nearest(key, known)}")
     common = {key: value for key, value in config.items() if "." not in key and key in known}
     settings = _check(Settings, common, "", problems)
-    method = str(config.get("method"))
     for key, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
         word = str(config.get(key))
         if word not in table:
@@ -69,13 +68,14 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             )
     except ConfigurationError as error:
         problems.append(str(error))
+    method = str(config.get("method"))
     hyper = None
     if method in METHODS:
         prefix = f"{method}."
         own = {
             key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known
         }
-        hyper = _check(METHODS[method].hyper(), own, prefix, problems)
+        hyper = _check(METHODS[method].hyper, own, prefix, problems)
     if problems or settings is None or hyper is None:
         raise ConfigurationError(
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))

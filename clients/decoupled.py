@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
 from torch import nn
 
 from clients.base import Answer, BaseClient, phase
 from clients.training import features
 from clients.wire import Config
-from common.settings import Section
 from models.blocks import block_names, cut
 from models.parameters import Arrays, exchanged
 from partitions.clientdata import Examples
-
-
-class HeadHyper(Section):
-    """Where the network is cut."""
-
-    head_blocks: int = Field(ge=1, description="how many of the network's last blocks are the head; the rest: the body")
 
 
 class DecoupledClient(BaseClient):

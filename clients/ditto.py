@@ -6,26 +6,17 @@ the client's state with F_k(v) + λ/2·‖v − wᵗ‖²; a client without one 
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from clients.base import Answer, BaseClient, phase
+from clients.hyper import DittoHyper
 from clients.training import pull_towards
 from clients.wire import Config
-from common.settings import Section
 from models.parameters import Arrays, get_arrays, set_arrays
-
-
-class Hyper(Section):
-    """Keys ``ditto.*``."""
-
-    regularization: float = Field(ge=0, description="λ, the weight of the pull of v_k towards the global model")
-    personal_epochs: int = Field(ge=0, description="epochs of v_k in a round; 0: as many as `local-epochs`")
 
 
 class DittoClient(BaseClient):
     """Two models: one for the federation, one for the client."""
 
-    hyper: Hyper
+    hyper: DittoHyper
 
     @phase
     def train(self, arrays: Arrays, config: Config) -> Answer:

@@ -7,9 +7,6 @@ over its clients. Everything is the base's.
 from __future__ import annotations
 
 from clients.base import BaseClient
-from common.settings import NoHyper
-
-Hyper = NoHyper
 
 
 class FedAvgClient(BaseClient):

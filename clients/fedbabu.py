@@ -6,26 +6,17 @@ fine-tunes a copy of the whole network, the head or the body for ``finetune-epoc
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
-from clients.decoupled import DecoupledClient, HeadHyper
+from clients.decoupled import DecoupledClient
+from clients.hyper import FedBABUHyper
 from clients.training import Group
 from clients.wire import Config
-
-
-class Hyper(HeadHyper):
-    """Keys ``fedbabu.*``."""
-
-    finetune: Literal["whole", "head", "body"] = Field(description="what `finetune-epochs` tune before a test")
 
 
 class FedBABUClient(DecoupledClient):
     """A shared body, trained under a common random head."""
 
     keeps_personal = False
-    hyper: Hyper
+    hyper: FedBABUHyper
 
     def local_training(self, config: Config) -> float:
         """Train the body with the head frozen."""

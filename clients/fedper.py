@@ -5,9 +5,7 @@ Received and answered: the body. With a head of no blocks this would be FedAvg.
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient, HeadHyper
-
-Hyper = HeadHyper
+from clients.decoupled import DecoupledClient
 
 
 class FedPerClient(DecoupledClient):

@@ -6,27 +6,16 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from clients.base import BaseClient
+from clients.hyper import FedProxHyper
 from clients.training import GradientHook, pull_towards
 from clients.wire import Config
-from common.settings import Section
-
-
-class Hyper(Section):
-    """Keys ``fedprox.*``."""
-
-    mu: float = Field(
-        ge=0, description="weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive."
-    )
-    adaptive: bool = Field(description="change μ with the training loss (Li et al. 2020, section 5.3.2)")
 
 
 class FedProxClient(BaseClient):
     """Local SGD that is pulled back to the global model."""
 
-    hyper: Hyper
+    hyper: FedProxHyper
 
     def gradient_hook(self, config: Config) -> GradientHook | None:
         """Add the proximal term's gradient μ·(w − wᵗ)."""

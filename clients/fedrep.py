@@ -6,24 +6,16 @@ epochs with the new head frozen.
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from clients.decoupled import DecoupledClient, HeadHyper
+from clients.decoupled import DecoupledClient
+from clients.hyper import FedRepHyper
 from clients.training import Group
 from clients.wire import Config
-
-
-class Hyper(HeadHyper):
-    """Keys ``fedrep.*``."""
-
-    head_epochs: int = Field(ge=0, description="k_h, epochs of the head in a round; `local-epochs` is not used")
-    body_epochs: int = Field(ge=1, description="k_b, epochs of the body in a round")
 
 
 class FedRepClient(DecoupledClient):
     """A personal head that is fitted to the shared body, and a body that is fitted to the head."""
 
-    hyper: Hyper
+    hyper: FedRepHyper
 
     def local_training(self, config: Config) -> float:
         """Train the head, then the body; return the mean loss of the body's epochs."""

@@ -5,9 +5,7 @@ Received and answered: the head, so that personal representations feed a common 
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient, HeadHyper
-
-Hyper = HeadHyper
+from clients.decoupled import DecoupledClient
 
 
 class LGFedAvgClient(DecoupledClient):

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from clients.base import Answer, BaseClient, phase
 from clients.wire import Config
-from common.settings import NoHyper
 from models.parameters import Arrays, get_arrays
-
-Hyper = NoHyper
 
 
 class LocalClient(BaseClient):

@@ -14,28 +14,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from torch import nn
 
 from clients.base import Answer, BaseClient, phase
+from clients.hyper import PFedFDAHyper
 from clients.training import Group, features
 from clients.wire import Config
 from common.seeds import numpy_generator
-from common.settings import Section
 from models.parameters import Arrays, get_arrays, set_arrays
 
 MEANS, COVARIANCE = "gaussian.means", "gaussian.covariance"
 Matrix = NDArray[np.float64]
-
-
-class Hyper(Section):
-    """Keys ``pfedfda.*``."""
-
-    shrinkage: float = Field(gt=0, lt=1, description="share of a multiple of the identity in every covariance")
-    ridge: float = Field(ge=0, description="added to the diagonal of every estimated covariance")
-    folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
 
 
 def classifier(μ: Matrix, Σ: Matrix, π: Matrix, shrinkage: float) -> tuple[Matrix, Matrix]:
@@ -79,7 +70,7 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 class PFedFDAClient(BaseClient):
     """A shared extractor; the classifier follows from Gaussians that are partly the client's."""
 
-    hyper: Hyper
+    hyper: PFedFDAHyper
     model: nn.Sequential
 
     @phase
@@ -143,7 +134,7 @@ class PFedFDAClient(BaseClient):
 
 
 def best_interpolation(
-    z: Matrix, y: NDArray[np.int64], μ: Matrix, Σ: Matrix, π: Matrix, hyper: Hyper, rng: np.random.Generator
+    z: Matrix, y: NDArray[np.int64], μ: Matrix, Σ: Matrix, π: Matrix, hyper: PFedFDAHyper, rng: np.random.Generator
 ) -> float:
     """Return β ∈ [0, 1] with the least cross-validated cross-entropy of the interpolated classifier.
 

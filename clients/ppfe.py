@@ -17,15 +17,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from clients.base import Answer, BaseClient, phase
-from clients.ppfe_plan import Hyper, Plan, plan
+from clients.hyper import PPFEHyper
+from clients.ppfe_plan import Plan, plan
 from clients.training import GradientHook, Group, evaluate, features
 from clients.wire import Config
 from models.blocks import of_blocks
 from models.ensemble import Ensemble
 from models.parameters import Arrays, get_arrays, set_arrays
 from models.reduction import fitting
-
-__all__ = ["Hyper", "PPFEClient", "coefficient", "reweight"]
 
 Vector = NDArray[np.float64]
 
@@ -53,7 +52,7 @@ def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
 class PPFEClient(BaseClient):
     """Trains the model of the present stage; predicts with the models of all stages."""
 
-    hyper: Hyper
+    hyper: PPFEHyper
     model: nn.Sequential
 
     @phase

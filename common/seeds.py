@@ -8,9 +8,12 @@ streams on every machine, whatever was drawn elsewhere before.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Word = str | int
 
@@ -28,4 +31,6 @@ def numpy_generator(seed: int, *path: Word) -> np.random.Generator:
 
 def torch_generator(seed: int, *path: Word) -> torch.Generator:
     """Return the CPU torch generator named by ``seed`` and ``path``."""
+    import torch  # takes seconds, and the command line draws nothing with it
+
     return torch.Generator().manual_seed(entropy(seed, *path) % 2**63)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from common.errors import ConfigurationError, nearest
 from common.seeds import entropy
 
-Builder = Callable[[tuple[int, ...], int], nn.Sequential]
+if TYPE_CHECKING:
+    from torch import nn
 
 NETWORKS: Mapping[str, str] = {
     "lenet": "models.convnets:lenet",
@@ -23,7 +22,7 @@ NETWORKS: Mapping[str, str] = {
     "resnet20": "models.resnets:resnet20",
     "char-lstm": "models.char_lstm:char_lstm",
 }
-"""Where each network's builder is; imported when used, since torchvision takes seconds to import."""
+"""Where each network's builder is; imported when used, since torch and torchvision take seconds to import."""
 
 FOR_TEXT = frozenset({"char-lstm"})
 """Networks whose inputs are character codes; all others take numbers."""
@@ -48,8 +47,10 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
         raise ConfigurationError(
             f"model: '{name}' is not a network{nearest(name, NETWORKS)} Known: {', '.join(NETWORKS)}."
         )
+    import torch
+
     module, _, function = NETWORKS[name].partition(":")
-    builder: Builder = getattr(importlib.import_module(module), function)
+    builder: Callable[[tuple[int, ...], int], nn.Sequential] = getattr(importlib.import_module(module), function)
     # torch's initialisers draw from the global generator; it is given back as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(entropy(seed, "model", name) % 2**63)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from clients.decoupled import HeadHyper
+from clients.hyper import HeadHyper
 from models.blocks import block_names, last_blocks, of_blocks
 from models.parameters import Arrays
 from strategies.fedavg import FedAvg

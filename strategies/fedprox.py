@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clients.fedprox import Hyper
+from clients.hyper import FedProxHyper
 from common.settings import Value
 from models.parameters import Arrays
 from strategies.exchange import Outcome
@@ -45,7 +45,7 @@ class AdaptiveMu:
 class FedProx(FedAvg):
     """FedAvg whose clients stay near the global model."""
 
-    hyper: Hyper
+    hyper: FedProxHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -13,7 +13,8 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from clients.ppfe_plan import Hyper, plan
+from clients.hyper import PPFEHyper
+from clients.ppfe_plan import plan
 from clients.wire import pack, unpack
 from common.errors import ConfigurationError
 from models.blocks import of_blocks
@@ -24,7 +25,7 @@ from strategies.fedavg import FedAvg
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
-    hyper: Hyper
+    hyper: PPFEHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from safetensors import safe_open
@@ -21,7 +21,9 @@ from common.errors import ConfigurationError, RunError
 from common.files import write_tensors, write_text
 from common.settings import folder
 from common.toml import flatten, nested
-from models.parameters import Arrays
+
+if TYPE_CHECKING:
+    from models.parameters import Arrays
 
 # Keys that a resumed run may change: they say how long, where and how closely watched, not what is computed.
 FREE_ON_RESUME = frozenset(

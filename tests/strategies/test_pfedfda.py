@@ -9,7 +9,8 @@ import pytest
 from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from clients.pfedfda import COVARIANCE, MEANS, Hyper, best_interpolation, classifier, estimate, folds_of
+from clients.hyper import PFedFDAHyper
+from clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
 from common.errors import ConfigurationError
 from common.settings import Value
 from strategies.pfedfda import PFedFDA
@@ -17,7 +18,7 @@ from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
 from tests.support import config
 
-HYPER = Hyper(shrinkage=1e-4, ridge=0.0, folds=2)
+HYPER = PFedFDAHyper(shrinkage=1e-4, ridge=0.0, folds=2)
 
 
 def _blobs(count: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

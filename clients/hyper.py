@@ -1,0 +1,125 @@
+"""The keys of every method, ``<method>.*``, with their ranges and meanings.
+
+They are apart from the methods so that a configuration can be checked without importing torch, which takes seconds.
+Defaults are in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from common.settings import Section, parse_numbers
+
+
+class FedProxHyper(Section):
+    """Keys ``fedprox.*``."""
+
+    mu: float = Field(
+        ge=0, description="weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive."
+    )
+    adaptive: bool = Field(description="change μ with the training loss (Li et al. 2020, section 5.3.2)")
+
+
+class HeadHyper(Section):
+    """Where the network is cut."""
+
+    head_blocks: int = Field(ge=1, description="how many of the network's last blocks are the head; the rest: the body")
+
+
+class FedRepHyper(HeadHyper):
+    """Keys ``fedrep.*``."""
+
+    head_epochs: int = Field(ge=0, description="k_h, epochs of the head in a round; `local-epochs` is not used")
+    body_epochs: int = Field(ge=1, description="k_b, epochs of the body in a round")
+
+
+class FedBABUHyper(HeadHyper):
+    """Keys ``fedbabu.*``."""
+
+    finetune: Literal["whole", "head", "body"] = Field(description="what `finetune-epochs` tune before a test")
+
+
+class DittoHyper(Section):
+    """Keys ``ditto.*``."""
+
+    regularization: float = Field(ge=0, description="λ, the weight of the pull of v_k towards the global model")
+    personal_epochs: int = Field(ge=0, description="epochs of v_k in a round; 0: as many as `local-epochs`")
+
+
+class PFedFDAHyper(Section):
+    """Keys ``pfedfda.*``."""
+
+    shrinkage: float = Field(gt=0, lt=1, description="share of a multiple of the identity in every covariance")
+    ridge: float = Field(ge=0, description="added to the diagonal of every estimated covariance")
+    folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
+
+
+def parse_counts(text: str) -> list[int]:
+    """Parse a comma-separated list of whole numbers ≥ 0, at least one."""
+    numbers = parse_numbers(text)
+    if not numbers or any(number < 0 or number != int(number) for number in numbers):
+        raise ValueError(f"'{text}' is not a comma-separated list of whole numbers, such as '30,50,40,40'")
+    return [int(number) for number in numbers]
+
+
+def _check_counts(text: str) -> str:
+    parse_counts(text)
+    return text
+
+
+Counts = Annotated[str, AfterValidator(_check_counts)]
+
+
+class PPFEHyper(Section):
+    """Keys ``ppfe.*``."""
+
+    personal_blocks: Counts = Field(description="personal blocks at the end of the network, for each stage 1..T")
+    stage_rounds: Counts = Field(description="rounds of each stage; their sum is `rounds`")
+    reduction: Literal["low-rank", "sparse", "width", "none"] = Field(
+        description="how dense layers are made smaller: factors of given ranks from stage 3 on; masks or fewer hidden "
+        "units of personal layers from stage 2 on; or not at all"
+    )
+    ranks: str = Field(description="ranks of the dense layers, first to last, for each stage from 3 on: '9,9;5,5'")
+    sparsity: float = Field(ge=0, lt=1, description="share of masked weights of the first personal layers")
+    later_sparsity: float = Field(ge=0, lt=1, description="the same for layers that become personal later")
+    width_exponent: float = Field(ge=0, description="α: hidden units between personal layers shrink as t^−α")
+    warm_start: Literal["previous", "first"] = Field(
+        description="where a stage with reduced layers takes these from: the stage before, or stage 1's global model"
+    )
+    shared_learning_rate: float = Field(gt=0, description="learning rate of shared blocks from stage 2 on")
+    reweighting: bool = Field(description="give examples that the ensemble gets wrong more weight in the next stage")
+    loss: Literal["zero-one", "cross-entropy"] = Field(description="ℓ in the reweighting")
+    max_loss: float = Field(gt=0, description="ℓ_max: where cross-entropy is clipped; 1 for the 0–1 loss")
+    min_error: float = Field(gt=0, lt=0.5, description="ε is kept between this and one minus this")
+    combination: Literal["probabilities", "logits", "last"] = Field(
+        description="what the ensemble averages; or the last stage's model alone"
+    )
+
+    @field_validator("stage_rounds")
+    @classmethod
+    def _fits_stages(cls, text: str, info: ValidationInfo) -> str:
+        stages = len(parse_counts(info.data.get("personal_blocks", text)))
+        found = parse_counts(text)
+        if len(found) != stages or min(found) < 1:
+            raise ValueError(f"{len(found)} numbers for {stages} stages (ppfe.personal-blocks); give one ≥ 1 for each")
+        return text
+
+    @field_validator("ranks")
+    @classmethod
+    def _ranks_fit_stages(cls, text: str, info: ValidationInfo) -> str:
+        needed = max(0, len(parse_counts(info.data.get("personal_blocks", "0"))) - 2)
+        lists = [parse_counts(part) for part in text.split(";") if part.strip()]
+        if info.data.get("reduction") == "low-rank" and len(lists) != needed:
+            raise ValueError(f"{len(lists)} lists of ranks, but {needed} stages from stage 3 on; separate lists by ';'")
+        if any(rank < 1 for ranks in lists for rank in ranks):
+            raise ValueError("a rank is at least 1")
+        return text
+
+    @field_validator("max_loss")
+    @classmethod
+    def _zero_one_is_at_most_one(cls, value: float, info: ValidationInfo) -> float:
+        if info.data.get("loss") == "zero-one" and value != 1:
+            raise ValueError("the 0–1 loss is at most 1")
+        return value
