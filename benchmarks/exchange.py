@@ -115,6 +115,8 @@ def _stock(grid: Grid) -> list[float]:
             Message(RecordDict({"config": ConfigRecord()}), node, "query.histogram") for node in grid.get_node_ids()
         ]
 
+    while len(list(grid.get_node_ids())) < CLIENTS:
+        time.sleep(0.1)
     list(grid.send_and_receive(messages()[:4]))  # the workers have started
     start = time.perf_counter()
     replies = list(grid.send_and_receive(messages()))
