@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients.base import Answer, BaseClient, phase
@@ -22,9 +22,10 @@ from clients.ppfe_plan import Plan, plan
 from clients.training import GradientHook, Group, evaluate, features
 from clients.wire import Config
 from models.blocks import of_blocks
-from models.ensemble import Ensemble
+from models.ensemble import Ensemble, combine
 from models.parameters import Arrays, get_arrays, set_arrays
 from models.reduction import fitting
+from partitions.datasets import find_spec
 
 Vector = NDArray[np.float64]
 
@@ -69,7 +70,9 @@ class PPFEClient(BaseClient):
             config,
             model=model,
             groups=[group for group in groups if group.parameters],
-            weights=torch.from_numpy(self._weights()).float().to(self.data.train.y.device) if stage > 1 else None,
+            weights=torch.from_numpy(self._boosting()["weights"]).float().to(self.data.train.y.device)
+            if stage > 1
+            else None,
             gradient_hook=self._keep_masked(contents, stage),
         )
         trained = get_arrays(model)
@@ -82,13 +85,16 @@ class PPFEClient(BaseClient):
         stage = self._plan.stage(int(config["round"]))
         self.state.save(self._head(stage), f"head{stage}")
         self.state.share(arrays, f"shared{stage}")
-        ω = self._weights()
-        β = coefficient(self._losses(self._member(stage)), ω, self.hyper.max_loss, self.hyper.min_error)
-        ensemble = self._betas() | {stage: β}
+        kept = self._boosting()
+        ω = kept["weights"]
+        own = features(self._member(stage), self.data.train)
+        β = coefficient(self._losses(own), ω, self.hyper.max_loss, self.hyper.min_error)
+        stages, betas = np.append(kept["stages"], stage), np.append(kept["betas"], β)
+        outputs = np.concatenate([kept["outputs"], own.cpu().numpy()[None]])
         if self.hyper.reweighting:
-            ω = reweight(self._losses(self._ensemble(ensemble)), ω, β)
-        stages, betas = list(ensemble), list(ensemble.values())
-        self.state.save({"stages": np.array(stages), "betas": np.array(betas), "weights": ω}, "boosting")
+            members = [torch.from_numpy(logits).to(own.device) for logits in outputs]
+            ω = reweight(self._losses(combine(members, betas.tolist(), self.hyper.combination)), ω, β)
+        self.state.save({"stages": stages, "betas": betas, "weights": ω, "outputs": outputs}, "boosting")
         return Answer({}, len(self.data.train), {"beta": β, "largest_weight": float(ω.max())})
 
     @phase
@@ -152,18 +158,24 @@ class PPFEClient(BaseClient):
 
     def _betas(self) -> dict[int, float]:
         """Return β_k^(t) of the stages this client has finished; a client may have missed one."""
-        kept = self.state.load("boosting") or {"stages": np.empty(0), "betas": np.empty(0)}
+        kept = self._boosting()
         return {int(stage): float(β) for stage, β in zip(kept["stages"], kept["betas"], strict=True)}
 
-    def _weights(self) -> Vector:
-        """Return ω_k, (n_k,)."""
-        kept = self.state.load("boosting")
-        return np.ones(len(self.data.train)) if kept is None else kept["weights"]
+    def _boosting(self) -> Arrays:
+        """Return what the client knows of the T' stages it has finished.
 
-    @torch.no_grad()
-    def _losses(self, model: nn.Module) -> Vector:
-        """Return ℓ of ``model`` on each training example, (n_k,), 0..ℓ_max."""
-        logits, y = features(model, self.data.train), self.data.train.y
+        ``stages`` (T',), ``betas`` (T',), ``weights`` ω_k (n_k,), and ``outputs``, the members' logits on the training
+        examples (T', n_k, C), so that no finished member has to be run again for the next weights.
+        """
+        n, classes = len(self.data.train), find_spec(self.settings.dataset).classes
+        return self.state.load("boosting") or {
+            "stages": np.empty(0), "betas": np.empty(0), "weights": np.ones(n),
+            "outputs": np.empty((0, n, classes), np.float32),
+        }  # fmt: skip
+
+    def _losses(self, logits: Tensor) -> Vector:
+        """Return ℓ of each training example, (n_k,), 0..ℓ_max, for outputs (n_k, C)."""
+        y = self.data.train.y
         if self.hyper.loss == "zero-one":
             losses = (logits.argmax(dim=1) != y).double()
         else:

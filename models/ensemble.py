@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,13 +11,31 @@ from torch import Tensor, nn
 COMBINATIONS = ("probabilities", "logits", "last")
 
 
+def combine(outputs: Sequence[Tensor], weights: Sequence[float], combination: str) -> Tensor:
+    """Return Σ_t β_t·output_t / Σ_t β_t for logits of several networks: logits, or log-probabilities (n, C).
+
+    Args:
+        outputs: logits (n, C) of each member, oldest first.
+        weights: their coefficients β_t ≥ 0; if all are 0, every member counts alike.
+        combination: whether "probabilities" or "logits" are averaged, or only the "last" member counts.
+    """
+    if combination == "last":
+        return outputs[-1]
+    total = sum(weights)
+    shares = [β / total for β in weights] if total > 0 else [1 / len(weights)] * len(weights)
+    used = [(share, logits) for share, logits in zip(shares, outputs, strict=True) if share > 0]
+    if combination == "logits":
+        return torch.stack([share * logits for share, logits in used]).sum(dim=0)
+    return torch.logsumexp(torch.stack([math.log(share) + logits.log_softmax(dim=1) for share, logits in used]), dim=0)
+
+
 class Ensemble(nn.Module):
-    """Σ_t β_t·model_t / Σ_t β_t, as log-probabilities or logits.
+    """The networks of :func:`combine` and their coefficients, as one network.
 
     Args:
         members: the networks, oldest first.
-        weights: their coefficients β_t ≥ 0; if all are 0, every member counts alike.
-        combination: whether "probabilities" or "logits" are averaged, or only the "last" member counts.
+        weights: their coefficients β_t ≥ 0.
+        combination: how their outputs are combined.
     """
 
     weights: Tensor
@@ -27,16 +46,8 @@ class Ensemble(nn.Module):
             raise ValueError(f"{len(members)} members, {len(weights)} weights, combination '{combination}'")
         self.members = nn.ModuleList(members)
         self.combination = combination
-        β = torch.tensor(weights, dtype=torch.float32)
-        if combination == "last":
-            β = torch.zeros_like(β)
-            β[-1] = 1
-        β = β / β.sum() if float(β.sum()) > 0 else torch.full_like(β, 1 / len(β))
-        self.register_buffer("weights", β.to(next(members[0].parameters()).device))
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, C): logits, or the logarithm of the averaged probabilities, whose softmax they are."""
-        used = [(β, member(x)) for β, member in zip(self.weights, self.members, strict=True) if float(β) > 0]
-        if self.combination == "logits":
-            return torch.stack([β * logits for β, logits in used]).sum(dim=0)
-        return torch.logsumexp(torch.stack([β.log() + logits.log_softmax(dim=1) for β, logits in used]), dim=0)
+        return combine([member(x) for member in self.members], self.weights.tolist(), self.combination)
