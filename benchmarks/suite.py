@@ -1,4 +1,4 @@
-"""``florilegium run`` itself, measured: seconds per round, start-up, memory with 10,000 clients, cost of evaluation."""
+"""``florilegium run`` itself, measured: rounds, PPFE's cost, start-up, memory with 10,000 clients, evaluation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import numpy as np
 import psutil
 
 from apps.client_app import SimulatedClients
+from apps.experiment import read_recipe
 from apps.settings import defaults, parse
 from benchmarks.task import CLIENTS, KEYS
 from clients.fedavg import FedAvgClient
 from clients.host import Host
+from clients.hyper import parse_counts
 from clients.training import evaluate
 from clients.worker import tune_process
 from common.settings import Value
@@ -48,6 +50,31 @@ def seconds_per_round(model: str, rounds: int, workers: int) -> float:
         keys = {**KEYS, "model": model, "rounds": rounds + 1, "evaluate-clients": 2}
         seconds = read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"]
         return float(np.median(seconds[1:]))
+
+
+def _seconds(keys: dict[str, Value], workers: int) -> list[float]:
+    """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2`` with these keys."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = {**read_recipe("ppfe-cifar10-s2"), "evaluate-clients": 2, "evaluate-every": 0, **keys}
+        seconds: list[float] = read_checkpoint(_finish(_start(whole, workers, Path(folder)))).facts["seconds"]
+        return seconds
+
+
+def ppfe_ratio(workers: int) -> tuple[float, float, float]:
+    """Return the training time of the recipe ``ppfe-cifar10-s2`` over FedAvg's in as many rounds, and both in seconds.
+
+    A few rounds of each stage are measured; the recipe's other rounds are taken to last as long as their median.
+    """
+    rounds, few = parse_counts(str(defaults()["ppfe.stage-rounds"])), 4
+    keys: dict[str, Value] = {"ppfe.stage-rounds": ",".join([str(few)] * len(rounds)), "rounds": few * len(rounds)}
+    fedavg = _seconds({"method": "fedavg", "rounds": 8}, workers)
+    seconds = _seconds(keys, workers)
+    ours = 0.0
+    for number, count in enumerate(rounds):
+        stage = seconds[number * few : (number + 1) * few]
+        ours += (count - 1) * float(np.median(stage[1:-1] if number == 0 else stage[:-1])) + stage[-1]
+    theirs = (sum(rounds) - 1) * float(np.median(fedavg[1:-1])) + fedavg[-1]
+    return ours / theirs, ours, theirs
 
 
 def startup(workers: int) -> float:

@@ -88,7 +88,8 @@ class PPFEHyper(Section):
     warm_start: Literal["previous", "first"] = Field(
         description="where a stage with reduced layers takes these from: the stage before, or stage 1's global model"
     )
-    shared_learning_rate: float = Field(gt=0, description="learning rate of shared blocks from stage 2 on")
+    shared_learning_rate: float = Field(gt=0, description="learning rate of shared blocks in later stages")
+    later_stage: int = Field(ge=1, description="the first of these later stages")
     reweighting: bool = Field(description="give examples that the ensemble gets wrong more weight in the next stage")
     loss: Literal["zero-one", "cross-entropy"] = Field(description="ℓ in the reweighting")
     max_loss: float = Field(gt=0, description="ℓ_max: where cross-entropy is clipped; 1 for the 0–1 loss")

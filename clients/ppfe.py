@@ -65,7 +65,8 @@ class PPFEClient(BaseClient):
         shared = [p for name, p in model.named_parameters() if name in arrays]
         personal = [p for name, p in model.named_parameters() if name not in arrays]
         rate = self.settings.learning_rate
-        groups = [Group(shared, self.hyper.shared_learning_rate if stage > 1 else rate), Group(personal, rate)]
+        shared_rate = self.hyper.shared_learning_rate if stage >= self.hyper.later_stage else rate
+        groups = [Group(shared, shared_rate), Group(personal, rate)]
         loss = self.descend(
             config,
             model=model,
