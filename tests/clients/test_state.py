@@ -206,3 +206,38 @@ class TestFailure:
         (tmp_path / "client").write_text("a file where the folder should be")
         with pytest.raises(RunError, match=f"cannot write {tmp_path / 'client'}"):
             _keep(tmp_path / "client", 1, round=1)
+
+
+class TestParts:
+    def test_parts_are_kept_apart(self, tmp_path):
+        state = ClientState(tmp_path / "client", 1, [], 0)
+        state.save({"number": np.array(1)}, "head1")
+        state.save({"number": np.array(2)}, "head11")
+        state.commit()
+        later = ClientState(tmp_path / "client", 2, [], 1)
+        assert later.load() is None
+        assert later.load("head1")["number"] == 1
+        later.save({"number": np.array(3)}, "head1")
+        later.commit()
+        assert ClientState(tmp_path / "client", 3, [], 2).load("head11")["number"] == 2
+
+    def test_what_is_shared_is_written_once_and_read_by_all(self, tmp_path):
+        first, second = (ClientState(tmp_path / name, 4, [], 0) for name in ("a", "b"))
+        first.share({"number": np.array(1)}, "body")
+        assert second.load_shared("body") is None  # not before the work has succeeded
+        first.commit()
+        written = [path.stat().st_mtime_ns for path in (tmp_path / "_node").iterdir()]
+        second.share({"number": np.array(1)}, "body")
+        second.commit()
+        assert [path.stat().st_mtime_ns for path in (tmp_path / "_node").iterdir()] == written
+        assert ClientState(tmp_path / "c", 5, [], 4).load_shared("body")["number"] == 1
+
+    def test_a_shared_part_of_a_dead_attempt_is_replaced(self, tmp_path):
+        dead = ClientState(tmp_path / "a", 4, [], 3)
+        dead.share({"number": np.array(1)}, "body")
+        dead.commit()
+        assert ClientState(tmp_path / "a", 4, [3], 3).load_shared("body") is None
+        again = ClientState(tmp_path / "a", 4, [3], 3)
+        again.share({"number": np.array(2)}, "body")
+        again.commit()
+        assert ClientState(tmp_path / "b", 5, [3], 4).load_shared("body")["number"] == 2
