@@ -54,23 +54,30 @@ def recipe_variants(name: str) -> list[str]:
     return list(_read_layers(name)[1])
 
 
-def _read_layers(name: str) -> tuple[dict[str, Value], dict[str, dict[str, Value]]]:
+def _read_layers(
+    name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()
+) -> tuple[dict[str, Value], dict[str, dict[str, Value]]]:
     """Return a recipe's keys and its variants', those of the recipes it extends included."""
-    content = _read_toml(name)
-    base = content.pop("extends", "")
-    keys, variants = _read_layers(base) if base else ({}, {})
-    variants = variants | {variant: flatten(own) for variant, own in content.pop("variants", {}).items()}
+    path, content = _read_toml(name, beside)
+    base, own_variants = content.pop("extends", ""), content.pop("variants", {})
+    if path in seen or not isinstance(base, str):
+        raise ConfigurationError(f"{path}: extends must name another recipe, and not one that extends this")
+    if not isinstance(own_variants, dict) or not all(isinstance(own, dict) for own in own_variants.values()):
+        raise ConfigurationError(f"{path}: variants must be tables, such as [variants.fast]")
+    keys, variants = _read_layers(base, path.parent, (*seen, path)) if base else ({}, {})
+    variants = variants | {variant: flatten(own) for variant, own in own_variants.items()}
     return keys | flatten(content), variants
 
 
-def _read_toml(name: str) -> dict[str, Any]:
-    candidates = [Path(name), RECIPES / name, RECIPES / f"{name}.toml"]
+def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
+    """Return where the recipe lies, ``beside`` another one that names it perhaps, and its contents."""
+    candidates = [beside / name, beside / f"{name}.toml", RECIPES / name, RECIPES / f"{name}.toml"]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         known = sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
         raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.resolve(), tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 

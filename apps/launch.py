@@ -124,7 +124,7 @@ class Simulation:
             run_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
-        before = _read_status(run_path / "status.json")  # of the attempt that is resumed
+        before = _identity(run_path / "status.json")  # of the attempt that is resumed
         # `flwr run` in this process, and imported while the SuperLink starts: another process would take three
         # seconds more.
         from flwr.cli.app import app as flwr
@@ -209,15 +209,15 @@ class Simulation:
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(self, run_id: str, run_path: Path, before: dict[str, Any], limit: float, progress: Progress) -> None:
+    def _watch(self, run_id: str, run_path: Path, before: int, limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
         start = last_alive = time.monotonic()
         log = run_path / "run.log"
         shown: dict[str, Any] = {}
-        following, next_look = False, start
+        following, next_look, first_round = False, start, -1
         while True:
-            status = _read_status(run_path / "status.json")
-            status = {} if status == before else status
+            status = _read_status(run_path / "status.json", before)
+            first_round = status.get("round", 0) if first_round < 0 and status else first_round
             if status and status != shown:
                 progress(status)
                 shown = status
@@ -229,7 +229,7 @@ class Simulation:
                 raise RunError(str(status.get("error")))
             now = time.monotonic()
             # `flwr log` takes seconds to start, which the run itself needs until its first round is done.
-            advanced = status.get("round", 0) > before.get("round", 0) or now - start > _FIRST_ROUND
+            advanced = status.get("round", 0) > max(0, first_round) or now - start > _FIRST_ROUND
             if advanced and not following:
                 following = True
                 with log.open("ab") as output:
@@ -244,7 +244,7 @@ class Simulation:
             if (over or late) and not following:
                 self._fetch_log(run_id, log)
             # The last status may have been written between the two looks.
-            if over and _read_status(run_path / "status.json") in (status, before):
+            if over and _read_status(run_path / "status.json", before) == status:
                 raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")
             if late:
                 raise RunError(
@@ -312,7 +312,18 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _read_status(path: Path) -> dict[str, Any]:
+def _identity(path: Path) -> int:
+    """Return what tells one version of a file from the next, even of the same content; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read_status(path: Path, before: int) -> dict[str, Any]:
+    """Return the contents of ``status.json``; nothing if it is still the version ``before``."""
+    if _identity(path) == before:
+        return {}
     try:
         status: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return status

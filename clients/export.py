@@ -55,7 +55,10 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
     network = build(card.model, spec.shape, spec.classes, seed=0)
-    model = _ensemble(network, arrays, card.ensemble) if card.ensemble else network
+    try:
+        model = _ensemble(network, arrays, card.ensemble) if card.ensemble else fitting(network, arrays)
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
     if arrays.keys() != exchanged(model).keys():
         missing = sorted(arrays.keys() ^ exchanged(model).keys())
         raise RunError(

@@ -98,6 +98,13 @@ class PPFEHyper(Section):
         description="what the ensemble averages; or the last stage's model alone"
     )
 
+    @field_validator("personal_blocks")
+    @classmethod
+    def _never_falls(cls, text: str) -> str:
+        if sorted(parse_counts(text)) != parse_counts(text):
+            raise ValueError(f"'{text}': what is personal stays so; a number may not be less than the one before")
+        return text
+
     @field_validator("stage_rounds")
     @classmethod
     def _fits_stages(cls, text: str, info: ValidationInfo) -> str:

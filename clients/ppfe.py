@@ -21,6 +21,7 @@ from clients.hyper import PPFEHyper
 from clients.ppfe_plan import Plan, plan
 from clients.training import GradientHook, Group, evaluate, features
 from clients.wire import Config
+from common.errors import RunError
 from models.blocks import of_blocks
 from models.ensemble import Ensemble, combine
 from models.parameters import Arrays, get_arrays, set_arrays
@@ -46,7 +47,7 @@ def coefficient(losses: Vector, weights: Vector, max_loss: float, min_error: flo
 
 def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
     """Return ω ← ω·exp(βℓ), normalised to Σω = n (Algorithm 1, lines 3 to 5); ``losses`` are the ensemble's."""
-    heavier: Vector = weights * np.exp(β * losses)
+    heavier: Vector = weights * np.exp(β * (losses - losses.max(initial=0.0)))  # the shift cancels, and avoids overflow
     return heavier * (len(weights) / heavier.sum())
 
 
@@ -143,13 +144,18 @@ class PPFEClient(BaseClient):
             return own
         personal, finished = self._plan.personal(stage), list(self._betas())
         source = of_blocks(self._arrays(finished[-1]) if finished else self.initial, personal)
-        if finished and self.hyper.warm_start == "first":
-            source |= of_blocks(self._arrays(finished[0]), personal & self._plan.reduced(stage))
+        if 1 in finished and self.hyper.warm_start == "first":
+            reduced = personal & self._plan.reduced(stage)
+            source = of_blocks(source, personal - reduced) | of_blocks(self._arrays(1), reduced)
         return self._plan.convert(source, stage)
 
     def _arrays(self, stage: int) -> Arrays:
         """Return the arrays of a finished stage's model."""
-        return (self.state.load(f"head{stage}") or {}) | (self.state.load_shared(f"shared{stage}") or {})
+        own, shared = self.state.load(f"head{stage}"), self.state.load_shared(f"shared{stage}")
+        if own is None or shared is None:
+            lost = "its own" if own is None else "the shared"
+            raise RunError(f"{lost} part of stage {stage}'s model is gone from {self.state.folder.parent}")
+        return own | shared
 
     def _member(self, stage: int) -> nn.Sequential:
         return self._network(self._arrays(stage))
@@ -186,13 +192,14 @@ class PPFEClient(BaseClient):
 
     def _keep_masked(self, arrays: Arrays, stage: int) -> GradientHook | None:
         """Return a hook that lets no gradient reach masked weights, which are 0 and therefore stay it."""
-        masks = {name: torch.from_numpy(m) for name, m in self._plan.masks(arrays, stage).items()}
+        device = self.data.train.y.device
+        masks = {name: torch.from_numpy(m).to(device) for name, m in self._plan.masks(arrays, stage).items()}
         if not masks:
             return None
 
         def hook(model: nn.Module) -> None:
             for name, parameter in model.named_parameters():
                 if name in masks and parameter.grad is not None:
-                    parameter.grad.mul_(masks[name].to(parameter.grad))
+                    parameter.grad.mul_(masks[name])
 
         return hook

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from safetensors.numpy import load_file
 
 from common.errors import RunError
@@ -62,7 +63,7 @@ class ClientState:
             return dict(load_file(versions[-1][1]))
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             raise RunError(
-                f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
+                f"the state file {versions[-1][1]} is damaged ({error}); delete its folder to start this client anew"
             ) from error
 
     def save(self, arrays: Arrays, part: str = "state") -> None:
@@ -96,7 +97,18 @@ class ClientState:
         return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}.safetensors"
 
     def commit(self) -> None:
-        """Write what is staged to disk, and drop versions that no resume can ask for."""
+        """Write what is staged to disk, and drop versions that no resume can ask for.
+
+        Raises:
+            RunError: if an array has NaN or infinity; nothing is written then.
+        """
+        for part, staged in self._staged.items():
+            for name, array in staged.items():
+                if not np.isfinite(array).all():
+                    raise RunError(
+                        f"'{name}' of the client's own '{part}' has NaN or infinity; lower the learning rate or set "
+                        "max-grad-norm"
+                    )
         if self._shared is not None:
             self._shared.commit()
         for part, staged in self._staged.items():

@@ -65,7 +65,6 @@ class PPFE(FedAvg):
         shared = self._plan.shared(stage)
         source = of_blocks(arrays, shared)
         if self.hyper.warm_start == "first":
-            # The reduced layers anew from stage 1; low-rank factors of the stage before are left out with them.
             reduced = shared & self._plan.reduced(stage)
             source = of_blocks(source, shared - reduced) | of_blocks(self._first, reduced)
         return self._plan.convert(source, stage)

@@ -48,6 +48,24 @@ def test_an_unknown_variant_is_named_with_the_nearest(recipes: Path) -> None:
         read_recipe(f"{recipes / 'base.toml'}:fest")
 
 
+def test_recipes_are_looked_for_beside_the_one_that_names_them(recipes: Path) -> None:
+    (recipes / "neighbour.toml").write_text('extends = "base"\n')
+    assert read_recipe(str(recipes / "neighbour.toml")) == {"rounds": 3, "momentum": 0.5}
+
+
+def test_recipes_in_a_circle(recipes: Path) -> None:
+    (recipes / "a.toml").write_text('extends = "b"\n')
+    (recipes / "b.toml").write_text('extends = "a"\n')
+    with pytest.raises(ConfigurationError, match=r"a\.toml: extends must name another recipe"):
+        read_recipe(str(recipes / "a.toml"))
+
+
+def test_variants_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[variants]\nfast = 3\n")
+    with pytest.raises(ConfigurationError, match="variants must be tables"):
+        read_recipe(str(tmp_path / "wrong.toml"))
+
+
 def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
     (tmp_path / "lost.toml").write_text('extends = "nothing"\n')
     with pytest.raises(ConfigurationError, match="there is no recipe 'nothing'"):

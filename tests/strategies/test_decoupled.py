@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 from clients.training import Group, features, only_trainable, train
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.seeds import torch_generator
 from models.blocks import block_names, cut, last_blocks
 from models.networks import build
@@ -165,6 +165,13 @@ class TestLimits:
             assert parameter.grad is not None
             expected = v1[name] - eta * (parameter.grad.numpy() + lam * (v1[name] - w1[name]))
             np.testing.assert_allclose(v2[name], expected, atol=1e-6)
+
+
+def test_a_personal_model_that_diverges_is_named_and_never_kept(run: Run, tmp_path: Path) -> None:
+    keys: dict[str, Value] = {"ditto.regularization": 1e6, "learning-rate": 0.5, "rounds": 1}
+    with pytest.raises(RunError, match="of the client's own 'state' has NaN or infinity"):
+        run("diverged", method="ditto", **keys)
+    assert not list((tmp_path / "diverged" / "clients").glob("*/*"))
 
 
 class TestEvaluation:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message
 from safetensors.numpy import load_file
 
@@ -17,9 +18,12 @@ from apps.personal import export
 from clients.export import load_model
 from clients.ppfe import coefficient, reweight
 from clients.training import evaluate
+from clients.wire import unpack
 from common.errors import ConfigurationError
 from models.ensemble import Ensemble
-from models.parameters import num_bytes
+from models.networks import build
+from models.parameters import num_bytes, set_arrays
+from models.reduction import factorise
 from partitions.clientdata import simulated
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint, read_metrics
@@ -150,14 +154,39 @@ class TestStages:
         assert _state(path, 0, "head3")["fc3.first"].shape == (4, 32)
         assert "fc3.weight" in _state(path, 0, "head2")
 
-    def test_a_new_stage_starts_where_the_last_ended(self, run: Run) -> None:
-        # With a learning rate of next to nothing after stage 1, its ensemble's members all are the same function.
-        path = run("start", **{"ppfe.reduction": "none", "learning-rate": 1e-12, "ppfe.shared-learning-rate": 1e-12})
-        figures = read_metrics(path)[-1]["seen"]
-        assert figures["accuracy_stage1"] == figures["accuracy_stage2"] == figures["accuracy_stage3"]
-        first, head = _state(path, "_node", "shared1"), _state(path, 1, "head3")
-        for name, array in head.items():
-            np.testing.assert_allclose(array, first[name], atol=1e-7)
+    @pytest.mark.parametrize("warm_start", ["previous", "first"])
+    def test_a_new_stage_starts_where_the_setting_says(self, warm_start: str, run: Run) -> None:
+        begun: dict[int, dict[str, np.ndarray]] = {}
+        drawn: set[str] = set()
+
+        def look(message: Message) -> None:
+            if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
+                server_round = int(message.content["config"]["round"])
+                begun.setdefault(server_round, unpack(message.content["arrays"]))
+                drawn.update(message.content["config"]["clients"] if server_round > 2 else [])
+
+        # One client a round: others keep the heads that a stage gave them.
+        path = run("start", intercept=look, **{
+            "ppfe.warm-start": warm_start, "ppfe.reduction": "none" if warm_start == "previous" else "low-rank",
+            "final-participation": 0.0, "cohort-size": 1, "num-clients": 6,
+        })  # fmt: skip
+        shared = {t: _state(path, "_node", f"shared{t}") for t in (1, 2)}
+        for stage in (2, 3):
+            if warm_start == "previous" or stage == 2:
+                for name, array in begun[2 * stage - 1].items():
+                    np.testing.assert_array_equal(array, shared[stage - 1][name])
+        idle = min({"0", "1", "2", "3", "4", "5"} - drawn)
+        second, third = _state(path, idle, "head2"), _state(path, idle, "head3")
+        for name, array in second.items():
+            np.testing.assert_array_equal(array, shared[1][name])
+        if warm_start == "previous":
+            for name, array in second.items():
+                np.testing.assert_array_equal(third[name], array)
+            np.testing.assert_array_equal(third["fc2.0.weight"], shared[2]["fc2.0.weight"])
+        else:  # the reduced form of stage 1's model, on both sides
+            expected = factorise(shared[1], {"fc1.1": 16, "fc2.0": 8, "fc3": 4})
+            for name, array in (third | begun[5]).items():
+                np.testing.assert_array_equal(array, expected[name])
 
     def test_masked_weights_stay_zero_and_are_the_same_on_all_clients(self, run: Run) -> None:
         path = run("sparse", **{"ppfe.reduction": "sparse"})
@@ -174,6 +203,31 @@ class TestStages:
         path = run("uniform", **{"ppfe.reweighting": False})
         weights = _state(path, 0, "boosting")["weights"]
         np.testing.assert_array_equal(weights, np.ones_like(weights))
+
+    def test_coefficients_and_weights_are_those_of_the_members(self, run: Run) -> None:
+        # Once more from the files that a client has, with networks put together by hand.
+        path = run("again", **{"ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "3,3", "ppfe.ranks": ""})
+        data = simulated(*federate(settings(num_clients=4)), 1).train
+        ω, betas, outputs = np.ones(len(data)), [], []
+        for stage in (1, 2):
+            model = build("mlp", (1, 8, 8), 10, 1)
+            set_arrays(model, _state(path, "_node", f"shared{stage}") | _state(path, 1, f"head{stage}"))
+            with torch.no_grad():
+                outputs.append(model(data.x).softmax(dim=1))
+            wrong = (outputs[-1].argmax(dim=1) != data.y).numpy()
+            ε = min(max((ω * wrong).sum() / ω.sum(), 0.01), 0.99)
+            betas.append(max(0.0, 0.5 * math.log((1 - ε) / ε)))
+            mixed = sum((β * p for β, p in zip(betas, outputs, strict=True)), torch.zeros_like(outputs[0]))
+            ω = ω * np.exp(betas[-1] * (mixed.argmax(dim=1) != data.y).numpy())
+            ω *= len(ω) / ω.sum()
+        kept = _state(path, 1, "boosting")
+        np.testing.assert_allclose(kept["betas"], betas)
+        np.testing.assert_allclose(kept["weights"], ω)
+        assert np.ptp(ω) > 0
+
+    def test_weights_reach_the_training(self, run: Run) -> None:
+        with_, without = run("with"), run("without", **{"ppfe.reweighting": False})
+        assert not np.array_equal(_state(with_, 0, "head2")["fc3.weight"], _state(without, 0, "head2")["fc3.weight"])
 
     def test_a_client_that_misses_the_end_of_a_stage_goes_on_without_that_member(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -195,26 +249,35 @@ class TestStages:
 
 
 class TestResume:
-    def test_in_the_middle_of_a_stage(self, run: Run) -> None:
+    @pytest.mark.parametrize(("round_", "phase"), [(5, "train"), (7, "train"), (8, "train"), (8, "finish")])
+    def test_after_dying_in_any_phase_is_bit_identical(self, round_: int, phase: str, run: Run) -> None:
+        # Checkpoints after rounds 3 and 6. Of two messages the first is answered, so that the dead attempt leaves
+        # heads, weights and a whole finished stage behind that no checkpoint knows of.
         keys: dict[str, Value] = {"ppfe.stage-rounds": "2,2,4", "rounds": 8, "evaluate-every": 3,
                                   "ppfe.warm-start": "first", "server-momentum": 0.5}  # fmt: skip
         whole = run("whole", **keys)
+        met = []
 
         def die(message: Message) -> Message | None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 7:
-                raise KeyboardInterrupt
+            config = message.content.get("config", {"round": 0, "phase": ""})
+            if config["round"] == round_ and config["phase"] == phase:
+                met.append(message)
+                if len(met) == 2:
+                    raise KeyboardInterrupt
             return None
 
         with pytest.raises(KeyboardInterrupt):
             run("broken", intercept=die, **keys)
-        assert read_checkpoint(whole.parent / "broken").round == 6
+        broken = whole.parent / "broken"
+        assert read_checkpoint(broken).round == (3 if round_ == 5 else 6)
         run("broken", resume="broken", **keys)
         for name, array in _model(whole).items():
-            np.testing.assert_array_equal(_model(whole.parent / "broken")[name], array)
-        assert read_metrics(whole)[-1]["seen"] == read_metrics(whole.parent / "broken")[-1]["seen"]
+            np.testing.assert_array_equal(_model(broken)[name], array)
+        assert read_metrics(whole)[-1]["seen"] == read_metrics(broken)[-1]["seen"]
         for client in range(4):
-            for name, array in _state(whole, client, "boosting").items():
-                np.testing.assert_array_equal(_state(whole.parent / "broken", client, "boosting")[name], array)
+            for part in ("boosting", "head2", "head3"):
+                for name, array in _state(whole, client, part).items():
+                    np.testing.assert_array_equal(_state(broken, client, part)[name], array)
 
 
 def test_the_exported_ensemble_predicts_as_in_the_run(run: Run, tmp_path: Path) -> None:
@@ -228,6 +291,14 @@ def test_the_exported_ensemble_predicts_as_in_the_run(run: Run, tmp_path: Path) 
     loss, accuracy = evaluate(model, data.test)
     assert accuracy == pytest.approx(float(row["accuracy"]))
     assert loss == pytest.approx(float(row["loss"]), rel=1e-5)
+
+
+def test_the_reduced_model_of_a_client_without_a_finished_stage_can_be_exported(run: Run, tmp_path: Path) -> None:
+    path = run("unseen", **{"unseen-fraction": 0.25})
+    unseen = int(np.flatnonzero(federate(settings(num_clients=4, unseen_fraction=0.25))[0].unseen)[0])
+    model, card = load_model(export(path, str(unseen), tmp_path / "model"))
+    assert not card.ensemble
+    assert "fc1.1.first" in dict(model.named_parameters())
 
 
 def test_the_ensemble_is_learned(run: Run) -> None:
@@ -250,6 +321,7 @@ class TestBadInput:
             ({"ppfe.ranks": "3,3"}, r"ppfe.ranks: '3,3' must give a rank for each of the 3 dense layers"),
             ({"ppfe.ranks": "3,3,3;2,2,2"}, "ppfe.ranks: 2 lists of ranks, but 1 stages"),
             ({"ppfe.ranks": "0,3,3"}, "ppfe.ranks: a rank is at least 1"),
+            ({"ppfe.personal-blocks": "0,2,1"}, "ppfe.personal-blocks: '0,2,1': what is personal stays so"),
             ({"ppfe.max-loss": 2.0}, "ppfe.max-loss: the 0–1 loss is at most 1"),
         ],
     )  # fmt: skip
