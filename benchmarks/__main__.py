@@ -71,7 +71,13 @@ def messages(workers: int) -> list[Row]:
     """What exchanges cost."""
     empty, light, stock = (exchange.measure(kind, workers) for kind in ("nothing", "histogram", "stock"))
     return [
-        Row("empty exchange, 120,000 parameters, cohort of 1,000", empty, 0.1, " s", "Flower's tick is 0.1 s"),
+        Row(
+            "empty exchange, 120,000 parameters, cohort of 1,000",
+            empty,
+            0.1,
+            " s",
+            "of which Flower looks for messages every 0.1 s: half that on average",
+        ),
         Row("1,000 class histograms, one exchange", light, 0.3, " s", "hosted"),
         Row("the same, one Flower message per client: times slower", stock / light, -50, "×", f"{stock:.1f} s"),
     ]
@@ -133,8 +139,19 @@ def machine(workers: int) -> str:
     )
 
 
+def earlier(workers: int) -> dict[str, list[str]]:
+    """Return the table's lines from earlier runs on this machine with these versions, by section."""
+    text = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines() if machine(workers) in text else []:
+        section = line.removeprefix("| ").partition(" |")[0]
+        if section in SECTIONS:
+            found.setdefault(section, []).append(line)
+    return found
+
+
 def main() -> None:
-    """Measure the named sections, or all, and write the table; it says which sections were measured."""
+    """Measure the named sections, or all, and write the table; sections measured earlier stay as they are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--workers", type=int, default=psutil.cpu_count())
@@ -142,26 +159,25 @@ def main() -> None:
     unknown = set(arguments.sections) - SECTIONS.keys()
     if unknown:
         parser.error(f"unknown sections: {', '.join(unknown)}")
-    names = arguments.sections or list(SECTIONS)
-    lines = ["| what | measured | bound | met | details |", "|---|---|---|---|---|"]
-    for name in names:
+    for name in arguments.sections or SECTIONS:
         print(f"measuring {name} …", flush=True)
+        lines = []
         for row in SECTIONS[name](arguments.workers):
-            lines.append("| " + " | ".join(row.cells()) + " |")
+            lines.append("| " + " | ".join((name, *row.cells(), str(datetime.date.today()))) + " |")
             print(lines[-1], flush=True)
-    command = " ".join(["python -m benchmarks", *arguments.sections])
-    text = f"# Speed\n\n`{command}`, {datetime.date.today()}. {machine(arguments.workers)}\n\n"
-    missing = ", ".join(name for name in SECTIONS if name not in names)
-    text += "\n".join(lines) + "\n" + (f"\nNot measured in this run: {missing}.\n" if missing else "") + NOTES
-    write_text(TARGET, text)
+        table = {**earlier(arguments.workers), name: lines}
+        whole = [line for section in SECTIONS for line in table.get(section, [])]
+        header = "| section | what | measured | bound | met | details | date |\n|---|---|---|---|---|---|---|\n"
+        text = f"# Speed\n\n`python -m benchmarks [SECTION …]`. {machine(arguments.workers)}\n\n"
+        write_text(TARGET, text + header + "\n".join(whole) + "\n" + NOTES)
     print(f"written to {TARGET}")
 
 
 NOTES = """
 The task: CIFAR-10, 100 clients with 150 images of 2 classes each, 10 a round, 5 local epochs of batches of 10, SGD with
-momentum; medians of rounds after the first. The plain loop is what one writes in PyTorch (convolution, ReLU, pooling;
-default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs. pfl-research runs
-the same task in one process on one core; its time is divided by the number of our workers.
+momentum; medians of rounds after the first four. The plain loop is what one writes in PyTorch (convolution, ReLU,
+pooling; default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs.
+pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
 """
 
 

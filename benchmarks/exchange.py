@@ -34,6 +34,8 @@ from strategies.run_folder import RunFolder
 
 CLIENTS = 1000
 PARAMETERS = 120_000
+TICK = 0.1
+"""Seconds between two looks of Flower's simulation engine for new messages."""
 KEYS = {**defaults(), "partitioner": "iid", "num-clients": CLIENTS, "cohort-size": CLIENTS}
 
 
@@ -102,7 +104,9 @@ def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
     cohort = [str(i) for i in range(CLIENTS)]
     model = pack({"theta": np.zeros(PARAMETERS, np.float32)}) if kind == "nothing" else None
     seconds = []
+    rng = np.random.default_rng(1)
     for server_round in range(repeats + 1):
+        time.sleep(rng.uniform(0, TICK))  # as in a run, an exchange begins at any moment between two ticks
         start = time.perf_counter()
         strategy.exchange(grid, cohort, server_round, kind, reduce="sum", arrays=model)
         seconds.append(time.perf_counter() - start)
