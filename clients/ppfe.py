@@ -8,8 +8,6 @@ client owns (heads, weights, coefficients) lies in its state; shared parts of fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from clients.base import Answer, BaseClient, phase
 from clients.hyper import PPFEHyper
 from clients.ppfe_plan import Plan, plan
-from clients.training import GradientHook, Group, evaluate, features
+from clients.training import GradientHook, Group, evaluate, features, score
 from clients.wire import Config
 from common.errors import RunError
 from models.blocks import of_blocks
@@ -85,7 +83,8 @@ class PPFEClient(BaseClient):
     def finish(self, arrays: Arrays, config: Config) -> Answer:
         """Take the stage's final model into the ensemble; answer numbers only: ``beta``, and the largest weight ω."""
         stage = self._plan.stage(int(config["round"]))
-        self.state.save(self._head(stage), f"head{stage}")
+        if self.state.load(f"head{stage}") is None:  # a client that was never in the stage's cohorts
+            self.state.save(self._head(stage), f"head{stage}")
         self.state.share(arrays, f"shared{stage}")
         kept = self._boosting()
         ω = kept["weights"]
@@ -108,14 +107,17 @@ class PPFEClient(BaseClient):
         ``accuracy_ensemble<t>`` of the members up to t.
         """
         present = self._plan.stage(int(config["round"]))
-        finished: dict[int, float] = {}
+        finished, combination = self._betas(), self.hyper.combination
+        members = {stage: self._member(stage) for stage in finished}
+        outputs = [features(member, self.data.test) for member in members.values()]
         metrics: dict[str, float] = {}
-        for stage, β in self._betas().items():
-            finished[stage] = β
-            metrics[f"accuracy_stage{stage}"] = evaluate(self._member(stage), self.data.test)[1]
-            self.predictor = self._ensemble(finished)
-            metrics["loss"], metrics["accuracy"] = evaluate(self.predictor, self.data.test)
+        for count, stage in enumerate(finished, start=1):
+            metrics[f"accuracy_stage{stage}"] = score(outputs[count - 1], self.data.test.y)[1]
+            together = combine(outputs[:count], list(finished.values())[:count], combination)
+            metrics["loss"], metrics["accuracy"] = score(together, self.data.test.y)
             metrics[f"accuracy_ensemble{stage}"] = metrics["accuracy"]
+        if finished:
+            self.predictor = Ensemble(list(members.values()), list(finished.values()), combination)
         if present not in finished:
             model = self._network(self._head(present) | arrays)
             loss, accuracy = evaluate(model, self.data.test)
@@ -159,9 +161,6 @@ class PPFEClient(BaseClient):
 
     def _member(self, stage: int) -> nn.Sequential:
         return self._network(self._arrays(stage))
-
-    def _ensemble(self, betas: Mapping[int, float]) -> Ensemble:
-        return Ensemble([self._member(t) for t in betas], list(betas.values()), self.hyper.combination)
 
     def _betas(self) -> dict[int, float]:
         """Return β_k^(t) of the stages this client has finished; a client may have missed one."""

@@ -129,21 +129,20 @@ def train(
 
 
 @torch.no_grad()
-def features(body: nn.Module, examples: Examples) -> Tensor:
-    """Return what the frozen ``body`` makes of the inputs (n, d), for a head to be trained on."""
-    body.eval()
-    return torch.cat([body(x) for x in examples.x.split(EVALUATION_BATCH)])
+def features(network: nn.Module, examples: Examples) -> Tensor:
+    """Return what ``network``, a body or a whole, makes of the inputs in evaluation mode: features or logits (n, d)."""
+    network.eval()
+    return torch.cat([network(x) for x in examples.x.split(EVALUATION_BATCH)])
 
 
-@torch.inference_mode()
+@torch.no_grad()
+def score(outputs: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return the mean cross-entropy loss and the accuracy (0..1) of outputs (n, C) for classes (n,); NaN if n = 0."""
+    if not len(y):
+        return float("nan"), float("nan")
+    return float(cross_entropy(outputs, y)), float((outputs.argmax(dim=1) == y).float().mean())
+
+
 def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
     """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN where there are no examples."""
-    model.eval()
-    device = examples.y.device
-    loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-    for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
-        logits = model(x)
-        loss += cross_entropy(logits, y, reduction="sum")
-        correct += (logits.argmax(dim=1) == y).sum()
-    count = len(examples)
-    return (float(loss) / count, float(correct) / count) if count else (float("nan"), float("nan"))
+    return score(features(model, examples), examples.y)
