@@ -19,7 +19,7 @@ class TestSuccess:
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_has_its_two_halves_and_its_defaults(self, method: str) -> None:
         _, hyper = parse(config(method=method))
-        assert type(hyper) is METHODS[method].hyper()
+        assert type(hyper) is METHODS[method].hyper
         assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"
         assert METHODS[method].client().__module__ == f"clients.{METHODS[method].module}"
 
