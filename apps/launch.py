@@ -42,6 +42,7 @@ _POLL = 0.25
 _FIRST_ROUND = 60.0
 """Seconds after which the log is followed in any case."""
 _LOOK = 2.0
+"""Seconds between two looks at whether the simulation's processes are alive."""
 _GRACE = 15.0
 """Seconds without a simulation process after which the run is given up."""
 

@@ -66,13 +66,12 @@ class PPFEClient(BaseClient):
         rate = self.settings.learning_rate
         shared_rate = self.hyper.shared_learning_rate if stage >= self.hyper.later_stage else rate
         groups = [Group(shared, shared_rate), Group(personal, rate)]
+        ω = torch.from_numpy(self._boosting()["weights"]).float().to(self.data.train.y.device)
         loss = self.descend(
             config,
             model=model,
             groups=[group for group in groups if group.parameters],
-            weights=torch.from_numpy(self._boosting()["weights"]).float().to(self.data.train.y.device)
-            if stage > 1
-            else None,
+            weights=ω if stage > 1 else None,  # stage 1 has none yet
             gradient_hook=self._keep_masked(contents, stage),
         )
         trained = get_arrays(model)
