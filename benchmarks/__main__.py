@@ -23,7 +23,7 @@ from benchmarks.task import COHORT
 from common.files import write_text
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "results" / "speed.md"
-ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 2
+ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 4
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,12 @@ def evaluation(workers: int) -> list[Row]:
 
 def ppfe(workers: int) -> list[Row]:
     """What PPFE's stages cost beside FedAvg."""
-    ratio, ours, theirs = suite.ppfe_ratio(workers)
+    ours, theirs = suite.ppfe_costs(workers)
     details = (
-        f"160 rounds each, four of PPFE's and one of FedAvg's with all clients: {ours:.0f} s against {theirs:.0f} s"
+        f"160 rounds and the final evaluation: {ours[0]:.0f} + {ours[1]:.0f} s against {theirs[0]:.0f} + "
+        f"{theirs[1]:.0f} s of FedAvg+FT, which tunes all clients; four rounds with all clients against one"
     )
-    return [Row("recipe `ppfe-cifar10-s2`: time ÷ FedAvg", ratio, 1.15, "", details)]
+    return [Row("recipe `ppfe-cifar10-s2`: time ÷ FedAvg's", sum(ours) / sum(theirs), 1.15, "", details)]
 
 
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {

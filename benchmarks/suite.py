@@ -55,29 +55,29 @@ def seconds_per_round(model: str, rounds: int, workers: int) -> float:
         return float(np.median(seconds[4:]))
 
 
-def _seconds(keys: dict[str, Value], workers: int) -> list[float]:
-    """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2`` with these keys."""
+def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
+    """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        whole = {**read_recipe("ppfe-cifar10-s2"), "evaluate-clients": 2, "evaluate-every": 0, **keys}
-        seconds: list[float] = read_checkpoint(_finish(_start(whole, workers, Path(folder)))).facts["seconds"]
-        return seconds
+        path = _finish(_start({**read_recipe("ppfe-cifar10-s2"), "evaluate-every": 0, **keys}, workers, Path(folder)))
+        evaluations = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return read_checkpoint(path).facts["seconds"], float(json.loads(evaluations[-1])["evaluation_seconds"])
 
 
-def ppfe_ratio(workers: int) -> tuple[float, float, float]:
-    """Return the training time of the recipe ``ppfe-cifar10-s2`` over FedAvg's in as many rounds, and both in seconds.
+def ppfe_costs(workers: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the seconds that training and final evaluation take in the recipe ``ppfe-cifar10-s2``, and in FedAvg+FT.
 
     A few rounds of each stage are measured; the recipe's other rounds are taken to last as long as their median.
     """
     rounds, few = parse_counts(str(defaults()["ppfe.stage-rounds"])), 4
+    fedavg, fedavg_evaluation = _run_seconds({**read_recipe("ppfe-cifar10-s2:fedavg-ft"), "rounds": 10}, workers)
     keys: dict[str, Value] = {"ppfe.stage-rounds": ",".join([str(few)] * len(rounds)), "rounds": few * len(rounds)}
-    fedavg = _seconds({"method": "fedavg", "rounds": 8}, workers)
-    seconds = _seconds(keys, workers)
+    seconds, evaluation = _run_seconds(keys, workers)
     ours = 0.0
     for number, count in enumerate(rounds):
         stage = seconds[number * few : (number + 1) * few]
-        ours += (count - 1) * float(np.median(stage[1:-1] if number == 0 else stage[:-1])) + stage[-1]
+        ours += (count - 1) * float(np.median(stage[1:-1])) + stage[-1]
     theirs = (sum(rounds) - 1) * float(np.median(fedavg[1:-1])) + fedavg[-1]
-    return ours / theirs, ours, theirs
+    return (ours, evaluation), (theirs, fedavg_evaluation)
 
 
 def startup(workers: int) -> float:

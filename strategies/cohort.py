@@ -249,6 +249,7 @@ class CohortStrategy(Strategy):
     def _evaluate_round(
         self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool
     ) -> MetricRecord | None:
+        started = time.perf_counter()
         config = ConfigRecord({**self._evaluate_config, "keep": final})
         messages = list(self.configure_evaluate(server_round, arrays, config, grid))
         if not messages:
@@ -257,6 +258,7 @@ class CohortStrategy(Strategy):
         replies = deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
         metrics = self.aggregate_evaluate(server_round, replies)
         line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
+        line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
         line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
         self.run.record(line)
         self._evaluated = server_round
