@@ -15,6 +15,7 @@ from clients.hyper import (
     HeadHyper,
     PFedFDAHyper,
     PPFEHyper,
+    PPFELinearHyper,
 )
 from common.settings import NoHyper, Section
 
@@ -34,6 +35,7 @@ class Method:
         name: class name of the strategy; its client's is ``<name>Client``.
         hyper: the method's own keys.
         title, source: what it is, and whose.
+        regression: whether it predicts numbers rather than classes.
     """
 
     module: str
@@ -41,6 +43,7 @@ class Method:
     hyper: type[Section]
     title: str
     source: str
+    regression: bool = False
 
     def strategy(self) -> type[CohortStrategy]:
         """Import and return the server side."""
@@ -63,5 +66,13 @@ METHODS: Mapping[str, Method] = {
     "ditto": Method("ditto", "Ditto", DittoHyper, "Personal models tied to the global one", "Li et al. 2021"),
     "pfedfda": Method("pfedfda", "PFedFDA", PFedFDAHyper, "Adapted generative classifiers", "McLaughlin, Su 2024"),
     "ppfe": Method("ppfe", "PPFE", PPFEHyper, "Progressive personalised ensembles", "Emrani et al."),
+    "ppfe-linear": Method(
+        "ppfe_linear",
+        "PPFELinear",
+        PPFELinearHyper,
+        "PPFE for linear regression",
+        "Emrani et al., section 6.1",
+        regression=True,
+    ),
     "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
 }

@@ -66,6 +66,12 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
+        fitting = [name for name, method in METHODS.items() if method.regression == (spec.kind == "regression")]
+        if config.get("method") in METHODS and config["method"] not in fitting:
+            problems.append(
+                f"method: '{config['method']}' does not predict the labels of '{spec.name}'. Allowed: "
+                f"{', '.join(fitting)}"
+            )
     except ConfigurationError as error:
         problems.append(str(error))
     method = str(config.get("method"))

@@ -115,7 +115,7 @@ class Host:
                 "bytes-up": float(num_bytes(answer.arrays)),
                 **answer.metrics,
             }
-            for name in numbers.keys() | metrics.keys():
+            for name in {**metrics, **numbers}:
                 metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
             done.append(client_id)
         return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)

@@ -56,6 +56,39 @@ class PFedFDAHyper(Section):
     folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
 
 
+Stage = Literal["averaged", "personal", "local"]
+
+
+def parse_stages(text: str) -> list[Stage]:
+    """Parse the stages of ``ppfe-linear.stages``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not set(words) <= {"averaged", "personal", "local"}:
+        raise ValueError(f"'{text}' is not a comma-separated list of the words averaged, personal, local")
+    return words  # type: ignore[return-value]
+
+
+def _check_stages(text: str) -> str:
+    parse_stages(text)
+    return text
+
+
+def _check_penalties(text: str) -> str:
+    if not (numbers := parse_numbers(text)) or min(numbers) <= 0:
+        raise ValueError(f"'{text}' is not a comma-separated list of numbers > 0")
+    return text
+
+
+class PPFELinearHyper(Section):
+    """Keys ``ppfe-linear.*``."""
+
+    stages: Annotated[str, AfterValidator(_check_stages)] = Field(
+        description="what each stage fits: the mean of the clients' own solutions; a personal part beside a shared "
+        "one; or each client alone"
+    )
+    penalties: Annotated[str, AfterValidator(_check_penalties)] = Field(description="the grid of ridge penalties λ")
+    exchanges: int = Field(ge=1, description="rounds of averaging in a stage with a shared and a personal part")
+
+
 def parse_counts(text: str) -> list[int]:
     """Parse a comma-separated list of whole numbers ≥ 0, at least one."""
     numbers = parse_numbers(text)

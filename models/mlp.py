@@ -1,4 +1,4 @@
-"""A multi-layer perceptron for vectors and very small images."""
+"""A linear model and a multi-layer perceptron, for vectors and very small images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import math
 from collections import OrderedDict
 
 from torch import nn
+
+
+def linear(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """One dense layer, the inputs flattened: softmax regression for C classes, linear regression for one output."""
+    return nn.Sequential(OrderedDict(fc=nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))))
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Examples:
     Attributes:
         x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, or int64
             character codes.
-        y: int64 classes (n,).
+        y: int64 classes (n,), or float32 targets (n,).
     """
 
     x: Tensor
@@ -82,14 +83,14 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
             return (tensor * scale - shift).permute(0, 3, 1, 2)
         case "characters":
             return tensor.long()
-        case "table":
+        case "table" | "regression":
             return tensor
 
 
 def decoded(
     federation: Federation, dataset: Dataset, client: int, part: str
-) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Return the decoded rows of a client's ``part`` ("train" or "test"), as it sees them, and their classes."""
+) -> tuple[NDArray[np.generic], NDArray[Any]]:
+    """Return the decoded rows of a client's ``part`` ("train" or "test"), as it sees them, and their labels."""
     split, rows = client_rows(federation, dataset, client, part)
     x: NDArray[np.generic] = np.asarray(split.x[rows])
     if federation.angles[client]:

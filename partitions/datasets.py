@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -44,7 +44,7 @@ class DatasetSpec:
         kind: how its columns become arrays.
         x: the input column (images and texts; tables name theirs in ``partitions.tables``).
         y: the label column.
-        classes: number of classes C.
+        classes: number of classes C; 1, the number of outputs, where y is a number to predict ("regression").
         shape: shape of one input: (channels, height, width), (length,) or (features,).
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
         client_columns: columns that name a natural client, in order of preference.
@@ -55,7 +55,7 @@ class DatasetSpec:
 
     name: str
     hub: str
-    kind: Literal["image", "characters", "table"]
+    kind: Literal["image", "characters", "table", "regression"]
     x: str
     y: str
     classes: int
@@ -128,6 +128,7 @@ DATASETS: Mapping[str, DatasetSpec] = {
             "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
             client_columns=("occupation", "workclass", "native.country"), test=False, labels=("<=50K", ">50K"),
         ),
+        DatasetSpec("synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",)),
     )
 }  # fmt: skip
 
@@ -139,12 +140,12 @@ class Split:
     Attributes:
         x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), or float32
             features (n, features).
-        y: int64 classes (n,), each in 0..C-1.
+        y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
         clients: natural client names by column, each (n,).
     """
 
     x: NDArray[np.generic]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     clients: Mapping[str, NDArray[np.str_]]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""From the columns of a source (local parquet, hub) to plain arrays: images, characters, tables."""
+"""From the columns of a source (local parquet, hub) to plain arrays: images, characters, tables, numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str) -> 
     table = source if isinstance(source, pyarrow.Table) else source.data.table
     _check_columns(spec, table, [spec.y], name)
     x = decode_inputs(spec, table, name)
-    y = _labels(spec, table.column(spec.y).to_pylist(), name)
+    labels = table.column(spec.y).to_pylist()
+    regression = spec.kind == "regression"
+    y = _numbers(labels, (), f"{name}: column '{spec.y}'") if regression else _labels(spec, labels, name)
     clients = {
         column: np.array([str(value) for value in table.column(column).to_pylist()])
         for column in spec.client_columns
@@ -71,6 +73,8 @@ def decode_inputs(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray
             return _texts(spec, table.column(spec.x).to_pylist(), name)
         case "table":
             return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
+        case "regression":
+            return _numbers(table.column(spec.x).to_pylist(), spec.shape, f"{name}: column '{spec.x}'")
 
 
 def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], name: str) -> None:
@@ -112,6 +116,18 @@ def _texts(spec: DatasetSpec, cells: Sequence[Any], name: str) -> NDArray[np.uin
         if not isinstance(cell, str):
             raise DataError(f"{name}: row {row} of column '{spec.x}' is {cell!r}, not a text")
     return np.stack([encode(text, spec.shape[0]) for text in cells])
+
+
+def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
+    """Return numbers, or lists of numbers, as an array (n, *shape)."""
+    try:
+        array = np.asarray(cells, np.float32).reshape(len(cells), *shape)
+    except (TypeError, ValueError) as error:
+        wanted = f"lists of {shape[0]} numbers" if shape else "numbers"
+        raise DataError(f"{name} must hold {wanted}: {error}") from error
+    if not np.isfinite(array).all():
+        raise DataError(f"{name} has a value that is missing or not finite")
+    return array
 
 
 def _labels(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from common.errors import ConfigurationError, DataError, nearest
 from common.files import write_atomically
 from common.seeds import entropy, numpy_generator
 from common.settings import folder
-from partitions.datasets import Dataset, Split, load
+from partitions.datasets import Dataset, Split, find_spec, load
 from partitions.settings import FederationSettings
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class Federation:
 
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
         """Return how many examples of each class each client holds in ``part``, shape (n, C)."""
+        if dataset.spec.kind == "regression":
+            return (self.train if part == "train" else self.test).sizes[:, None]
         classes = dataset.spec.classes
         return np.stack(
             [
@@ -131,7 +133,7 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
             f"partitioner: '{settings.partitioner}' is not a partitioner{nearest(settings.partitioner, PARTITIONERS)} "
             f"Known: {', '.join(PARTITIONERS)}."
         )
-    dataset = load(settings.dataset, settings.data_dir, settings.cache_dir)
+    dataset = _dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir"}) + dataset.fingerprint + str(_FORMAT)
     name = f"{settings.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
@@ -140,6 +142,16 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         if not path.exists():
             _save(build(settings, dataset), path)
     return _restore(path), dataset
+
+
+@lru_cache(maxsize=1)
+def _dataset(settings: FederationSettings) -> Dataset:
+    spec = find_spec(settings.dataset)
+    if spec.kind == "regression":
+        from partitions.synthetic import linear
+
+        return linear(settings, spec)
+    return load(settings.dataset, settings.data_dir, settings.cache_dir)
 
 
 def _save(federation: Federation, path: Path) -> None:

@@ -30,6 +30,19 @@ def _check_angles(text: str) -> str:
     return text
 
 
+def ratio_range(text: str) -> tuple[float, float]:
+    """Return the smallest and largest personalisation ratio that ``personalisation-ratio`` allows."""
+    numbers = parse_numbers(text)
+    if len(numbers) not in (1, 2) or not 0 <= numbers[0] <= numbers[-1] <= 1:
+        raise ValueError(f"'{text}' is neither a number of 0 to 1, such as '0.5', nor a range, such as '0,1'")
+    return numbers[0], numbers[-1]
+
+
+def _check_ratio(text: str) -> str:
+    ratio_range(text)
+    return text
+
+
 class FederationSettings(Section):
     """Everything the clients' data depend on. Two runs with equal values have the same clients."""
 
@@ -45,6 +58,7 @@ class FederationSettings(Section):
     balanced: bool
     angles: Annotated[str, AfterValidator(_check_angles)]
     client_column: str
+    personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)

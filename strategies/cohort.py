@@ -78,6 +78,18 @@ class CohortStrategy(Strategy):
         """Return what the server holds of the network's arrays: here all of them."""
         return arrays
 
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a round, in a method with one exchange a round."""
+        raise NotImplementedError("a method has either this or a train_round of its own")
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the next global model and the round's figures, in a method with one exchange a round."""
+        raise NotImplementedError("a method has either this or a train_round of its own")
+
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Carry out one round and return the new global model. Here: one exchange, as Flower's hooks define it."""
         messages = list(self.configure_train(server_round, arrays, self._train_config, grid))

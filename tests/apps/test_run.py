@@ -47,7 +47,9 @@ def test_a_simulation_computes_what_the_same_code_computes_in_one_process(tmp_pa
     for name, array in read_checkpoint(path).arrays.items():
         assert (array == read_checkpoint(tmp_path / "twin").arrays[name]).all()
     for mine, twin in zip(read_metrics(path), read_metrics(tmp_path / "twin"), strict=True):
-        assert {k: v for k, v in mine.items() if "seconds" not in k} == {k: v for k, v in twin.items() if "seconds" not in k}
+        assert {k: v for k, v in mine.items() if "seconds" not in k} == {
+            k: v for k, v in twin.items() if "seconds" not in k
+        }
     assert not _leftovers(str(tmp_path))
 
 

@@ -18,7 +18,8 @@ class TestSuccess:
 
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_has_its_two_halves_and_its_defaults(self, method: str) -> None:
-        _, hyper = parse(config(method=method))
+        dataset, model = ("synthetic-linear", "linear") if METHODS[method].regression else ("digits", "mlp")
+        _, hyper = parse(config(method=method, dataset=dataset, model=model))
         assert type(hyper) is METHODS[method].hyper
         assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"
         assert METHODS[method].client().__module__ == f"clients.{METHODS[method].module}"

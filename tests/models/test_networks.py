@@ -47,6 +47,7 @@ SIZES = {
         _conv(3, 64, 5), _conv(64, 128, 5), _dense(128 * 5 * 5, 256), _dense(256, 128), _dense(128, 100)
     ],
     ("cnn", CIFAR, 10): [_conv(3, 32, 5), _conv(32, 64, 5), _dense(64 * 5 * 5, 60), _dense(60, 10)],
+    ("linear", (100,), 1): [_dense(100, 1)],
     ("mlp", (1, 8, 8), 10): [_dense(64, 64), _dense(64, 32), _dense(32, 10)],
     ("mlp", (108,), 2): [_dense(108, 64), _dense(64, 32), _dense(32, 2)],
     # He et al. 2016, section 4.2, with biases instead of batch norm: three groups of three blocks of two layers.
@@ -64,12 +65,13 @@ BLOCKS = {
     "cnn64": ["conv1", "conv2", "fc1", "fc2", "fc3"],
     "cnn128": ["conv1", "conv2", "fc1", "fc2", "fc3"],
     "cnn": ["conv1", "conv2", "fc1", "fc2"],
+    "linear": ["fc"],
     "mlp": ["fc1", "fc2", "fc3"],
     "resnet18": ["stem", "layer1", "layer2", "layer3", "layer4", "fc"],
     "resnet20": ["stem", "layer1", "layer2", "layer3", "fc"],
     "char-lstm": ["embedding", "lstm", "fc"],
 }
-INPUTS = {"char-lstm": (80,), "mlp": (1, 8, 8)}
+INPUTS = {"char-lstm": (80,), "linear": (1, 8, 8), "mlp": (1, 8, 8)}
 
 
 def _inputs(name: str, count: int) -> torch.Tensor:

@@ -1,0 +1,125 @@
+"""PPFE for linear regression with exact local solutions, client side (Emrani et al., section 6.1).
+
+The model of stage t is w = ψ^(t) + φ_k^(t), a shared and a personal vector; the personal one minimises
+
+    Σ_i ω_i/n (y_i − (ψ + φ)ᵀx_i)² + λ‖φ‖²                                                     (ridge regression)
+
+A fifth of the training examples is held back while λ is chosen. ``solve``: received are vectors ψ_g, one for each λ_g
+of a grid; answered are ψ_g + φ_k(ψ_g, λ_g). ``validate``: answered are the errors on the held-back examples.
+``finish``: received are the stage's ψ and λ; the client fits φ_k^(t) on all its examples, computes β_k^(t) and its next
+weights ω.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import PPFELinearHyper
+from clients.ppfe import coefficient, reweight
+from clients.wire import Config
+from common.seeds import numpy_generator
+from models.parameters import Arrays, set_arrays
+
+Array = NDArray[np.float64]
+
+WEIGHT, BIAS = "fc.1.weight", "fc.1.bias"
+"""The two arrays of the network ``linear``."""
+
+_VALIDATION = 0.2
+_MIN_ERROR = 0.01
+
+
+def ridge(x: Array, y: Array, ω: Array, λ: float) -> Array:
+    """Return argmin_φ Σ ω_i/n (y_i − φᵀx_i)² + λ‖φ‖²: (d,) for inputs (n, d), targets (n,), weights (n,), λ > 0."""
+    weighted = (x * ω[:, None]).T / len(y)
+    return np.asarray(np.linalg.solve(weighted @ x + λ * np.eye(x.shape[1]), weighted @ y), np.float64)
+
+
+class PPFELinearClient(BaseClient):
+    """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
+
+    hyper: PPFELinearHyper
+
+    @phase
+    def solve(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer ψ_g + φ_k for every λ_g: ``solutions`` (G, d) for received ``shared`` (G, d), ``penalties`` (G,)."""
+        x, y, ω = self._examples("all" if config["whole"] else "fit")
+        pairs = zip(arrays["shared"], arrays["penalties"], strict=True)
+        solutions = np.stack([ψ + ridge(x, y - x @ ψ, ω, λ) for ψ, λ in pairs])
+        return Answer({"solutions": solutions}, len(y), {})
+
+    @phase
+    def validate(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer ``errors`` (G,), the mean squared errors on held-back examples of the models received.
+
+        In a personal stage each ψ_g is first given the client's φ_k for λ_g.
+        """
+        if config["personal"]:
+            arrays = arrays | {"shared": self.solve(arrays, {"whole": False}).arrays["solutions"]}
+        x, y, _ = self._examples("validation")
+        errors = ((y[:, None] - x @ arrays["shared"].T) ** 2).mean(axis=0)
+        return Answer({"errors": errors}, len(y), {})
+
+    @phase
+    def finish(self, arrays: Arrays, config: Config) -> Answer:
+        """Take the stage's model into the ensemble; answer the number ``beta``.
+
+        A client of a local stage chooses its λ itself.
+        """
+        ψ, λ = arrays["shared"][0], float(arrays["penalties"][0])
+        if config["stage"] == "local":
+            ψ = np.zeros_like(ψ)
+            grid = {"shared": np.tile(ψ, (len(arrays["penalties"]), 1)), "penalties": arrays["penalties"]}
+            errors = self.validate(grid, {"personal": True}).arrays["errors"]
+            λ = float(arrays["penalties"][errors.argmin()])
+        x, y, ω = self._examples("all")
+        w = ψ if config["stage"] == "averaged" else ψ + ridge(x, y - x @ ψ, ω, λ)
+        kept = self.state.load() or {"members": np.empty((0, len(w))), "betas": np.empty(0), "weights": ω}
+        β = coefficient(self._losses(x, y, w), ω, 1.0, _MIN_ERROR)
+        members, betas = np.vstack([kept["members"], w]), np.append(kept["betas"], β)
+        ω = reweight(self._losses(x, y, combined(members, betas)), ω, β)
+        self.state.save({"members": members, "betas": betas, "weights": ω})
+        return Answer({}, len(y), {"beta": β})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the ensemble and its members on the test examples; the received ψ where there is no member yet.
+
+        Metrics: ``loss``, the mean squared error of the ensemble; ``loss_stage<t>`` that of member t alone.
+        """
+        kept = self.state.load()
+        members = arrays[WEIGHT].astype(np.float64) if kept is None else kept["members"]
+        w = combined(members, np.ones(1) if kept is None else kept["betas"])
+        set_arrays(self.model, {WEIGHT: w[None].astype(np.float32), BIAS: np.zeros(1, np.float32)})
+        x, y = self.data.test.x.double().numpy(force=True), self.data.test.y.double().numpy(force=True)
+        metrics = {"loss": float(((y - x @ w) ** 2).mean())}
+        metrics |= {f"loss_stage{t}": float(((y - x @ w) ** 2).mean()) for t, w in enumerate(members, start=1)}
+        return Answer({}, len(y), metrics)
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _examples(self, part: str) -> tuple[Array, Array, Array]:
+        """Return inputs (n, d), targets (n,) and weights ω (n,) of the training examples: fit, validation, or all."""
+        x, y = self.data.train.x.double().numpy(force=True), self.data.train.y.double().numpy(force=True)
+        kept = self.state.load()
+        ω = np.ones(len(y)) if kept is None else kept["weights"]
+        if part == "all":
+            return x, y, ω
+        order = numpy_generator(self.settings.seed, "client", self.client_id, "validation").permutation(len(y))
+        held = max(1, round(_VALIDATION * len(y)))
+        rows = order[:held] if part == "validation" else order[held:]
+        return x[rows], y[rows], ω[rows]
+
+    def _losses(self, x: Array, y: Array, w: Array) -> Array:
+        """Return ℓ_i, (n,), 0..1: squared errors as a share of the mean squared target, at most 1."""
+        result: Array = np.minimum((y - x @ w) ** 2 / max(float((y**2).mean()), np.finfo(float).tiny), 1.0)
+        return result
+
+
+def combined(members: Array, betas: Array) -> Array:
+    """Return Σ_t β_t w_t / Σ_t β_t, (d,): an ensemble of linear models (T', d) is one."""
+    shares = betas / betas.sum() if betas.sum() > 0 else np.full(len(betas), 1 / len(betas))
+    result: Array = shares @ members
+    return result

@@ -1,0 +1,98 @@
+"""PPFE for linear regression with exact local solutions, server side (Emrani et al., section 6.1).
+
+A round is a stage: ``exchanges`` times, clients solve for every λ of the grid at once and the server averages; λ is the
+one with the smallest error on the clients' held-back examples, smaller than that of the stage before (or the grid's
+smallest); then the same with this λ and all examples, and every client finishes the stage alone. Sent and received: a
+vector for each λ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from clients.hyper import PPFELinearHyper, parse_stages
+from clients.ppfe_linear import BIAS, WEIGHT
+from clients.wire import pack, unpack
+from common.errors import ConfigurationError
+from common.settings import parse_numbers
+from models.parameters import Arrays
+from strategies.cohort import CohortStrategy
+
+Array = NDArray[np.float64]
+
+
+class PPFELinear(CohortStrategy):
+    """Stages of shared and personal ridge regression, with ever smaller penalties."""
+
+    hyper: PPFELinearHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._plan = parse_stages(self.hyper.stages)
+        self._stages: list[dict[str, Any]] = []
+        if len(self._plan) != self.settings.rounds or self.settings.model != "linear":
+            raise ConfigurationError(
+                f"rounds, model: ppfe-linear works on model = 'linear' with a round for each of its {len(self._plan)} "
+                f"stages (found: {self.settings.rounds} rounds, '{self.settings.model}')"
+            )
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Start from ψ = 0."""
+        return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Carry out stage t = ``server_round``."""
+        stage, model = self._plan[server_round - 1], unpack(arrays)
+        ψ, penalties = model[WEIGHT].astype(np.float64), np.array(parse_numbers(self.hyper.penalties))
+        if stage == "personal" and (earlier := [s["penalty"] for s in self._stages if s["stage"] == "personal"]):
+            smaller = penalties[penalties < earlier[-1]]
+            penalties = smaller if len(smaller) else penalties.min(keepdims=True)
+        if stage != "local":
+            candidates = self._average(server_round, grid, ψ, penalties, whole=False)
+            outcome = self._ask("validate", server_round, grid, candidates, penalties, personal=stage == "personal")
+            penalties = penalties[[int(outcome["errors"].argmin())]]
+            ψ = self._average(server_round, grid, ψ, penalties, whole=True)
+        message = _message(ψ, penalties)
+        cohort = self.trainable()
+        done = self.exchange(grid, cohort, server_round, "finish", reduce="sum", arrays=pack(message), stage=stage)
+        chosen = {"penalty": float(penalties[0])} if stage != "local" else {}
+        self._stages.append({"stage": stage, **chosen, "beta": float(done.metrics["beta"].mean())})
+        return pack({WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]})
+
+    def _average(self, server_round: int, grid: Grid, ψ: Array, penalties: Array, *, whole: bool) -> Array:
+        """Return the mean solution (G, d) for each penalty, starting from ψ (1, d)."""
+        shared: Array = np.repeat(ψ, len(penalties), axis=0)
+        for _ in range(1 if self._plan[server_round - 1] == "averaged" else self.hyper.exchanges):
+            shared = self._ask("solve", server_round, grid, shared, penalties, whole=whole)["solutions"]
+        return shared
+
+    def _ask(
+        self, phase: str, server_round: int, grid: Grid, shared: Array, penalties: Array, **scalars: bool
+    ) -> dict[str, Array]:
+        """Let the round's cohort carry out ``phase``; return the mean of its answers."""
+        message = pack(_message(shared, penalties))
+        cohort = self.sample(server_round)
+        outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=message, **scalars)
+        return {name: total / len(outcome.clients) for name, total in outcome.arrays.items()}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What is known of the finished stages."""
+        return {}, {"stages": self._stages}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self._stages = list(facts["stages"])
+
+    def report(self) -> dict[str, Any]:
+        """For each stage: its kind, λ, and the clients' mean β."""
+        return {"ppfe": {"stages": self._stages}}
+
+
+def _message(shared: Array, penalties: Array) -> Arrays:
+    return {"shared": shared, "penalties": penalties}

@@ -1,0 +1,140 @@
+"""PPFE for linear regression: each baseline and the closed forms against scikit-learn's Ridge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from sklearn.linear_model import Ridge
+
+from apps.client_app import SimulatedClients
+from clients.ppfe_linear import WEIGHT, combined, ridge
+from common.errors import ConfigurationError
+from common.settings import Value
+from partitions.clientdata import CPU
+from strategies.run_folder import read_checkpoint, read_metrics
+from tests.grid import run_app
+from tests.support import config, settings
+
+Run = Callable[..., Path]
+KEYS: dict[str, Value] = {
+    "method": "ppfe-linear", "dataset": "synthetic-linear", "partitioner": "natural", "model": "linear",
+    "weighting": "uniform", "num-clients": 4, "samples-per-client": 150, "participation": 1.0, "rounds": 4,
+    "evaluate-every": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that carries out a run in this process and returns its folder."""
+
+    def go(name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value) -> Path:
+        names = {} if "resume" in keys else {"run-name": name}
+        run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
+        return tmp_path / name
+
+    return go
+
+
+def _sklearn(x: np.ndarray, y: np.ndarray, λ: float, ω: np.ndarray | None = None) -> np.ndarray:
+    # scikit-learn's penalty is not divided by n.
+    return Ridge(alpha=λ * len(y), fit_intercept=False).fit(x, y, sample_weight=ω).coef_
+
+
+def _train(client: int, **keys: Value) -> tuple[np.ndarray, np.ndarray]:
+    examples = SimulatedClients(settings(**{**KEYS, **keys}), CPU).data(str(client)).train
+    return examples.x.double().numpy(), examples.y.double().numpy()
+
+
+class TestRidge:
+    def test_scikit_learn_agrees(self) -> None:
+        rng = np.random.default_rng(1)
+        x, y, ω = rng.normal(size=(30, 5)), rng.normal(size=30), rng.uniform(0.1, 3, size=30)
+        np.testing.assert_allclose(ridge(x, y, ω, 0.3), _sklearn(x, y, 0.3, ω))
+
+    def test_the_gradient_vanishes(self) -> None:
+        rng = np.random.default_rng(2)
+        x, y, ω = rng.normal(size=(20, 8)), rng.normal(size=20), rng.uniform(size=20)
+        φ = ridge(x, y, ω, 0.1)
+        gradient = -2 / 20 * x.T @ (ω * (y - x @ φ)) + 2 * 0.1 * φ
+        np.testing.assert_allclose(gradient, 0, atol=1e-12)
+
+    def test_ensembles(self) -> None:
+        members = np.array([[1.0, 0], [0, 1]])
+        np.testing.assert_allclose(combined(members, np.array([3.0, 1])), [0.75, 0.25])
+        np.testing.assert_allclose(combined(members, np.zeros(2)), [0.5, 0.5])
+
+
+class TestBaselines:
+    def test_an_averaged_stage_is_the_mean_of_the_clients_solutions(self, run: Run) -> None:
+        one = {"rounds": 1, "ppfe-linear.stages": "averaged", "ppfe-linear.penalties": "0.1"}
+        found = read_checkpoint(run("averaged", **one)).arrays[WEIGHT][0]
+        np.testing.assert_allclose(found, np.mean([_sklearn(*_train(k), 0.1) for k in range(4)], axis=0), rtol=1e-4)
+
+    def test_a_local_stage_is_each_client_alone(self, run: Run) -> None:
+        one = {"rounds": 1, "ppfe-linear.stages": "local", "ppfe-linear.penalties": "0.1"}
+        figures = read_metrics(run("local", **one))[-1]["seen"]
+        errors = []
+        source = SimulatedClients(settings(**KEYS), CPU)
+        for k in range(4):
+            test = source.data(str(k)).test
+            errors.append(((test.y.numpy() - test.x.numpy() @ _sklearn(*_train(k), 0.1)) ** 2).mean())
+        np.testing.assert_allclose(figures["loss"], np.mean(errors), rtol=1e-4)
+
+    def test_a_huge_penalty_leaves_nothing_personal(self, run: Run) -> None:
+        both = {"rounds": 2, "ppfe-linear.stages": "averaged,personal", "ppfe-linear.penalties": "0.1,1e9"}
+        # The grid's order does not matter; the smaller penalty fits the mean, the larger one freezes φ at 0.
+        plain = {"rounds": 1, "ppfe-linear.stages": "averaged", "ppfe-linear.penalties": "1e9"}
+        assert read_metrics(run("plain", **plain))[-1]["seen"]["loss_stage1"] > 0.5
+        stages = {**both, "ppfe-linear.penalties": "1e9"}
+        found = read_metrics(run("frozen", **stages))[-1]["seen"]
+        np.testing.assert_allclose(found["loss_stage2"], found["loss_stage1"], rtol=1e-5)
+
+
+class TestRuns:
+    def test_no_penalty_is_larger_than_the_one_before(self, run: Run) -> None:
+        stages = json.loads((run("whole") / "summary.json").read_text())["ppfe"]["stages"]
+        penalties = [stage["penalty"] for stage in stages if stage["stage"] == "personal"]
+        assert [stage["stage"] for stage in stages] == ["averaged", "personal", "personal", "personal"]
+        assert penalties == sorted(penalties, reverse=True)
+
+    def test_it_beats_both_baselines_where_clients_are_alike_in_part(self, run: Run) -> None:
+        keys: dict[str, Value] = {"num-clients": 12, "personalisation-ratio": "0.3"}
+        losses = {
+            name: read_metrics(run(name, **keys, **own))[-1]["seen"]["loss"]
+            for name, own in {
+                "ppfe": {},
+                "fedavg": {"rounds": 1, "ppfe-linear.stages": "averaged"},
+                "local": {"rounds": 1, "ppfe-linear.stages": "local"},
+            }.items()
+        }
+        assert losses["ppfe"] < min(losses["fedavg"], losses["local"])
+
+    def test_packing_does_not_matter(self, run: Run) -> None:
+        figures = [read_metrics(run(f"nodes{n}", nodes=n))[-1]["seen"] for n in (1, 3)]
+        for name, value in figures[0].items():
+            np.testing.assert_allclose(figures[1][name], value, rtol=1e-6)
+
+    def test_a_run_that_died_in_its_third_stage_resumes_to_the_same(self, run: Run, tmp_path: Path) -> None:
+        def die(message: Message) -> None:
+            if message.content.get("config", {"round": 0})["round"] == 3:
+                raise KeyboardInterrupt
+
+        whole = read_checkpoint(run("whole"))
+        with pytest.raises(KeyboardInterrupt):
+            run("parts", intercept=die)
+        assert read_checkpoint(tmp_path / "parts").round == 2
+        run("parts", resume="parts")
+        parts = read_checkpoint(tmp_path / "parts")
+        np.testing.assert_array_equal(parts.arrays[WEIGHT], whole.arrays[WEIGHT])
+        assert parts.facts["own"] == whole.facts["own"]
+
+    def test_stages_and_rounds_must_agree(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match="a round for each of its 4 stages"):
+            run("wrong", rounds=3)
+        with pytest.raises(ConfigurationError, match="comma-separated list of the words"):
+            run("wrong", **{"ppfe-linear.stages": "averaged,shared"})
