@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import FlorilegiumError
+from common.settings import Value
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -87,6 +89,34 @@ def compare(
             paths.append(run_experiment(simulation, overrides, console))
     target = output or paths[0].parent / f"compare-{paths[0].name}"
     print(write_report(paths, target))
+    print(target)
+
+
+@cli.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file")],
+    name: Annotated[str, typer.Argument(help="one of the recipe's [sweeps]: a table or figure of a paper")],
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+) -> None:
+    """Make a table or figure of a paper: every run of a recipe's sweep. What has been run already is not run again."""
+    from apps.experiment import resolve, run_experiment
+    from apps.launch import Simulation
+    from apps.sweep import cells, read_sweep, run_cells, write_sweep
+
+    overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(runs_dir)})
+    wanted, console = cells(recipe, name, overrides), Console(stderr=True)
+
+    def one(keys: Mapping[str, Value]) -> Path:
+        with Simulation(workers) as simulation:
+            return run_experiment(simulation, keys, console)
+
+    folder = Path(str(overrides["runs-dir"]))
+    paths = list(run_cells(wanted, folder, one))
+    target = output or folder / f"{Path(recipe).stem}-{name}"
+    print(write_sweep(f"{Path(recipe).stem}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
     print(target)
 
 

@@ -6,8 +6,9 @@ import os
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -26,6 +27,7 @@ from common.settings import Value, folder
 from common.toml import flatten
 from strategies.run_folder import find_run, read_config
 
+T = TypeVar("T")
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
 RECIPES = ROOT / "apps" / "recipes"
 
@@ -40,33 +42,44 @@ def read_recipe(name: str) -> dict[str, Value]:
         ConfigurationError: if there is no such recipe or variant, or it is no TOML.
     """
     stem, _, variant = name.partition(":")
-    keys, variants = _read_layers(stem)
-    if variant and variant not in variants:
+    recipe = read_layers(stem)
+    return recipe.keys | (pick(variant, recipe.variants, f"recipe '{stem}'", "variant") if variant else {})
+
+
+def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:
+    """Return the entry ``word`` of a recipe's table, or raise :class:`ConfigurationError` with the nearest word."""
+    if word not in table:
         raise ConfigurationError(
-            f"recipe '{stem}' has no variant '{variant}'{nearest(variant, variants)} "
-            f"Known: {', '.join(variants) or 'none'}."
+            f"{where} has no {what} '{word}'{nearest(word, table)} Known: {', '.join(table) or 'none'}."
         )
-    return keys | variants.get(variant, {})
+    return table[word]
 
 
-def recipe_variants(name: str) -> list[str]:
-    """Return the names of a recipe's variants."""
-    return list(_read_layers(name)[1])
+@dataclass(frozen=True)
+class Layers:
+    """A recipe with all that it extends: its keys, those of its variants, and its sweeps as they are written."""
+
+    keys: dict[str, Value]
+    variants: dict[str, dict[str, Value]]
+    sweeps: dict[str, dict[str, Any]]
 
 
-def _read_layers(
-    name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()
-) -> tuple[dict[str, Value], dict[str, dict[str, Value]]]:
-    """Return a recipe's keys and its variants', those of the recipes it extends included."""
+def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
+    """Read a recipe and those it extends; what is nearer overrides what is farther.
+
+    Raises:
+        ConfigurationError: if there is no such recipe, or it is no TOML, or a table is none.
+    """
     path, content = _read_toml(name, beside)
-    base, own_variants = content.pop("extends", ""), content.pop("variants", {})
+    base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in ("variants", "sweeps")}
     if path in seen or not isinstance(base, str):
         raise ConfigurationError(f"{path}: extends must name another recipe, and not one that extends this")
-    if not isinstance(own_variants, dict) or not all(isinstance(own, dict) for own in own_variants.values()):
-        raise ConfigurationError(f"{path}: variants must be tables, such as [variants.fast]")
-    keys, variants = _read_layers(base, path.parent, (*seen, path)) if base else ({}, {})
-    variants = variants | {variant: flatten(own) for variant, own in own_variants.items()}
-    return keys | flatten(content), variants
+    for what, tables in own.items():
+        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+            raise ConfigurationError(f"{path}: {what} must be tables, such as [{what}.fast]")
+    under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {})
+    variants = {variant: flatten(keys) for variant, keys in own["variants"].items()}
+    return Layers(under.keys | flatten(content), under.variants | variants, under.sweeps | own["sweeps"])
 
 
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
@@ -140,23 +153,23 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[accuracy]}"),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
     )  # fmt: skip
     seen_round = 0
 
     def show(status: Mapping[str, Any]) -> None:
         nonlocal seen_round
         figures = status.get("figures") or {}
-        text = "  ".join(
-            f"{group} {values['accuracy']:.3f}" for group, values in figures.items() if "accuracy" in values
-        )
-        bar.update(task, completed=status.get("round", 0), accuracy=f"accuracy {text}" if text else "")
+        name = "accuracy" if any("accuracy" in values for values in figures.values()) else "loss"
+        shown = [f"{group} {values[name]:.3f}" for group, values in figures.items() if name in values]
+        text = "  ".join([name, *shown]) if shown else ""
+        bar.update(task, completed=status.get("round", 0), figures=text)
         evaluated = int(status.get("evaluated", 0))
         if text and evaluated > seen_round:
             seen_round = evaluated
-            bar.console.print(f"round {evaluated:>5}   accuracy {text}", highlight=False)
+            bar.console.print(f"round {evaluated:>5}   {text}", highlight=False)
 
     with Progress(*columns, console=console, refresh_per_second=2) as bar:
-        task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, accuracy="starting")
+        task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, figures="starting")
         simulation.run(named, settings.device, path, settings.start_timeout, show)
     return path

@@ -144,7 +144,6 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     return _restore(path), dataset
 
 
-@lru_cache(maxsize=1)
 def _dataset(settings: FederationSettings) -> Dataset:
     spec = find_spec(settings.dataset)
     if spec.kind == "regression":

@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from common.errors import ConfigurationError, RunError
 from common.files import write_tensors, write_text
-from common.settings import folder
+from common.settings import Value, folder
 from common.toml import flatten, nested
 
 if TYPE_CHECKING:
@@ -108,12 +108,8 @@ class RunFolder:
                 than ``rounds`` rounds already.
             RunError: if the checkpoint is missing or damaged.
         """
-        before = read_config(self.path)
-        differing = [key for key in sorted(before.keys() | self._config.keys()) if self._matters(key)]
-        differing = [key for key in differing if before.get(key) != self._config.get(key)]
-        if differing:
-            lines = [f"{key}: was {before.get(key)!r}, is {self._config.get(key)!r}" for key in differing]
-            raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(lines))
+        if differing := differing_settings(read_config(self.path), self._config):
+            raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
         checkpoint = read_checkpoint(self.path)
         if checkpoint.round > rounds:
             raise ConfigurationError(
@@ -124,11 +120,6 @@ class RunFolder:
         self._write_config()
         self.opened = True
         return checkpoint
-
-    def _matters(self, key: str) -> bool:
-        """Whether a key changes the results: not one of ``FREE_ON_RESUME``, nor of another method's table."""
-        method, dot, _ = key.partition(".")
-        return method == self._config["method"] if dot else key not in FREE_ON_RESUME
 
     def _write_config(self) -> None:
         write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
@@ -172,6 +163,20 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
         write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
+    """Return what was and is of every key that changes a run's results and differs between two configurations.
+
+    Such are all but ``FREE_ON_RESUME`` and the tables of other methods.
+    """
+
+    def matters(key: str) -> bool:
+        method, dot, _ = key.partition(".")
+        return method == now["method"] if dot else key not in FREE_ON_RESUME
+
+    keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
+    return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]
 
 
 def find_run(name: str, runs_dir: str) -> Path:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from apps.experiment import RECIPES, read_recipe, recipe_variants
+from apps.experiment import RECIPES, read_layers, read_recipe
 from apps.settings import defaults, parse
+from apps.sweep import cells
 from clients.ppfe_plan import plan
 from common.errors import ConfigurationError
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
-SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *recipe_variants(name)]]
+SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -70,3 +71,8 @@ def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
     (tmp_path / "lost.toml").write_text('extends = "nothing"\n')
     with pytest.raises(ConfigurationError, match="there is no recipe 'nothing'"):
         read_recipe(str(tmp_path / "lost.toml"))
+
+
+@pytest.mark.parametrize("name", [(name, sweep) for name in NAMES for sweep in read_layers(name).sweeps], ids="-".join)
+def test_shipped_sweeps_are_valid(name: tuple[str, str]) -> None:
+    assert cells(*name, {})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet
 import pytest
 
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, DataError
+from partitions.clientdata import from_folder
 from partitions.datasets import find_spec
 from partitions.federation import federate
 from partitions.synthetic import NOISE, TEST_EXAMPLES, linear, weights
@@ -76,3 +80,20 @@ def test_methods_and_labels_must_fit() -> None:
         settings(**{**KEYS, "method": "fedavg"})
     with pytest.raises(ConfigurationError, match="'ppfe-linear' does not predict the labels of 'digits'"):
         settings(method="ppfe-linear", model="linear")
+
+
+def test_a_device_may_bring_numbers_of_its_own(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(1).normal(size=(10, 100)).astype(np.float32), np.arange(10.0)
+    pyarrow.parquet.write_table(pyarrow.table({"x": x.tolist(), "y": y}), tmp_path / "train.parquet")
+    data = from_folder(tmp_path, SPEC)
+    kept, held = data.train.y.numpy().astype(int), data.test.y.numpy().astype(int)
+    assert sorted([*kept, *held]) == list(range(10))
+    np.testing.assert_array_equal(data.train.x.numpy(), x[kept])
+    for wrong, said in (
+        ({"x": x[:, :3].tolist(), "y": y}, "lists of 100 numbers"),
+        ({"x": x.tolist(), "y": ["a"] * 10}, "hold numbers"),
+        ({"x": x.tolist(), "y": [None] * 10}, "not finite"),
+    ):
+        pyarrow.parquet.write_table(pyarrow.table(wrong), tmp_path / "train.parquet")
+        with pytest.raises(DataError, match=said):
+            from_folder(tmp_path, SPEC)

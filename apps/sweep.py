@@ -1,0 +1,197 @@
+"""A recipe's sweep: variants × values of a key × seeds, each a run, in one table and one picture.
+
+    [sweeps.figure-3a]
+    variants = ["", "fedavg", "local"]      # "" is the recipe itself
+    over = "num-clients"                    # may be left out: variants alone
+    values = [20, 50, 100]
+    seeds = [1, 2, 3]                       # default: the recipe's own
+
+Runs have names that say what they are, so that a sweep that was broken off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from apps.experiment import pick, read_layers, read_recipe
+from apps.report import load_run
+from apps.settings import defaults, parse
+from common.errors import ConfigurationError
+from common.files import write_atomically, write_text
+from common.settings import Value
+from strategies.run_folder import differing_settings, read_config
+
+
+class Sweep(BaseModel):
+    """A table ``[sweeps.<name>]`` of a recipe."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    variants: list[str] = Field(default=[""], min_length=1)
+    over: str = ""
+    values: list[bool | int | float | str] = []
+    seeds: list[int] = []
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Sweep:
+        if bool(self.over) != bool(self.values):
+            raise ValueError("over and values go together")
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: its place in the table, its name, and its keys."""
+
+    variant: str
+    value: Value | None
+    name: str
+    keys: Mapping[str, Value]
+
+
+def read_sweep(recipe: str, name: str) -> Sweep:
+    """Return the sweep ``name`` of a recipe.
+
+    Raises:
+        ConfigurationError: if there is none, or it is not what a sweep is.
+    """
+    table = pick(name, read_layers(recipe).sweeps, f"recipe '{recipe}'", "sweep")
+    try:
+        return Sweep.model_validate(table)
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, p['loc'])) or name}: {p['msg']}" for p in error.errors())
+        raise ConfigurationError(f"recipe '{recipe}', sweep '{name}': {said}") from error
+
+
+def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
+    """Return every run of a sweep, checked; ``overrides`` come last and apply to all.
+
+    Raises:
+        ConfigurationError: if the configuration of one of them is wrong.
+    """
+    sweep, result = read_sweep(recipe, name), []
+    for variant in sweep.variants:
+        values: list[Value | None] = [*sweep.values] or [None]
+        for value in values:
+            base = read_recipe(f"{recipe}:{variant}" if variant else recipe)
+            own = {**base, **({sweep.over: value} if value is not None else {}), **overrides}
+            for seed in sweep.seeds or [int(own.get("seed", defaults()["seed"]))]:
+                keys: dict[str, Value] = {**own, "seed": seed}
+                parse({**defaults(), **keys})
+                words = [Path(recipe).stem, name, variant, "" if value is None else f"{value}", f"seed{seed}"]
+                label = "-".join(word.replace(",", "to") for word in words if word)
+                result.append(Cell(variant, value, label, {**keys, "run-name": label}))
+    return result
+
+
+def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Iterator[Path]:
+    """Yield the finished run of each cell: an earlier one of its name and settings, a resumed one, or a new one.
+
+    Args:
+        wanted: the cells.
+        runs_dir: where runs are.
+        run: carries out a run with these keys and returns its folder.
+
+    Raises:
+        ConfigurationError: if there is a run of a cell's name with other settings.
+    """
+    for cell in wanted:
+        path, keys = runs_dir / cell.name, dict(cell.keys)
+        if (path / "config.toml").exists():
+            before, now = read_config(path), {**defaults(), **keys}
+            differing = differing_settings(before, now)
+            if differing or before["rounds"] != now["rounds"]:
+                raise ConfigurationError(
+                    f"there is already a run {path} with other settings. {'; '.join(differing)} Choose another "
+                    "--runs-dir, or delete it."
+                )
+            if (path / "checkpoint").exists():
+                keys |= {"run-name": "", "resume": cell.name}
+            else:
+                shutil.rmtree(path)  # it died before anything was worth keeping
+        if not (path / "summary.json").exists():
+            path = run(keys)
+        yield path
+
+
+def write_sweep(title: str, over: str, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
+    """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
+
+    Figures are those of seen clients at the end: accuracy in %, or the loss where labels are numbers; means over seeds,
+    and the standard deviation where there are several.
+    """
+    found: dict[tuple[str, Value | None], list[float]] = {}
+    metric = "accuracy"
+    for cell, path in zip(wanted, paths, strict=True):
+        final: dict[str, Any] = load_run(path).summary["final"]["seen"]
+        metric = "accuracy" if "accuracy" in final else "loss"
+        figure = 100 * final["accuracy"] if "accuracy" in final else final["loss"]
+        found.setdefault((cell.variant, cell.value), []).append(figure)
+    variants = list(dict.fromkeys(cell.variant for cell in wanted))
+    values = list(dict.fromkeys(cell.value for cell in wanted))
+    labels = [variant or str(wanted[0].keys.get("method", defaults()["method"])) for variant in variants]
+    digits = 1 if metric == "accuracy" else 3
+    unit = f"{metric}{' (%)' if metric == 'accuracy' else ''}"
+    lines = [f"| {over} | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
+    for value in values:
+        shown = [_figure(found[variant, value], digits) for variant in variants]
+        lines.append(f"| {unit if value is None else value} | " + " | ".join(shown) + " |")
+    table = "\n".join(lines) + "\n"
+    picture = _draw(found, variants, labels, values, over, unit)
+    write_atomically(target / "report.png", lambda temporary: picture.savefig(temporary, dpi=130, format="png"))
+    runs = "\n".join(f"- `{path.name}`" for path in paths)
+    write_text(
+        target / "report.md",
+        f"# {title}\n\nMean {unit} of clients.\n\n{table}\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
+    )
+    return table
+
+
+def _figure(values: Sequence[float], digits: int) -> str:
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def _draw(
+    found: Mapping[tuple[str, Value | None], Sequence[float]],
+    variants: Sequence[str],
+    labels: Sequence[str],
+    values: Sequence[Value | None],
+    over: str,
+    unit: str,
+) -> Figure:
+    """Draw a line per variant over the key's values; bars where variants alone are compared."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3, axis="both" if over else "y")
+    axes.set_ylabel(f"mean {unit} of clients")
+    if not over:
+        means = [float(np.mean(found[variant, None])) for variant in variants]
+        axes.bar(labels, means, yerr=[float(np.std(found[variant, None])) for variant in variants], color="C0")
+        axes.set_ylim(max(0, min(means) - 0.25 * (max(means) - min(means)) - 0.02 * max(means)))
+        axes.tick_params(axis="x", rotation=35)
+        return figure
+    numeric = all(isinstance(value, int | float) for value in values)
+    x = [float(value) for value in values] if numeric else list(range(len(values)))  # type: ignore[arg-type]
+    for variant, label in zip(variants, labels, strict=True):
+        runs = [found[variant, value] for value in values]
+        means, spreads = [float(np.mean(r)) for r in runs], [float(np.std(r)) for r in runs]
+        axes.errorbar(
+            x, means, yerr=spreads if any(spreads) else None, marker="o", markersize=4, capsize=2, label=label
+        )
+    if not numeric:
+        axes.set_xticks(x, [str(value) for value in values])
+    axes.set_xlabel(over)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,119 @@
+"""Sweeps: which runs they are, that finished ones are kept, and what table comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from apps.sweep import cells, read_sweep, run_cells, write_sweep
+from common.errors import ConfigurationError
+from common.settings import Value
+from strategies.run_folder import read_metrics
+from tests.grid import run_app
+from tests.support import CACHE, config
+
+RECIPE = """
+rounds = 2
+num-clients = 5
+evaluate-every = 1
+[variants.prox]
+method = "fedprox"
+[sweeps.rates]
+variants = ["", "prox"]
+over = "learning-rate"
+values = [0.01, 0.05]
+[sweeps.methods]
+variants = ["", "prox"]
+seeds = [1, 2]
+[sweeps.halved]
+over = "rounds"
+[sweeps.misspelt]
+varaints = [""]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    """Return the path of a recipe with sweeps."""
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return str(tmp_path / "small.toml")
+
+
+def _overrides(tmp_path: Path) -> dict[str, Value]:
+    return {"runs-dir": str(tmp_path), "cache-dir": str(CACHE)}
+
+
+def _run(keys: Mapping[str, Value]) -> Path:
+    run_app(config(**keys))
+    return Path(str(keys["runs-dir"])) / str(keys["resume"] if keys.get("resume") else keys["run-name"])
+
+
+def test_a_sweep_is_variants_times_values_times_seeds(recipe: str, tmp_path: Path) -> None:
+    rates = cells(recipe, "rates", _overrides(tmp_path))
+    assert [(cell.variant, cell.value) for cell in rates] == [("", 0.01), ("", 0.05), ("prox", 0.01), ("prox", 0.05)]
+    assert [cell.keys["learning-rate"] for cell in rates] == [0.01, 0.05, 0.01, 0.05]
+    assert [cell.keys.get("method", "fedavg") for cell in rates] == ["fedavg", "fedavg", "fedprox", "fedprox"]
+    methods = cells(recipe, "methods", _overrides(tmp_path))
+    assert [(cell.variant, cell.keys["seed"]) for cell in methods] == [("", 1), ("", 2), ("prox", 1), ("prox", 2)]
+    assert len({cell.name for cell in rates + methods}) == 8
+
+
+def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_path: Path) -> None:
+    wanted = cells(recipe, "rates", _overrides(tmp_path))
+    started: list[Mapping[str, Value]] = []
+
+    def run(keys: Mapping[str, Value]) -> Path:
+        started.append(keys)
+        return _run(keys)
+
+    first = list(run_cells(wanted[:3], tmp_path, run))
+    assert len(started) == 3
+    (first[1] / "summary.json").unlink()
+    (first[2] / "summary.json").unlink()
+    (first[2] / "checkpoint").rename(tmp_path / "lost")
+    paths = list(run_cells(wanted, tmp_path, run))
+    assert paths[:3] == first
+    assert [keys.get("resume", "") for keys in started[3:]] == [first[1].name, "", ""]
+    assert all((path / "summary.json").exists() for path in paths)
+
+
+def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
+    for name, over in (("rates", "learning-rate"), ("methods", "")):
+        wanted = cells(recipe, name, _overrides(tmp_path))
+        paths = list(run_cells(wanted, tmp_path, _run))
+        table = write_sweep("small", read_sweep(recipe, name).over, wanted, paths, tmp_path / name)
+        final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
+        lines = table.splitlines()
+        assert lines[0] == f"| {over} | fedavg | prox |"
+        if over:
+            assert lines[2] == f"| 0.01 | {final[0]:.1f} | {final[2]:.1f} |"
+            assert lines[3] == f"| 0.05 | {final[1]:.1f} | {final[3]:.1f} |"
+        else:
+            halves = [(a + b) / 2 for a, b in (final[:2], final[2:])]
+            spreads = [abs(a - b) / 2**0.5 for a, b in (final[:2], final[2:])]  # of two, with n − 1
+            shown = [f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(halves, spreads, strict=True)]
+            assert lines[2] == f"| accuracy (%) | {' | '.join(shown)} |"
+        assert (tmp_path / name / "report.png").stat().st_size > 1000
+        assert table in (tmp_path / name / "report.md").read_text()
+
+
+def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Path) -> None:
+    list(run_cells(cells(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run))
+    for other in ({"momentum": 0.5}, {"rounds": 1}):
+        wanted = cells(recipe, "rates", {**_overrides(tmp_path), **other})
+        with pytest.raises(ConfigurationError, match=r"already a run .* with other settings"):
+            list(run_cells(wanted[:1], tmp_path, _run))
+
+
+def test_mistakes(recipe: str, tmp_path: Path) -> None:
+    for name, said in (
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, halved, misspelt"),
+        ("halved", "sweep 'halved': halved: Value error, over and values go together"),
+        ("misspelt", "sweep 'misspelt': varaints"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            read_sweep(recipe, name)
+    with pytest.raises(ConfigurationError, match="learning-rate"):
+        cells(recipe, "methods", {**_overrides(tmp_path), "learning-rate": -1.0})
