@@ -162,7 +162,7 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         figures = status.get("figures") or {}
         name = "accuracy" if any("accuracy" in values for values in figures.values()) else "loss"
         shown = [f"{group} {values[name]:.3f}" for group, values in figures.items() if name in values]
-        text = "  ".join([name, *shown]) if shown else ""
+        text = f"{name} {'  '.join(shown)}" if shown else ""
         bar.update(task, completed=status.get("round", 0), figures=text)
         evaluated = int(status.get("evaluated", 0))
         if text and evaluated > seen_round:

@@ -83,10 +83,18 @@ def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:
 
 
 def write_predictions(model_folder: Path, inputs: Path) -> None:
-    """Predict the rows of ``inputs`` with an exported model; write class and probability as CSV to standard output."""
+    """Predict the rows of ``inputs`` with an exported model; write CSV to standard output.
+
+    That is the class and its probability, or the value where labels are numbers.
+    """
     model, card = load_model(model_folder)
-    probabilities = predict(model, _read_inputs(inputs, find_spec(card.dataset)))
+    spec = find_spec(card.dataset)
+    probabilities = predict(model, _read_inputs(inputs, spec))
     writer = csv.writer(sys.stdout, lineterminator="\n")
+    if spec.kind == "regression":
+        writer.writerow(["row", "value"])
+        writer.writerows((row, f"{value:.6g}") for row, value in enumerate(probabilities[:, 0].tolist()))
+        return
     writer.writerow(["row", "class", "probability"])
     best, classes = probabilities.max(dim=1)
     for row, (label, probability) in enumerate(zip(classes.tolist(), best.tolist(), strict=True)):

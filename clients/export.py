@@ -80,7 +80,8 @@ def _ensemble(network: nn.Sequential, arrays: Arrays, combination: str) -> Ensem
     return Ensemble(members, [1.0] * len(members), combination)  # the file holds the weights
 
 
+@torch.inference_mode()
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return class probabilities (n, C) for network inputs (n, *shape)."""
-    with torch.inference_mode():
-        return torch.softmax(model(x), dim=1)
+    """Return class probabilities (n, C) for network inputs (n, *shape); the numbers themselves where C = 1."""
+    outputs: torch.Tensor = model(x)
+    return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)

@@ -84,7 +84,7 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
         case "characters":
             return tensor.long()
         case "table" | "regression":
-            return tensor
+            return tensor.float()
 
 
 def decoded(

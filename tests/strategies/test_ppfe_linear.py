@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from flwr.app import Message
 from sklearn.linear_model import Ridge
 
 from apps.client_app import SimulatedClients
+from apps.personal import export, write_predictions
 from clients.ppfe_linear import WEIGHT, combined, ridge
 from common.errors import ConfigurationError
 from common.settings import Value
@@ -138,3 +140,16 @@ class TestRuns:
             run("wrong", rounds=3)
         with pytest.raises(ConfigurationError, match="comma-separated list of the words"):
             run("wrong", **{"ppfe-linear.stages": "averaged,shared"})
+
+
+def test_the_exported_model_is_the_ensemble(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run("exported")
+    model = export(path, "1", tmp_path / "model")
+    test = SimulatedClients(settings(**KEYS), CPU).data("1").test
+    np.save(tmp_path / "x.npy", test.x.double().numpy())
+    write_predictions(model, tmp_path / "x.npy")
+    lines = capsys.readouterr().out.splitlines()
+    predicted = np.array([float(line.split(",")[1]) for line in lines[lines.index("row,value") + 1 :]])
+    with (path / "clients.csv").open() as file:
+        reported = {row["client"]: float(row["loss"]) for row in csv.DictReader(file)}
+    np.testing.assert_allclose(((test.y.numpy() - predicted) ** 2).mean(), reported["1"], rtol=1e-4)
