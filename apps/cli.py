@@ -230,11 +230,12 @@ def predict(
     inputs: Annotated[
         Path, typer.Argument(help=".parquet in the dataset's schema, an image, or a .npy of decoded rows")
     ],
+    embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
 ) -> None:
     """Predict with an exported model, or with the one a device has kept; CSV on standard output."""
     from apps.personal import write_predictions
 
-    write_predictions(model, inputs)
+    write_predictions(model, inputs, embeddings)
 
 
 def main() -> None:

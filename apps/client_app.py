@@ -22,6 +22,7 @@ from models.networks import build
 from partitions.clientdata import ClientData, from_folder, simulated
 from partitions.datasets import find_spec
 from partitions.federation import federate
+from partitions.words import vocabulary
 
 app = ClientApp()
 
@@ -55,7 +56,9 @@ class DeviceClient:
         if not path.is_absolute():
             raise DataError(f"data-path: '{path}' is relative; give an absolute path in --node-config")
         self._id = client_id
-        self._data = from_folder(path, find_spec(settings.dataset), device)
+        spec = find_spec(settings.dataset)
+        words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
+        self._data = from_folder(path, spec, device, words)
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""

@@ -11,7 +11,7 @@ import torch
 
 from apps.client_app import SimulatedClients
 from apps.methods import METHODS
-from apps.settings import parse
+from apps.settings import defaults, parse
 from clients.export import load_model, predict, save_model
 from clients.host import Host
 from clients.worker import tune_process
@@ -19,6 +19,7 @@ from common.errors import ConfigurationError, DataError
 from models.networks import build
 from partitions.clientdata import to_inputs
 from partitions.datasets import DatasetSpec, find_spec
+from partitions.words import vocabulary
 from strategies.run_folder import read_checkpoint, read_config
 
 
@@ -58,12 +59,14 @@ def export(run: Path, client_id: str, target: Path) -> Path:
     return save_model(target, predictor, client_id, run.name, settings)
 
 
-def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:
+def _read_inputs(path: Path, spec: DatasetSpec, embeddings: str) -> torch.Tensor:
     """Return network inputs: from parquet in the dataset's schema, an image file, or a ``.npy`` of decoded rows."""
     from partitions.decode import decode_image, decode_inputs, read_parquet
 
     if path.suffix == ".parquet":
-        return to_inputs(spec, decode_inputs(spec, read_parquet(path), str(path)))
+        cache = str(defaults()["cache-dir"])
+        words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" else None
+        return to_inputs(spec, decode_inputs(spec, read_parquet(path), str(path), words), words)
     if path.suffix == ".npy":
         try:
             rows = np.load(path, allow_pickle=False)
@@ -82,14 +85,15 @@ def _read_inputs(path: Path, spec: DatasetSpec) -> torch.Tensor:
     return to_inputs(spec, rows)
 
 
-def write_predictions(model_folder: Path, inputs: Path) -> None:
+def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") -> None:
     """Predict the rows of ``inputs`` with an exported model; write CSV to standard output.
 
-    That is the class and its probability, or the value where labels are numbers.
+    That is the class and its probability, or the value where labels are numbers. A model of words needs the file of
+    ``embeddings`` that it was trained with.
     """
     model, card = load_model(model_folder)
     spec = find_spec(card.dataset)
-    probabilities = predict(model, _read_inputs(inputs, spec))
+    probabilities = predict(model, _read_inputs(inputs, spec, embeddings))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if spec.kind == "regression":
         writer.writerow(["row", "value"])

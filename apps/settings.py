@@ -61,8 +61,9 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(f"{key}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
     try:
         spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
-        if model in NETWORKS and (spec.kind == "characters") != (model in FOR_TEXT):
-            fitting = [name for name in NETWORKS if (name in FOR_TEXT) == (spec.kind == "characters")]
+        text = spec.kind if spec.kind in FOR_TEXT.values() else None
+        if model in NETWORKS and FOR_TEXT.get(model) != text:
+            fitting = [name for name in NETWORKS if FOR_TEXT.get(name) == text]
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )

@@ -21,12 +21,13 @@ NETWORKS: Mapping[str, str] = {
     "mlp": "models.mlp:mlp",
     "resnet18": "models.resnets:resnet18",
     "resnet20": "models.resnets:resnet20",
-    "char-lstm": "models.char_lstm:char_lstm",
+    "char-lstm": "models.lstms:char_lstm",
+    "word-lstm": "models.lstms:word_lstm",
 }
 """Where each network's builder is; imported when used, since torch and torchvision take seconds to import."""
 
-FOR_TEXT = frozenset({"char-lstm"})
-"""Networks whose inputs are character codes; all others take numbers."""
+FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
+"""Networks that read text, and the kind of dataset they need; all others take pictures and tables."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequential:

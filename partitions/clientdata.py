@@ -17,6 +17,7 @@ from common.errors import DataError
 from common.seeds import torch_generator
 from partitions.datasets import Dataset, DatasetSpec
 from partitions.federation import HELD_BACK, Federation, client_rows
+from partitions.words import Vocabulary
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,7 @@ class Examples:
 
     Attributes:
         x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, or int64
-            character codes.
+            character codes, or float32 word vectors.
         y: int64 classes (n,), or float32 targets (n,).
     """
 
@@ -72,8 +73,11 @@ class ClientData:
         return Examples(examples.x.to(self._device), examples.y.to(self._device))
 
 
-def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
-    """Turn decoded rows into network inputs: normalise images per channel, widen character codes to int64."""
+def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | None = None) -> Tensor:
+    """Turn decoded rows into network inputs.
+
+    Images are normalised per channel, character codes widened to int64, word numbers replaced by their vectors.
+    """
     tensor = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     match spec.kind:
         case "image":
@@ -83,6 +87,9 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic]) -> Tensor:
             return (tensor * scale - shift).permute(0, 3, 1, 2)
         case "characters":
             return tensor.long()
+        case "words":
+            assert words is not None, "word numbers become vectors with their vocabulary"
+            return torch.from_numpy(words.vectors[x])
         case "table" | "regression":
             return tensor.float()
 
@@ -105,14 +112,16 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
 
     def load(part: str) -> Examples:
         x, y = decoded(federation, dataset, client, part)
-        return Examples(to_inputs(dataset.spec, x), torch.from_numpy(y))
+        return Examples(to_inputs(dataset.spec, x, dataset.vocabulary), torch.from_numpy(y))
 
     return ClientData(
         lambda: load("train"), lambda: load("test"), labeled=bool(federation.labeled[client]), device=device
     )
 
 
-def from_folder(path: Path, spec: DatasetSpec, device: torch.device = CPU) -> ClientData:
+def from_folder(
+    path: Path, spec: DatasetSpec, device: torch.device = CPU, words: Vocabulary | None = None
+) -> ClientData:
     """Return the data of a device: ``train.parquet`` and, where it has one, ``test.parquet``, in ``spec``'s schema.
 
     Without a test file, a fifth of the rows is held back for evaluation. Everything is read and checked at once.
@@ -128,8 +137,8 @@ def from_folder(path: Path, spec: DatasetSpec, device: torch.device = CPU) -> Cl
 
     def read(name: str) -> Examples:
         table = read_parquet(path / name, may_be_empty=name.startswith("test"))
-        split = decode(spec, table, str(path / name))
-        return Examples(to_inputs(spec, split.x), torch.from_numpy(split.y))
+        split = decode(spec, table, str(path / name), words)
+        return Examples(to_inputs(spec, split.x, words), torch.from_numpy(split.y))
 
     train = read("train.parquet")
     if (path / "test.parquet").is_file():

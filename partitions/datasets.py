@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from common.errors import ConfigurationError, DataError, nearest
 from common.files import write_atomically
 from common.settings import folder
+from partitions.words import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -45,17 +46,18 @@ class DatasetSpec:
         x: the input column (images and texts; tables name theirs in ``partitions.tables``).
         y: the label column.
         classes: number of classes C; 1, the number of outputs, where y is a number to predict ("regression").
-        shape: shape of one input: (channels, height, width), (length,) or (features,).
+        shape: shape of one input: (channels, height, width), (length,), (words, numbers) or (features,).
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
         client_columns: columns that name a natural client, in order of preference.
         test: whether the hub has a test split; otherwise a fifth of every client's data is held back.
         labels: the classes' values in the file where they are not 0..C-1 already.
         subset: the hub's configuration name.
+        source: the dataset whose local files these are, where it is another one.
     """
 
     name: str
     hub: str
-    kind: Literal["image", "characters", "table", "regression"]
+    kind: Literal["image", "characters", "words", "table", "regression"]
     x: str
     y: str
     classes: int
@@ -66,6 +68,7 @@ class DatasetSpec:
     test: bool = True
     labels: tuple[int | str, ...] = ()
     subset: str | None = None
+    source: str = ""
 
 
 def _grey(
@@ -125,6 +128,10 @@ DATASETS: Mapping[str, DatasetSpec] = {
             client_columns=("user",), test=False, labels=(0, 4),
         ),
         DatasetSpec(
+            "sent140_words", "stanfordnlp/sentiment140", "words", "text", "sentiment", 2, (25, 300),
+            client_columns=("user",), test=False, labels=(0, 4), source="sent140",
+        ),
+        DatasetSpec(
             "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
             client_columns=("occupation", "workclass", "native.country"), test=False, labels=("<=50K", ">50K"),
         ),
@@ -138,8 +145,8 @@ class Split:
     """The decoded rows of a split, one array entry each.
 
     Attributes:
-        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), or float32
-            features (n, features).
+        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word numbers
+            (n, words), or float32 features (n, features).
         y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
         clients: natural client names by column, each (n,).
     """
@@ -154,12 +161,21 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset in memory-mapped arrays. ``test`` is None where the source has only training rows."""
+    """A dataset in memory-mapped arrays.
+
+    Attributes:
+        spec: its description.
+        train: the training rows.
+        test: the test rows; None where the source has only training rows.
+        fingerprint: changes when the source does.
+        vocabulary: of texts in words.
+    """
 
     spec: DatasetSpec
     train: Split
     test: Split | None
     fingerprint: str
+    vocabulary: Vocabulary | None = None
 
 
 def find_spec(name: str) -> DatasetSpec:
@@ -178,7 +194,7 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
         DataError: if ``data-dir`` is set but has no such dataset. The environment variable is only an offer.
     """
     if data_dir:
-        path = folder(data_dir) / spec.name
+        path = folder(data_dir) / (spec.source or spec.name)
         if not (path / "train.parquet").is_file():
             raise DataError(
                 f"data-dir: there is no {path / 'train.parquet'}. Expected {folder(data_dir)}/<dataset>/train.parquet "
@@ -186,26 +202,28 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
             )
         return path
     if DATA_VARIABLE in os.environ:
-        path = folder(os.environ[DATA_VARIABLE]) / spec.name
+        path = folder(os.environ[DATA_VARIABLE]) / (spec.source or spec.name)
         if not path.is_absolute():
             raise DataError(f"{DATA_VARIABLE}: '{os.environ[DATA_VARIABLE]}' is a relative path; give an absolute one")
         return path if (path / "train.parquet").is_file() else None
     return None
 
 
-def _fingerprint(spec: DatasetSpec, path: Path | None) -> str:
+def _fingerprint(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> str:
     """Return a hash that changes when the source files do (name, size and time of each)."""
     files = [] if path is None else sorted(path.glob("*.parquet"))
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(json.dumps([_FORMAT, spec.name, spec.hub, stamps]).encode()).hexdigest()[:16]
+    vocabularies = [words.name] if words else []
+    facts = [_FORMAT, spec.name, spec.hub, stamps, *vocabularies]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=4)
-def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
+def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Dataset:
     """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
 
     The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, map
-    the arrays from there.
+    the arrays from there. Texts in words need a file of ``embeddings`` (see :mod:`partitions.words`).
 
     Raises:
         ConfigurationError: if there is no dataset of this name.
@@ -213,7 +231,8 @@ def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
     """
     spec = find_spec(name)
     path = None if name == "digits" else _local_folder(spec, data_dir)
-    fingerprint = _fingerprint(spec, path)
+    words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
+    fingerprint = _fingerprint(spec, path, words)
     cache = folder(cache_dir) / "datasets" / f"{name}-{fingerprint}"
     if not (cache / "complete").exists():
         try:
@@ -222,11 +241,11 @@ def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
             raise DataError(f"cache-dir: {cache} cannot be made ({error.strerror}); name another folder") from error
         with FileLock(cache / "lock"):
             if not (cache / "complete").exists():
-                for split, decoded in _read(spec, path).items():
+                for split, decoded in _read(spec, path, words).items():
                     _store(cache, split, decoded)
                 write_atomically(cache / "complete", lambda temporary: None)
     test = _map(cache, "test") if (cache / "test-y.npy").exists() else None
-    return Dataset(spec, _map(cache, "train"), test, fingerprint)
+    return Dataset(spec, _map(cache, "train"), test, fingerprint, words)
 
 
 def _store(cache: Path, name: str, split: Split) -> None:
@@ -248,16 +267,17 @@ def _map(cache: Path, name: str) -> Split:
     return Split(np.load(cache / f"{name}-x.npy", mmap_mode="r"), np.load(cache / f"{name}-y.npy"), clients)
 
 
-def _read(spec: DatasetSpec, path: Path | None) -> dict[str, Split]:
+def _read(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> dict[str, Split]:
     from partitions.decode import decode, digits, read_parquet
 
     if spec.name == "digits":
         return digits()
     if path is not None:
         files = {split: path / f"{split}.parquet" for split in ("train", "test")}
-        return {split: decode(spec, read_parquet(file), str(file)) for split, file in files.items() if file.exists()}
+        found = {split: file for split, file in files.items() if file.exists()}
+        return {split: decode(spec, read_parquet(file), str(file), words) for split, file in found.items()}
     splits = ("train", "test") if spec.test else ("train",)
-    return {split: decode(spec, _from_hub(spec, split), f"{spec.hub} ({split})") for split in splits}
+    return {split: decode(spec, _from_hub(spec, split), f"{spec.hub} ({split})", words) for split in splits}
 
 
 def _from_hub(spec: DatasetSpec, split: str) -> HubDataset:

@@ -1,9 +1,9 @@
-"""From the columns of a source (local parquet, hub) to plain arrays: images, characters, tables, numbers."""
+"""From the columns of a source (local parquet, hub) to plain arrays: images, texts, tables, numbers."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from common.errors import DataError
 from common.text import ALPHABET, encode
 from partitions.datasets import DatasetSpec, Split
 from partitions.tables import ADULT_COLUMNS, encode_adult
+from partitions.words import Vocabulary
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -38,20 +39,21 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
     return table
 
 
-def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str) -> Split:
+def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, words: Vocabulary | None = None) -> Split:
     """Turn the rows of ``source`` into arrays as ``spec`` describes.
 
     Args:
         spec: the dataset's description.
         source: a parquet table, or a dataset of the hub, in the hub's schema.
         name: what to call the source in errors.
+        words: the vocabulary of texts in words.
 
     Raises:
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
     table = source if isinstance(source, pyarrow.Table) else source.data.table
     _check_columns(spec, table, [spec.y], name)
-    x = decode_inputs(spec, table, name)
+    x = decode_inputs(spec, table, name, words)
     labels = table.column(spec.y).to_pylist()
     regression = spec.kind == "regression"
     y = _numbers(labels, (), f"{name}: column '{spec.y}'") if regression else _labels(spec, labels, name)
@@ -63,14 +65,19 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str) -> 
     return Split(x, y, clients)
 
 
-def decode_inputs(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[np.generic]:
+def decode_inputs(
+    spec: DatasetSpec, table: pyarrow.Table, name: str, words: Vocabulary | None = None
+) -> NDArray[np.generic]:
     """Decode the input columns alone (see :func:`decode`)."""
     _check_columns(spec, table, [], name)
     match spec.kind:
         case "image":
             return _images(spec, table.column(spec.x).to_pylist(), name)
         case "characters":
-            return _texts(spec, table.column(spec.x).to_pylist(), name)
+            return _texts(spec, table.column(spec.x).to_pylist(), name, encode)
+        case "words":
+            assert words is not None, "texts in words are decoded with a vocabulary"
+            return _texts(spec, table.column(spec.x).to_pylist(), name, words.encode)
         case "table":
             return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
         case "regression":
@@ -111,7 +118,9 @@ def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> ND
     return out
 
 
-def _texts(spec: DatasetSpec, cells: Sequence[Any], name: str) -> NDArray[np.uint8]:
+def _texts(
+    spec: DatasetSpec, cells: Sequence[Any], name: str, encode: Callable[[str, int], NDArray[np.generic]]
+) -> NDArray[np.generic]:
     for row, cell in enumerate(cells):
         if not isinstance(cell, str):
             raise DataError(f"{name}: row {row} of column '{spec.x}' is {cell!r}, not a text")

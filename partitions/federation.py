@@ -134,7 +134,7 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
             f"Known: {', '.join(PARTITIONERS)}."
         )
     dataset = _dataset(settings)
-    key = settings.model_dump_json(exclude={"data_dir", "cache_dir"}) + dataset.fingerprint + str(_FORMAT)
+    key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
     name = f"{settings.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def _dataset(settings: FederationSettings) -> Dataset:
         from partitions.synthetic import linear
 
         return linear(settings, spec)
-    return load(settings.dataset, settings.data_dir, settings.cache_dir)
+    return load(settings.dataset, settings.data_dir, settings.cache_dir, settings.embeddings)
 
 
 def _save(federation: Federation, path: Path) -> None:
@@ -203,6 +203,8 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         test_rows, train_rows = train_rows[:held], train_rows[held:]
     else:
         test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
+    if column is not None and settings.min_test_examples:
+        train_rows = _with_enough_tests(settings, dataset, train_rows, column, test_from_train)
     train, names = _partition(settings, dataset, train_rows, column, rng)
     test_split = dataset.train if test_from_train else dataset.test
     assert test_split is not None
@@ -233,6 +235,26 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
     return Federation(Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names))
+
+
+def _with_enough_tests(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
+) -> Rows:
+    """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples."""
+    owners = dataset.train.clients[column]
+    if test_from_train:
+        names, counts = np.unique(owners, return_counts=True)
+        counts = counts - np.array([_kept(int(count)) for count in counts])
+    else:
+        assert dataset.test is not None
+        names, counts = np.unique(dataset.test.clients[column], return_counts=True)
+    left = rows[np.isin(owners[rows], names[counts >= settings.min_test_examples])]
+    if len(left) == 0:
+        raise DataError(
+            f"min-test-examples: no client of '{settings.dataset}' has {settings.min_test_examples} test examples; the "
+            f"most are {counts.max()}"
+        )
+    return left
 
 
 def _client_column(settings: FederationSettings, dataset: Dataset) -> str:
@@ -304,9 +326,14 @@ def _choose_natural(settings: FederationSettings, available: int, rng: np.random
     return np.sort(rng.permutation(available)[: settings.num_clients or available])
 
 
+def _kept(count: int) -> int:
+    """Return how many of a client's ``count`` examples remain for training where a share is held back."""
+    return count - round(count * HELD_BACK)
+
+
 def _hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
     """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
-    cuts = [len(rows) - round(len(rows) * HELD_BACK) for rows in train]
+    cuts = [_kept(len(rows)) for rows in train]
     pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 

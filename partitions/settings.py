@@ -58,6 +58,8 @@ class FederationSettings(Section):
     balanced: bool
     angles: Annotated[str, AfterValidator(_check_angles)]
     client_column: str
+    min_test_examples: int = Field(ge=0)
+    embeddings: Annotated[str, AfterValidator(check_folder)]
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)

@@ -59,6 +59,7 @@ SIZES = {
         _dense(64, 10),
     ],
     ("char-lstm", (80,), 80): [VOCABULARY_SIZE * 8, _lstm(8, 256) + _lstm(256, 256), _dense(256, 80)],
+    ("word-lstm", (25, 300), 2): [_lstm(300, 128), _dense(128, 64), _dense(64, 32), _dense(32, 2)],
 }  # fmt: skip
 BLOCKS = {
     "lenet": ["conv1", "conv2", "fc1", "fc2", "fc3"],
@@ -70,8 +71,9 @@ BLOCKS = {
     "resnet18": ["stem", "layer1", "layer2", "layer3", "layer4", "fc"],
     "resnet20": ["stem", "layer1", "layer2", "layer3", "fc"],
     "char-lstm": ["embedding", "lstm", "fc"],
+    "word-lstm": ["lstm", "fc1", "fc2", "fc3"],
 }
-INPUTS = {"char-lstm": (80,), "linear": (1, 8, 8), "mlp": (1, 8, 8)}
+INPUTS = {"char-lstm": (80,), "word-lstm": (25, 300), "linear": (1, 8, 8), "mlp": (1, 8, 8)}
 
 
 def _inputs(name: str, count: int) -> torch.Tensor:
@@ -249,6 +251,7 @@ class TestFailure:
             ("resnet18", (3, 32, 7), "images of at least 8×8 pixels"),
             ("resnet20", (80,), "images of at least 8×8 pixels"),
             ("char-lstm", CIFAR, "sequences of character codes"),
+            ("word-lstm", CIFAR, "sequences of word vectors"),
         ],
     )
     def test_inputs_that_do_not_fit_are_refused_with_what_is_needed(self, name, shape, needed):

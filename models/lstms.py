@@ -1,0 +1,49 @@
+"""LSTMs for text: character by character, and on word vectors (the network of PPFE's Sent140)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from common.text import VOCABULARY_SIZE
+
+
+class _LastHidden(nn.Module):
+    """An LSTM that passes on the output of the last time step."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, hidden, num_layers=layers, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0][:, -1]
+
+
+def char_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Embedding of 8, two LSTM layers of 256, C outputs (LEAF's Shakespeare network, Caldas et al. 2018).
+
+    Inputs are integer character codes of shape (batch, length).
+    """
+    if len(shape) != 1:
+        raise ValueError(f"the character LSTM needs sequences of character codes, not inputs of shape {shape}")
+    return nn.Sequential(
+        OrderedDict(embedding=nn.Embedding(VOCABULARY_SIZE, 8), lstm=_LastHidden(8, 256, 2), fc=nn.Linear(256, classes))
+    )
+
+
+def word_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """One LSTM layer of 128, dense 64, 32, C: recurrent, then three dense layers (PPFE, appendix A.1; sizes ours).
+
+    Inputs are word vectors of shape (batch, length, numbers).
+    """
+    if len(shape) != 2:
+        raise ValueError(f"the word LSTM needs sequences of word vectors, not inputs of shape {shape}")
+    return nn.Sequential(
+        OrderedDict(
+            lstm=_LastHidden(shape[1], 128, 1),
+            fc1=nn.Sequential(nn.Linear(128, 64), nn.ReLU()),
+            fc2=nn.Sequential(nn.Linear(64, 32), nn.ReLU()),
+            fc3=nn.Linear(32, classes),
+        )
+    )
