@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from common.errors import FlorilegiumError
-from common.settings import Value
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -83,9 +81,9 @@ def compare(
                 f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
             )
     console, paths = Console(stderr=True), []
-    for method in methods:
-        overrides = resolve(recipe, assignments or [], {**_options(runs_dir), "method": method})
-        with Simulation(workers) as simulation:
+    with Simulation(workers) as simulation:
+        for method in methods:
+            overrides = resolve(recipe, assignments or [], {**_options(runs_dir), "method": method})
             paths.append(run_experiment(simulation, overrides, console))
     target = output or paths[0].parent / f"compare-{paths[0].name}"
     print(write_report(paths, target))
@@ -108,13 +106,9 @@ def sweep(
 
     overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(runs_dir)})
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)
-
-    def one(keys: Mapping[str, Value]) -> Path:
-        with Simulation(workers) as simulation:
-            return run_experiment(simulation, keys, console)
-
     folder = Path(str(overrides["runs-dir"]))
-    paths = list(run_cells(wanted, folder, one))
+    with Simulation(workers) as simulation:
+        paths = list(run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console)))
     target = output or folder / f"{Path(recipe).stem}-{name}"
     print(write_sweep(f"{Path(recipe).stem}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
     print(target)

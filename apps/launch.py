@@ -2,8 +2,8 @@
 
 ``flwr run`` leaves a SuperLink behind that keeps the folder and environment of the command that first started it, lets
 workers import whatever lies in that folder, gives each client two CPUs, and returns 0 when the run failed. So every
-run here gets a SuperLink of its own: in a new empty folder, with its own Flower home, port and Ray folder, one CPU per
-worker, no installation of packages at run time. It ends with the run, and the run's outcome is the exit status.
+command here gets a SuperLink of its own: in a new empty folder, with its own Flower home, port and Ray folder, one CPU
+per worker, no installation of packages at run time. It ends with the command, and the run's outcome is the exit status.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ Progress = Callable[[Mapping[str, Any]], None]
 
 
 class Simulation:
-    """A Flower simulation for one run. A context manager: entering starts its SuperLink, leaving ends every process.
+    """A Flower simulation for one run after the other.
+
+    A context manager: entering starts its SuperLink and Ray, leaving ends every process.
 
     Args:
         workers: number of worker processes, one CPU each.
