@@ -155,6 +155,7 @@ class Simulation:
             "RAY_AUTH_TOKEN": self._token,
             "RAY_TMPDIR": str(self._home),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # Ray's 15 would leave workers what other programs leave
             "RAY_prestart_worker_first_driver": "0",  # idle workers that no actor would take over
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "OMP_NUM_THREADS": "1",
