@@ -1,9 +1,8 @@
 """PPFE for linear regression with exact local solutions, server side (Emrani et al., section 6.1).
 
 A round is a stage: ``exchanges`` times, clients solve for every λ of the grid at once and the server averages; λ is the
-one with the smallest error on the clients' held-back examples, smaller than that of the stage before (or the grid's
-smallest); then the same with this λ and all examples, and every client finishes the stage alone. Sent and received: a
-vector for each λ.
+one with the smallest error on the clients' held-back examples, no larger than that of the stage before; then the same
+with this λ and all examples, and every client finishes the stage alone. Sent and received: a vector for each λ.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class PPFELinear(CohortStrategy):
         stage, model = self._plan[server_round - 1], unpack(arrays)
         ψ, penalties = model[WEIGHT].astype(np.float64), np.array(parse_numbers(self.hyper.penalties))
         if stage == "personal" and (earlier := [s["penalty"] for s in self._stages if s["stage"] == "personal"]):
-            smaller = penalties[penalties < earlier[-1]]
-            penalties = smaller if len(smaller) else penalties.min(keepdims=True)
+            penalties = penalties[penalties <= earlier[-1]]
         if stage != "local":
             candidates = self._average(server_round, grid, ψ, penalties, whole=False)
             outcome = self._ask("validate", server_round, grid, candidates, penalties, personal=stage == "personal")
