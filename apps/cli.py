@@ -108,7 +108,7 @@ def sweep(
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)
     folder = Path(str(overrides["runs-dir"]))
     with Simulation(workers) as simulation:
-        paths = list(run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console)))
+        paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console))
     target = output or folder / f"{Path(recipe).stem}-{name}"
     print(write_sweep(f"{Path(recipe).stem}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
     print(target)

@@ -128,6 +128,8 @@ class Simulation:
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         before = _identity(run_path / "status.json")  # of the attempt that is resumed
+        for process in self._processes:
+            process.poll()  # those that followed the logs of earlier runs are dead, and not buried before this
         # `flwr run` in this process, and imported while the SuperLink starts: another process would take three
         # seconds more.
         from flwr.cli.app import app as flwr

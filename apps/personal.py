@@ -82,7 +82,7 @@ def _read_inputs(path: Path, spec: DatasetSpec, embeddings: str) -> torch.Tensor
     expected = (*spec.shape[1:], spec.shape[0]) if spec.kind == "image" else spec.shape
     if rows.shape[1:] != expected:
         raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
-    return to_inputs(spec, rows)
+    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words come as vectors
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") -> None:

@@ -11,13 +11,16 @@ Runs have names that say what they are, so that a sweep that was broken off goes
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -25,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from apps.experiment import pick, read_layers, read_recipe
 from apps.report import load_run
 from apps.settings import defaults, parse
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import Value
 from strategies.run_folder import differing_settings, read_config
@@ -45,7 +48,13 @@ class Sweep(BaseModel):
     def _is_whole(self) -> Sweep:
         if bool(self.over) != bool(self.values):
             raise ValueError("over and values go together")
+        if self.over in ("seed", "resume", "run-name"):
+            raise ValueError(f"over: a sweep cannot go over '{self.over}'; for several seeds there is seeds")
         return self
+
+
+_FIGURES = ("rounds", "init", "evaluate-clients", "min-success")
+"""Keys that may change when a run is resumed, but change its figures."""
 
 
 @dataclass(frozen=True)
@@ -73,28 +82,36 @@ def read_sweep(recipe: str, name: str) -> Sweep:
 
 
 def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
-    """Return every run of a sweep, checked; ``overrides`` come last and apply to all.
+    """Return every run of a sweep, checked; ``overrides`` come last and apply to all, a ``seed`` in place of ``seeds``.
+
+    A run is named after its recipe and what sets it apart, not after the sweep: sweeps share runs.
 
     Raises:
-        ConfigurationError: if the configuration of one of them is wrong.
+        ConfigurationError: if the configuration of one of them is wrong, or two are the same.
     """
     sweep, result = read_sweep(recipe, name), []
-    for variant in sweep.variants:
-        values: list[Value | None] = [*sweep.values] or [None]
-        for value in values:
-            base = read_recipe(f"{recipe}:{variant}" if variant else recipe)
-            own = {**base, **({sweep.over: value} if value is not None else {}), **overrides}
-            for seed in sweep.seeds or [int(own.get("seed", defaults()["seed"]))]:
-                keys: dict[str, Value] = {**own, "seed": seed}
-                parse({**defaults(), **keys})
-                words = [Path(recipe).stem, name, variant, "" if value is None else f"{value}", f"seed{seed}"]
-                label = "-".join(word.replace(",", "to") for word in words if word)
-                result.append(Cell(variant, value, label, {**keys, "run-name": label}))
+    for key in {sweep.over, "resume", "run-name"} & overrides.keys():
+        raise ConfigurationError(f"--set {key}: a sweep sets it for each of its runs")
+    values: list[Value | None] = [*sweep.values] or [None]
+    for variant, value in product(sweep.variants, values):
+        base = read_recipe(f"{recipe}:{variant}" if variant else recipe)
+        own = {**base, **({sweep.over: value} if value is not None else {}), **overrides}
+        seeds: list[Value] = [] if "seed" in overrides else [*sweep.seeds]
+        for seed in seeds or [own.get("seed", defaults()["seed"])]:
+            words = [Path(recipe).name.removesuffix(".toml"), variant, f"seed{seed}"]
+            words[2:2] = [f"{sweep.over}-{value}"] if value is not None else []
+            label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
+            keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}
+            parse({**defaults(), **keys})
+            result.append(Cell(variant, value, label, keys))
+    names = [cell.name for cell in result]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigurationError(f"recipe '{recipe}', sweep '{name}' has the run {min(twice)} twice")
     return result
 
 
-def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Iterator[Path]:
-    """Yield the finished run of each cell: an earlier one of its name and settings, a resumed one, or a new one.
+def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> list[Path]:
+    """Return the finished run of each cell: an earlier one of its name and settings, a resumed one, or a new one.
 
     Args:
         wanted: the cells.
@@ -102,32 +119,49 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
         run: carries out a run with these keys and returns its folder.
 
     Raises:
-        ConfigurationError: if there is a run of a cell's name with other settings.
+        ConfigurationError: before the first run, if there is a run of a cell's name with other settings.
+        RunError: if another command is at work on the same cell, or a run failed; what has finished is kept.
     """
     for cell in wanted:
-        path, keys = runs_dir / cell.name, dict(cell.keys)
-        if (path / "config.toml").exists():
-            before, now = read_config(path), {**defaults(), **keys}
-            differing = differing_settings(before, now)
-            if differing or before["rounds"] != now["rounds"]:
-                raise ConfigurationError(
-                    f"there is already a run {path} with other settings. {'; '.join(differing)} Choose another "
-                    "--runs-dir, or delete it."
-                )
-            if (path / "checkpoint").exists():
+        _check_earlier(cell, runs_dir / cell.name)
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    return [_finished(cell, runs_dir / cell.name, run) for cell in wanted]
+
+
+def _check_earlier(cell: Cell, path: Path) -> None:
+    """Raise :class:`ConfigurationError` if ``path`` holds a run whose figures are not the cell's."""
+    if not (path / "config.toml").exists():
+        return
+    before, now = read_config(path), {**defaults(), **cell.keys}
+    differing = differing_settings(before, now)
+    differing += [f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in _FIGURES if before.get(key) != now[key]]
+    if differing:
+        raise ConfigurationError(
+            f"there is already a run {path} with other settings. {'; '.join(differing)}. Choose another --runs-dir, or "
+            "delete it."
+        )
+
+
+def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]) -> Path:
+    try:
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
+            if (path / "summary.json").exists():
+                return path
+            keys = dict(cell.keys)
+            if any(path.glob("checkpoint/*.safetensors")):
                 keys |= {"run-name": "", "resume": cell.name}
-            else:
+            elif path.exists():
                 shutil.rmtree(path)  # it died before anything was worth keeping
-        if not (path / "summary.json").exists():
-            path = run(keys)
-        yield path
+            return run(keys)
+    except Timeout as error:
+        raise RunError(f"another command is at work on {path}") from error
 
 
 def write_sweep(title: str, over: str, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
     """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
 
     Figures are those of seen clients at the end: accuracy in %, or the loss where labels are numbers; means over seeds,
-    and the standard deviation where there are several.
+    and the standard deviation (n − 1) where there are several.
     """
     found: dict[tuple[str, Value | None], list[float]] = {}
     metric = "accuracy"
@@ -156,8 +190,13 @@ def write_sweep(title: str, over: str, wanted: Sequence[Cell], paths: Sequence[P
     return table
 
 
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation over seeds; 0 of one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 def _figure(values: Sequence[float], digits: int) -> str:
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    spread = f" ± {_spread(values):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
@@ -178,7 +217,7 @@ def _draw(
     axes.set_ylabel(f"mean {unit} of clients")
     if not over:
         means = [float(np.mean(found[variant, None])) for variant in variants]
-        axes.bar(labels, means, yerr=[float(np.std(found[variant, None])) for variant in variants], color="C0")
+        axes.bar(labels, means, yerr=[_spread(found[variant, None]) for variant in variants], color="C0")
         axes.set_ylim(max(0, min(means) - 0.25 * (max(means) - min(means)) - 0.02 * max(means)))
         axes.tick_params(axis="x", rotation=35)
         return figure
@@ -186,7 +225,7 @@ def _draw(
     x = [float(value) for value in values] if numeric else list(range(len(values)))  # type: ignore[arg-type]
     for variant, label in zip(variants, labels, strict=True):
         runs = [found[variant, value] for value in values]
-        means, spreads = [float(np.mean(r)) for r in runs], [float(np.std(r)) for r in runs]
+        means, spreads = [float(np.mean(r)) for r in runs], [_spread(r) for r in runs]
         axes.errorbar(
             x, means, yerr=spreads if any(spreads) else None, marker="o", markersize=4, capsize=2, label=label
         )

@@ -113,7 +113,7 @@ def ppfe(workers: int) -> list[Row]:
         f"160 rounds and the final evaluation: {ours[0]:.0f} + {ours[1]:.0f} s against {theirs[0]:.0f} + "
         f"{theirs[1]:.0f} s of FedAvg+FT, which tunes all clients; four rounds with all clients against one"
     )
-    return [Row("recipe `ppfe-cifar10-s2`: time ÷ FedAvg's", sum(ours) / sum(theirs), 1.15, "", details)]
+    return [Row("recipe `ppfe-cifar10-s2`: time ÷ that of FedAvg+FT", sum(ours) / sum(theirs), 1.15, "", details)]
 
 
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {

@@ -58,7 +58,7 @@ def seconds_per_round(model: str, rounds: int, workers: int) -> float:
 def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
     """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        path = _finish(_start({**read_recipe("ppfe-cifar10-s2"), "evaluate-every": 0, **keys}, workers, Path(folder)))
+        path = _finish(_start({**read_recipe("ppfe-cifar10-s2"), **keys, "evaluate-every": 0}, workers, Path(folder)))
         evaluations = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return read_checkpoint(path).facts["seconds"], float(json.loads(evaluations[-1])["evaluation_seconds"])
 

@@ -5,9 +5,9 @@ The model of stage t is w = ψ^(t) + φ_k^(t), a shared and a personal vector; t
     Σ_i ω_i/n (y_i − (ψ + φ)ᵀx_i)² + λ‖φ‖²                                                     (ridge regression)
 
 A fifth of the training examples is held back while λ is chosen. ``solve``: received are vectors ψ_g, one for each λ_g
-of a grid; answered are ψ_g + φ_k(ψ_g, λ_g). ``validate``: answered are the errors on the held-back examples.
-``finish``: received are the stage's ψ and λ; the client fits φ_k^(t) on all its examples, computes β_k^(t) and its next
-weights ω.
+of a grid; answered are ψ_g + φ_k(ψ_g, λ_g). ``validate``: answered are the errors on the held-back examples. Both are
+times the client's weight. ``finish``: received are the stage's ψ and λ; the client fits φ_k^(t) on all its examples,
+computes β_k^(t) and its next weights ω.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ class PPFELinearClient(BaseClient):
     @phase
     def solve(self, arrays: Arrays, config: Config) -> Answer:
         """Answer ψ_g + φ_k for every λ_g: ``solutions`` (G, d) for received ``shared`` (G, d), ``penalties`` (G,)."""
-        x, y, ω = self._examples("all" if config["whole"] else "fit")
-        pairs = zip(arrays["shared"], arrays["penalties"], strict=True)
-        solutions = np.stack([ψ + ridge(x, y - x @ ψ, ω, λ) for ψ, λ in pairs])
-        return Answer({"solutions": solutions}, len(y), {})
+        part = "all" if config["whole"] else "fit"
+        return self._weighed("solutions", self._solutions(arrays, part), len(self._examples(part)[1]))
 
     @phase
     def validate(self, arrays: Arrays, config: Config) -> Answer:
@@ -56,11 +54,8 @@ class PPFELinearClient(BaseClient):
 
         In a personal stage each ψ_g is first given the client's φ_k for λ_g.
         """
-        if config["personal"]:
-            arrays = arrays | {"shared": self.solve(arrays, {"whole": False}).arrays["solutions"]}
-        x, y, _ = self._examples("validation")
-        errors = ((y[:, None] - x @ arrays["shared"].T) ** 2).mean(axis=0)
-        return Answer({"errors": errors}, len(y), {})
+        models = self._solutions(arrays, "fit") if config["personal"] else arrays["shared"]
+        return self._weighed("errors", self._errors(models), len(self._examples("validation")[1]))
 
     @phase
     def finish(self, arrays: Arrays, config: Config) -> Answer:
@@ -72,8 +67,7 @@ class PPFELinearClient(BaseClient):
         if config["stage"] == "local":
             ψ = np.zeros_like(ψ)
             grid = {"shared": np.tile(ψ, (len(arrays["penalties"]), 1)), "penalties": arrays["penalties"]}
-            errors = self.validate(grid, {"personal": True}).arrays["errors"]
-            λ = float(arrays["penalties"][errors.argmin()])
+            λ = float(arrays["penalties"][self._errors(self._solutions(grid, "fit")).argmin()])
         x, y, ω = self._examples("all")
         w = ψ if config["stage"] == "averaged" else ψ + ridge(x, y - x @ ψ, ω, λ)
         kept = self.state.load() or {"members": np.empty((0, len(w))), "betas": np.empty(0), "weights": ω}
@@ -99,6 +93,22 @@ class PPFELinearClient(BaseClient):
         return Answer({}, len(y), metrics)
 
     # --------------------------------------------------------------------------------------- details
+
+    def _solutions(self, arrays: Arrays, part: str) -> Array:
+        """Return ψ_g + φ_k for every λ_g, (G, d), φ_k solved on a part of the examples."""
+        x, y, ω = self._examples(part)
+        pairs = zip(arrays["shared"], arrays["penalties"], strict=True)
+        return np.stack([ψ + ridge(x, y - x @ ψ, ω, λ) for ψ, λ in pairs])
+
+    def _errors(self, models: Array) -> Array:
+        """Return the mean squared errors (G,) of models (G, d) on the held-back examples."""
+        x, y, _ = self._examples("validation")
+        return np.asarray(((y[:, None] - x @ models.T) ** 2).mean(axis=0), np.float64)
+
+    def _weighed(self, name: str, values: Array, count: int) -> Answer:
+        """Answer ``values`` times the client's weight in the mean, as key ``weighting`` has it."""
+        weight = float(count) if self.settings.weighting == "examples" else 1.0
+        return Answer({name: weight * values}, count, {})
 
     def _examples(self, part: str) -> tuple[Array, Array, Array]:
         """Return inputs (n, d), targets (n,) and weights ω (n,) of the training examples: fit, validation, or all."""

@@ -77,7 +77,10 @@ def decode_inputs(
             return _texts(spec, table.column(spec.x).to_pylist(), name, encode)
         case "words":
             assert words is not None, "texts in words are decoded with a vocabulary"
-            return _texts(spec, table.column(spec.x).to_pylist(), name, words.encode)
+            numbers = _texts(spec, table.column(spec.x).to_pylist(), name, words.encode)
+            if len(numbers) and not numbers.any():
+                raise DataError(f"{name}: not one word of column '{spec.x}' is in the file of embeddings")
+            return numbers
         case "table":
             return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
         case "regression":
@@ -124,7 +127,8 @@ def _texts(
     for row, cell in enumerate(cells):
         if not isinstance(cell, str):
             raise DataError(f"{name}: row {row} of column '{spec.x}' is {cell!r}, not a text")
-    return np.stack([encode(text, spec.shape[0]) for text in cells])
+    length = spec.shape[0]
+    return np.stack([encode(text, length) for text in cells]) if cells else encode("", length)[None][:0]
 
 
 def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray[np.float32]:

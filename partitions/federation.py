@@ -196,6 +196,8 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     rng = numpy_generator(settings.seed, "federation", "rows")
     natural = settings.partitioner == "natural"
     column = _client_column(settings, dataset) if natural else None
+    if settings.min_test_examples and not natural:
+        raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
     test_from_train = dataset.test is None or (column is not None and column not in dataset.test.clients)
     train_rows = rng.permutation(len(dataset.train))
     if test_from_train and not natural:
@@ -244,6 +246,7 @@ def _with_enough_tests(
     owners = dataset.train.clients[column]
     if test_from_train:
         names, counts = np.unique(owners, return_counts=True)
+        counts = np.minimum(counts, settings.samples_per_client or counts)
         counts = counts - np.array([_kept(int(count)) for count in counts])
     else:
         assert dataset.test is not None

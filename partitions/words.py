@@ -49,8 +49,8 @@ class Vocabulary:
 
 
 def words_of(text: str) -> list[str]:
-    """Split ``text`` into lower-case words and punctuation marks."""
-    return re.findall(r"[\w']+|[.,!?;]", text.lower())
+    """Split ``text`` into lower-case words and punctuation marks; as in GloVe's, "don't" is "do" and "n't"."""
+    return re.findall(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|m|d)\b|\w+|[.,!?;]", text.lower().replace("’", "'"))
 
 
 @lru_cache(maxsize=2)

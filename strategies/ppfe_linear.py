@@ -73,11 +73,11 @@ class PPFELinear(CohortStrategy):
     def _ask(
         self, phase: str, server_round: int, grid: Grid, shared: Array, penalties: Array, **scalars: bool
     ) -> dict[str, Array]:
-        """Let the round's cohort carry out ``phase``; return the mean of its answers."""
+        """Let the round's cohort carry out ``phase``; return the weighted mean of its answers."""
         message = pack(_message(shared, penalties))
         cohort = self.sample(server_round)
         outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=message, **scalars)
-        return {name: total / len(outcome.clients) for name, total in outcome.arrays.items()}
+        return {name: total / outcome.weight for name, total in outcome.arrays.items()}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What is known of the finished stages."""

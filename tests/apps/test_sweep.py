@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apps.sweep import cells, read_sweep, run_cells, write_sweep
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from strategies.run_folder import read_metrics
 from tests.grid import run_app
@@ -27,6 +27,14 @@ values = [0.01, 0.05]
 [sweeps.methods]
 variants = ["", "prox"]
 seeds = [1, 2]
+[sweeps.splits]
+over = "angles"
+values = ["0,90"]
+[sweeps.twice]
+seeds = [1, 1]
+[sweeps.seeds]
+over = "seed"
+values = [1, 2]
 [sweeps.halved]
 over = "rounds"
 [sweeps.misspelt]
@@ -68,12 +76,13 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_
         started.append(keys)
         return _run(keys)
 
-    first = list(run_cells(wanted[:3], tmp_path, run))
+    first = run_cells(wanted[:3], tmp_path, run)
     assert len(started) == 3
     (first[1] / "summary.json").unlink()
     (first[2] / "summary.json").unlink()
-    (first[2] / "checkpoint").rename(tmp_path / "lost")
-    paths = list(run_cells(wanted, tmp_path, run))
+    for file in (first[2] / "checkpoint").iterdir():
+        file.unlink()
+    paths = run_cells(wanted, tmp_path, run)
     assert paths[:3] == first
     assert [keys.get("resume", "") for keys in started[3:]] == [first[1].name, "", ""]
     assert all((path / "summary.json").exists() for path in paths)
@@ -82,7 +91,7 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_
 def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
     for name, over in (("rates", "learning-rate"), ("methods", "")):
         wanted = cells(recipe, name, _overrides(tmp_path))
-        paths = list(run_cells(wanted, tmp_path, _run))
+        paths = run_cells(wanted, tmp_path, _run)
         table = write_sweep("small", read_sweep(recipe, name).over, wanted, paths, tmp_path / name)
         final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
         lines = table.splitlines()
@@ -100,20 +109,48 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
 
 
 def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Path) -> None:
-    list(run_cells(cells(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run))
-    for other in ({"momentum": 0.5}, {"rounds": 1}):
-        wanted = cells(recipe, "rates", {**_overrides(tmp_path), **other})
-        with pytest.raises(ConfigurationError, match=r"already a run .* with other settings"):
-            list(run_cells(wanted[:1], tmp_path, _run))
+    run_cells(cells(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run)
+    for key, value in (("momentum", 0.5), ("rounds", 1), ("evaluate-clients", 2)):
+        wanted = cells(recipe, "rates", {**_overrides(tmp_path), key: value})
+        with pytest.raises(ConfigurationError, match=rf"already a run .* with other settings. {key}: was"):
+            run_cells(wanted[::-1], tmp_path, _run)  # nothing is run before: the cell is the last
+    assert len(list(tmp_path.glob("*/summary.json"))) == 1
+
+
+def test_two_commands_do_not_work_on_one_cell(recipe: str, tmp_path: Path) -> None:
+    wanted = cells(recipe, "rates", _overrides(tmp_path))[:1]
+
+    def run(keys: Mapping[str, Value]) -> Path:
+        with pytest.raises(RunError, match="another command is at work"):
+            run_cells(wanted, tmp_path, _run)
+        return _run(keys)
+
+    assert (run_cells(wanted, tmp_path, run)[0] / "summary.json").exists()
+
+
+def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Path) -> None:
+    names = [cell.name for cell in cells(recipe, "methods", _overrides(tmp_path))]
+    assert names == ["small-seed1", "small-seed2", "small-prox-seed1", "small-prox-seed2"]
+    seven = cells(recipe, "methods", {**_overrides(tmp_path), "seed": 7})
+    assert [cell.name for cell in seven] == ["small-seed7", "small-prox-seed7"]
+    assert [cell.name for cell in cells(recipe, "splits", _overrides(tmp_path))] == ["small-angles-0_90-seed1"]
 
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
     for name, said in (
-        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, halved, misspelt"),
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, splits, "),
         ("halved", "sweep 'halved': halved: Value error, over and values go together"),
         ("misspelt", "sweep 'misspelt': varaints"),
+        ("seeds", "a sweep cannot go over 'seed'"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             read_sweep(recipe, name)
-    with pytest.raises(ConfigurationError, match="learning-rate"):
-        cells(recipe, "methods", {**_overrides(tmp_path), "learning-rate": -1.0})
+    for name, wrong, said in (
+        ("methods", {"learning-rate": -1.0}, "learning-rate"),
+        ("methods", {"seed": "abc"}, "seed: "),
+        ("methods", {"resume": "old"}, "--set resume: a sweep sets it"),
+        ("rates", {"learning-rate": 0.1}, "--set learning-rate: a sweep sets it"),
+        ("twice", {}, "has the run small-seed1 twice"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            cells(recipe, name, {**_overrides(tmp_path), **wrong})

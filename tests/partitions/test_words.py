@@ -61,9 +61,10 @@ def _keys(tmp_path: Path, glove: Path, data: Path) -> dict[str, Value]:
 
 class TestVocabulary:
     def test_words_are_lower_case_and_marks_are_words(self) -> None:
-        assert words_of("What a GOOD day!! it's #great") == [
-            "what", "a", "good", "day", "!", "!", "it's", "great",
+        assert words_of("What a 'GOOD' day!! it's #great") == [
+            "what", "a", "good", "day", "!", "!", "it", "'s", "great",
         ]  # fmt: skip
+        assert words_of("I don't, can’t. nt") == ["i", "do", "n't", ",", "ca", "n't", ".", "nt"]
 
     def test_a_text_becomes_its_last_words_and_they_their_vectors(self, glove: Path, tmp_path: Path) -> None:
         words = vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
@@ -101,6 +102,12 @@ class TestFederation:
         assert sorted(federate(settings(**{**keys, "min-test-examples": 2, "num-clients": 4}))[0].names)[-1] == "user4"
         with pytest.raises(DataError, match="no client of 'sent140_words' has 11 test examples; the most are 10"):
             federate(settings(**{**keys, "min-test-examples": 11}))
+        cut = {**keys, "samples-per-client": 50, "min-test-examples": 10, "num-clients": 1}
+        assert list(federate(settings(**cut))[0].names) == ["user2"]
+        with pytest.raises(DataError, match="the most are 4"):  # a fifth of the 20 that are left
+            federate(settings(**{**cut, "samples-per-client": 20}))
+        with pytest.raises(ConfigurationError, match="min-test-examples: only partitioner = 'natural'"):
+            federate(settings(**{**keys, "partitioner": "iid"}))
 
     def test_inputs_are_vectors(self, glove: Path, data: Path, tmp_path: Path) -> None:
         federation, dataset = federate(settings(**_keys(tmp_path, glove, data)))
@@ -109,6 +116,17 @@ class TestFederation:
         rows = examples.x[examples.y == 1]
         day = torch.from_numpy(_vectors()[2])
         assert ((rows == day).all(dim=2).sum(dim=1) == 1).all()  # each message has one day
+
+    def test_vectors_that_know_no_word_are_refused(self, glove: Path, data: Path, tmp_path: Path) -> None:
+        glove.write_text(" ".join(["unheard", *["0.5"] * SIZE]).replace("unheard", "xyzzy") + "\n")
+        with pytest.raises(DataError, match="not one word of column 'text' is in the file of embeddings"):
+            federate(settings(**_keys(tmp_path, glove, data)))
+
+    def test_a_device_may_have_an_empty_test_part(self, glove: Path, data: Path, tmp_path: Path) -> None:
+        table = pyarrow.parquet.read_table(data / "sent140" / "train.parquet")
+        pyarrow.parquet.write_table(table.slice(0, 0), data / "sent140" / "test.parquet")
+        words = vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
+        assert from_folder(data / "sent140", find_spec("sent140_words"), words=words).test.x.shape == (0, 25, SIZE)
 
     def test_a_device_reads_the_same(self, glove: Path, data: Path, tmp_path: Path) -> None:
         spec, words = find_spec("sent140_words"), vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
@@ -128,4 +146,7 @@ def test_the_recipe_runs_on_made_data(glove: Path, data: Path, tmp_path: Path, m
     inputs = str(data / "sent140" / "train.parquet")
     said = runner.invoke(cli, ["predict", model, inputs, "--embeddings", str(glove)])
     assert len(said.output.splitlines()) == 152 + 1
+    np.save(tmp_path / "x.npy", from_folder(data / "sent140", find_spec("sent140_words"), words=vocabulary(
+        str(glove), str(tmp_path / "cache"), SIZE)).test.x.double().numpy())  # fmt: skip
+    assert len(runner.invoke(cli, ["predict", model, str(tmp_path / "x.npy")]).output.splitlines()) == 30 + 1
     assert "needs a file of word vectors" in str(runner.invoke(cli, ["predict", model, inputs]).exception)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message
+from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
 from apps.client_app import SimulatedClients
@@ -77,24 +78,63 @@ class TestBaselines:
         found = read_checkpoint(run("averaged", **one)).arrays[WEIGHT][0]
         np.testing.assert_allclose(found, np.mean([_sklearn(*_train(k), 0.1) for k in range(4)], axis=0), rtol=1e-4)
 
-    def test_a_local_stage_is_each_client_alone(self, run: Run) -> None:
-        one = {"rounds": 1, "ppfe-linear.stages": "local", "ppfe-linear.penalties": "0.1"}
+    def test_a_local_stage_is_each_client_alone_with_a_penalty_of_its_own(self, run: Run) -> None:
+        grid = (0.1, 30.0)  # the second is far too large: a client that chose it would be seen
+        one = {"rounds": 1, "ppfe-linear.stages": "local", "ppfe-linear.penalties": "30,0.1"}
         figures = read_metrics(run("local", **one))[-1]["seen"]
-        errors = []
-        source = SimulatedClients(settings(**KEYS), CPU)
-        for k in range(4):
-            test = source.data(str(k)).test
-            errors.append(((test.y.numpy() - test.x.numpy() @ _sklearn(*_train(k), 0.1)) ** 2).mean())
-        np.testing.assert_allclose(figures["loss"], np.mean(errors), rtol=1e-4)
+        errors = {λ: np.mean([_error(k, _sklearn(*_train(k), λ)) for k in range(4)]) for λ in grid}
+        assert errors[0.1] < 0.9 * errors[30.0]
+        np.testing.assert_allclose(figures["loss"], errors[0.1], rtol=1e-4)
 
-    def test_a_huge_penalty_leaves_nothing_personal(self, run: Run) -> None:
-        both = {"rounds": 2, "ppfe-linear.stages": "averaged,personal", "ppfe-linear.penalties": "0.1,1e9"}
-        # The grid's order does not matter; the smaller penalty fits the mean, the larger one freezes φ at 0.
-        plain = {"rounds": 1, "ppfe-linear.stages": "averaged", "ppfe-linear.penalties": "1e9"}
-        assert read_metrics(run("plain", **plain))[-1]["seen"]["loss_stage1"] > 0.5
-        stages = {**both, "ppfe-linear.penalties": "1e9"}
-        found = read_metrics(run("frozen", **stages))[-1]["seen"]
-        np.testing.assert_allclose(found["loss_stage2"], found["loss_stage1"], rtol=1e-5)
+
+def _error(client: int, w: np.ndarray) -> float:
+    test = SimulatedClients(settings(**KEYS), CPU).data(str(client)).test
+    return float(((test.y.numpy() - test.x.double().numpy() @ w) ** 2).mean())
+
+
+def _losses(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.minimum((y - x @ w) ** 2 / (y**2).mean(), 1)
+
+
+def test_two_stages_by_hand(run: Run, tmp_path: Path) -> None:
+    λ, clients = 0.5, [_train(k) for k in range(4)]
+    path = run("two", rounds=2, **{"ppfe-linear.stages": "averaged,personal", "ppfe-linear.penalties": str(λ),
+                                   "ppfe-linear.exchanges": 2})  # fmt: skip
+    first = np.mean([_sklearn(x, y, λ) for x, y in clients], axis=0)
+    ω, β1 = [], []
+    for x, y in clients:
+        ε = _losses(x, y, first).mean()
+        β1.append(max(0.0, 0.5 * np.log((1 - ε) / ε)))
+        heavier = np.exp(β1[-1] * _losses(x, y, first))
+        ω.append(heavier / heavier.mean())
+    assert max(weights.max() for weights in ω) > 1.1  # the weights matter
+    ψ = first
+    for _ in range(2):
+        ψ = np.mean([ψ + _sklearn(x, y - x @ ψ, λ, w) for (x, y), w in zip(clients, ω, strict=True)], axis=0)
+    np.testing.assert_allclose(read_checkpoint(path).arrays[WEIGHT][0], ψ, rtol=1e-4)
+    for k, (x, y) in enumerate(clients):
+        second = ψ + _sklearn(x, y - x @ ψ, λ, ω[k])
+        ε = (ω[k] * _losses(x, y, second)).mean()
+        β2 = 0.5 * np.log((1 - ε) / ε)
+        kept = load_file(next((path / "clients" / str(k)).glob("state-000002-*")))
+        np.testing.assert_allclose(kept["members"], [first, second], rtol=1e-4)
+        np.testing.assert_allclose(kept["betas"], [β1[k], β2], rtol=1e-4)
+    ensemble = [(β1[k] * first + β2 * second) / (β1[k] + β2)]  # of the last client
+    with (path / "clients.csv").open() as file:
+        np.testing.assert_allclose(float(list(csv.DictReader(file))[-1]["loss"]), _error(3, ensemble[0]), rtol=1e-4)
+
+
+def test_a_huge_penalty_leaves_nothing_personal(run: Run) -> None:
+    averaged: dict[str, Value] = {"rounds": 1, "ppfe-linear.stages": "averaged"}
+    both: dict[str, Value] = {"rounds": 2, "ppfe-linear.stages": "averaged,personal"}
+    plain = read_checkpoint(run("plain", **averaged, **{"ppfe-linear.penalties": "0.1"})).arrays[WEIGHT]
+    found = read_metrics(run("whole", **both, **{"ppfe-linear.penalties": "0.1"}))[-1]["seen"]
+    frozen = run("frozen", **both, **{"ppfe-linear.penalties": "1e7"})
+    model, figures = read_checkpoint(frozen).arrays[WEIGHT], read_metrics(frozen)[-1]["seen"]
+    assert np.abs(plain).max() > 0.05
+    assert found["loss_stage2"] < 0.95 * found["loss_stage1"]
+    np.testing.assert_allclose(model, 0, atol=1e-5)
+    np.testing.assert_allclose(figures["loss_stage2"], figures["loss_stage1"], rtol=1e-4)
 
 
 class TestRuns:
@@ -121,6 +161,11 @@ class TestRuns:
         for name, value in figures[0].items():
             np.testing.assert_allclose(figures[1][name], value, rtol=1e-6)
 
+    def test_clients_of_one_size_weigh_alike(self, run: Run) -> None:
+        figures = [read_metrics(run(how, weighting=how))[-1]["seen"] for how in ("examples", "uniform")]
+        for name, value in figures[0].items():
+            np.testing.assert_allclose(figures[1][name], value, rtol=1e-6)
+
     def test_a_run_that_died_in_its_third_stage_resumes_to_the_same(self, run: Run, tmp_path: Path) -> None:
         def die(message: Message) -> None:
             if message.content.get("config", {"round": 0})["round"] == 3:
@@ -136,7 +181,7 @@ class TestRuns:
         assert parts.facts["own"] == whole.facts["own"]
 
     def test_stages_and_rounds_must_agree(self, run: Run) -> None:
-        with pytest.raises(ConfigurationError, match="a round for each of its 4 stages"):
+        with pytest.raises(ConfigurationError, match=r"a round for each of its 4 stages.*found: 3 rounds"):
             run("wrong", rounds=3)
         with pytest.raises(ConfigurationError, match="comma-separated list of the words"):
             run("wrong", **{"ppfe-linear.stages": "averaged,shared"})
