@@ -55,6 +55,16 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write ``array`` to ``path`` atomically, in NumPy's own format."""
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # given a name, NumPy would append its suffix
+            np.save(file, array, allow_pickle=False)
+
+    write_atomically(path, save)
+
+
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> None:
     """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors."""
     # safetensors writes memory as it lies; only C order means what the shape says.

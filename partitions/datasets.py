@@ -21,7 +21,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from common.errors import ConfigurationError, DataError, nearest
-from common.files import write_atomically
+from common.files import write_array, write_atomically
 from common.settings import folder
 from partitions.words import Vocabulary, vocabulary
 
@@ -251,12 +251,7 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Data
 def _store(cache: Path, name: str, split: Split) -> None:
     arrays = {"x": split.x, "y": split.y} | {f"client-{column}": values for column, values in split.clients.items()}
     for key, array in arrays.items():
-
-        def save(temporary: Path, array: NDArray[np.generic] = array) -> None:
-            with temporary.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-
-        write_atomically(cache / f"{name}-{key}.npy", save)
+        write_array(cache / f"{name}-{key}.npy", array)
 
 
 def _map(cache: Path, name: str) -> Split:

@@ -17,7 +17,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from common.errors import ConfigurationError, DataError
-from common.files import write_atomically, write_text
+from common.files import write_array, write_text
 from common.settings import folder
 
 UNKNOWN = 0
@@ -81,7 +81,7 @@ def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
     with FileLock(cache / "lock"):
         if not (cache / "words.txt").exists():
             words, vectors = _read(path, size)
-            _save(cache / "vectors.npy", vectors)
+            write_array(cache / "vectors.npy", vectors)
             write_text(cache / "words.txt", "\n".join(words))
     return Vocabulary(cache)
 
@@ -106,11 +106,3 @@ def _read(path: Path, size: int) -> tuple[Sequence[str], NDArray[np.float32]]:
     if not words:
         raise DataError(f"embeddings: {path} is empty")
     return words, np.stack(rows)
-
-
-def _save(path: Path, array: NDArray[np.float32]) -> None:
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-
-    write_atomically(path, save)
