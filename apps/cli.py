@@ -102,15 +102,15 @@ def sweep(
     """Make a table or figure of a paper: every run of a recipe's sweep. What has been run already is not run again."""
     from apps.experiment import resolve, run_experiment
     from apps.launch import Simulation
-    from apps.sweep import cells, read_sweep, run_cells, write_sweep
+    from apps.sweep import cells, read_sweep, recipe_name, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(runs_dir)})
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)
     folder = Path(str(overrides["runs-dir"]))
     with Simulation(workers) as simulation:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console))
-    target = output or folder / f"{Path(recipe).stem}-{name}"
-    print(write_sweep(f"{Path(recipe).stem}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
+    target = output or folder / f"{recipe_name(recipe)}-{name}"
+    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
     print(target)
 
 

@@ -67,6 +67,11 @@ class Cell:
     keys: Mapping[str, Value]
 
 
+def recipe_name(recipe: str) -> str:
+    """Return what runs and reports call a recipe, a name or a path: ``ppfe-cifar10-dir0.3``."""
+    return Path(recipe).name.removesuffix(".toml")
+
+
 def read_sweep(recipe: str, name: str) -> Sweep:
     """Return the sweep ``name`` of a recipe.
 
@@ -98,7 +103,7 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
         own = {**base, **({sweep.over: value} if value is not None else {}), **overrides}
         seeds: list[Value] = [] if "seed" in overrides else [*sweep.seeds]
         for seed in seeds or [own.get("seed", defaults()["seed"])]:
-            words = [Path(recipe).name.removesuffix(".toml"), variant, f"seed{seed}"]
+            words = [recipe_name(recipe), variant, f"seed{seed}"]
             words[2:2] = [f"{sweep.over}-{value}"] if value is not None else []
             label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
             keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}

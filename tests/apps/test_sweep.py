@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.sweep import cells, read_sweep, run_cells, write_sweep
+from apps.sweep import cells, read_sweep, recipe_name, run_cells, write_sweep
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from strategies.run_folder import read_metrics
@@ -115,6 +115,14 @@ def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Pa
         with pytest.raises(ConfigurationError, match=rf"already a run .* with other settings. {key}: was"):
             run_cells(wanted[::-1], tmp_path, _run)  # nothing is run before: the cell is the last
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
+
+
+def test_a_dot_in_a_recipes_name_belongs_to_it() -> None:
+    assert (
+        recipe_name("ppfe-cifar10-dir0.3")
+        == recipe_name("some/where/ppfe-cifar10-dir0.3.toml")
+        == "ppfe-cifar10-dir0.3"
+    )
 
 
 def test_two_commands_do_not_work_on_one_cell(recipe: str, tmp_path: Path) -> None:
