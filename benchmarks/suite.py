@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,21 +64,27 @@ def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], flo
         return read_checkpoint(path).facts["seconds"], float(json.loads(evaluations[-1])["evaluation_seconds"])
 
 
-def ppfe_costs(workers: int) -> tuple[tuple[float, float], tuple[float, float]]:
+def ppfe_costs(workers: int, repeats: int = 3) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the seconds that training and final evaluation take in the recipe ``ppfe-cifar10-s2``, and in FedAvg+FT.
 
-    A few rounds of each stage are measured; the recipe's other rounds are taken to last as long as their median.
+    Ten rounds of each stage are measured, alternating with FedAvg; the recipe's other rounds are taken to last as long
+    as the median of those after the fourth, when most of a cohort have begun the stage before.
     """
-    rounds, few = parse_counts(str(defaults()["ppfe.stage-rounds"])), 4
-    fedavg, fedavg_evaluation = _run_seconds({**read_recipe("ppfe-cifar10-s2:fedavg-ft"), "rounds": 10}, workers)
+    rounds, few = parse_counts(str(defaults()["ppfe.stage-rounds"])), 10
     keys: dict[str, Value] = {"ppfe.stage-rounds": ",".join([str(few)] * len(rounds)), "rounds": few * len(rounds)}
-    seconds, evaluation = _run_seconds(keys, workers)
-    ours = 0.0
-    for number, count in enumerate(rounds):
-        stage = seconds[number * few : (number + 1) * few]
-        ours += (count - 1) * float(np.median(stage[1:-1])) + stage[-1]
-    theirs = (sum(rounds) - 1) * float(np.median(fedavg[1:-1])) + fedavg[-1]
-    return (ours, evaluation), (theirs, fedavg_evaluation)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        seconds, evaluation = _run_seconds({**read_recipe("ppfe-cifar10-s2:fedavg-ft"), "rounds": few}, workers)
+        theirs.append((_whole(seconds, sum(rounds)), evaluation))
+        seconds, evaluation = _run_seconds(keys, workers)
+        stages = [seconds[first : first + few] for first in range(0, len(seconds), few)]
+        ours.append((sum(map(_whole, stages, rounds)), evaluation))
+    return tuple(np.median(ours, axis=0).tolist()), tuple(np.median(theirs, axis=0).tolist())
+
+
+def _whole(seconds: Sequence[float], rounds: int) -> float:
+    """Return what ``rounds`` rounds take, all but the last like the median of these after the fourth."""
+    return (rounds - 1) * float(np.median(seconds[4:-1])) + seconds[-1]
 
 
 def startup(workers: int) -> float:
