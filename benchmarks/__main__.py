@@ -185,9 +185,9 @@ momentum; medians of rounds after the first four. The plain loop is what one wri
 pooling; default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs.
 pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
 
-`cnn64` against the plain loop is close to its bound. On 2026-11-21 two passes with two repetitions gave 0.652 and 0.656, a
-third with four 0.646; a last one with four, after the workers had been given ordinary priority (Ray gives them niceness
-15), on the machine at its slower, 0.63, which stands in the table.
+`cnn64` against the plain loop is close to its bound. On 2026-11-21 two passes with two repetitions gave 0.652 and
+0.656, a third with four 0.646; a last one with four, after the workers had been given ordinary priority (Ray gives them
+niceness 15) and on the machine at its slower, 0.63, which stands in the table.
 """
 
 
