@@ -212,10 +212,25 @@ def export(
     runs_dir: RunsDir = None,
 ) -> None:
     """Write the model that a client would use after a run, personalised where the method personalises."""
-    from apps.personal import export as export_model
+    from apps.personal import personalise as make
     from strategies.run_folder import find_run
 
-    print(export_model(find_run(run, _runs_dir(runs_dir)), client, output))
+    print(make(find_run(run, _runs_dir(runs_dir)), output, client))
+
+
+@cli.command()
+def personalise(
+    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    data: Annotated[Path, typer.Option(help="the new client's folder, with train.parquet in the dataset's schema")],
+    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    client: Annotated[str, typer.Option(help="what to call it")] = "new",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Make the model of a client that no run has seen, from its own data."""
+    from apps.personal import personalise as make
+    from strategies.run_folder import find_run
+
+    print(make(find_run(run, _runs_dir(runs_dir)), output, client, data))
 
 
 @cli.command()

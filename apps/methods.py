@@ -13,7 +13,9 @@ from clients.hyper import (
     FedProxHyper,
     FedRepHyper,
     HeadHyper,
+    PeFLLHyper,
     PFedFDAHyper,
+    PFedHNHyper,
     PPFEHyper,
     PPFELinearHyper,
 )
@@ -74,5 +76,7 @@ METHODS: Mapping[str, Method] = {
         "Emrani et al., section 6.1",
         regression=True,
     ),
+    "pefll": Method("pefll", "PeFLL", PeFLLHyper, "Models made of clients' descriptors", "Scott, thesis, chapter 4"),
+    "pfedhn": Method("pfedhn", "PFedHN", PFedHNHyper, "Models made of learned descriptors", "Shamsian et al. 2021"),
     "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
 }

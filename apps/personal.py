@@ -4,59 +4,127 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 
-from apps.client_app import SimulatedClients
+from apps.client_app import DeviceClient, SimulatedClients
+from apps.code_version import code_version
 from apps.methods import METHODS
+from apps.server_app import population
 from apps.settings import defaults, parse
 from clients.export import load_model, predict, save_model
 from clients.host import Host
+from clients.wire import pack
 from clients.worker import tune_process
-from common.errors import ConfigurationError, DataError
+from common.errors import ConfigurationError, DataError, RunError
 from models.networks import build
 from partitions.clientdata import to_inputs
 from partitions.datasets import DatasetSpec, find_spec
 from partitions.words import vocabulary
-from strategies.run_folder import read_checkpoint, read_config
+from strategies.roster import Roster
+from strategies.run_folder import RunFolder, read_checkpoint, read_config
 
 
-def export(run: Path, client_id: str, target: Path) -> Path:
-    """Write the model that ``client_id`` would use after ``run`` to folder ``target``.
+class OneProcess(Grid):
+    """A single node, which answers by function calls: an exchange of a finished run with one client."""
 
-    The client does what it does at an evaluation: it starts from the run's last global model, or its own state, and
-    personalises it. The client's data are needed for that, as in the run.
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._replies: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """There is no run that Flower knows of."""
+
+    @property
+    def run(self) -> Run:
+        """There is no run that Flower knows of."""
+        raise RunError("the run is over")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Messages are made by their constructor."""
+        return Message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the number of the node."""
+        return [1]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Have the node answer at once."""
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            if message.metadata.message_type == "query.roster":
+                self._replies[name] = Message(self._host.announce(code_version()).pack(), reply_to=message)
+            else:
+                self._replies[name] = self._host.answer(message, own="")
+            yield name
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the answers."""
+        return [self._replies.pop(name) for name in list(message_ids)]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send and receive."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def personalise(run: Path, target: Path, client_id: str = "", data_path: Path | None = None) -> Path:
+    """Write the model that a client would use after ``run`` to folder ``target``.
+
+    The client does what it does at an evaluation: it is sent what the run's server has, and makes its own of it. Its
+    data are needed for that.
+
+    Args:
+        run: the run's folder.
+        target: where to write.
+        client_id: a client of the run's federation.
+        data_path: or a new client's folder, with ``train.parquet`` as on a device.
 
     Raises:
         ConfigurationError: if there is no such client.
-        RunError: if the run has no readable checkpoint.
+        RunError: if the run has no readable checkpoint, or the client cannot be served.
     """
-    settings, hyper = parse(read_config(run))
+    config = read_config(run)
+    settings, hyper = parse(config)
     checkpoint = read_checkpoint(run)
-    if checkpoint.facts["deployed"]:
+    if checkpoint.facts["deployed"] and data_path is None:
         raise ConfigurationError(
             f"run '{run.name}' ran on real devices: each keeps its model in <state-dir>/{run.name}/<client-id> there"
         )
     settings = settings.model_copy(update={"runs_dir": str(run.parent)})  # the folder may have been moved
     device = tune_process(settings.device, one_thread=False)
-    source = SimulatedClients(settings, device)
-    known = source.clients()
-    if client_id not in known:
-        raise ConfigurationError(
-            f"client: there is no client '{client_id}' in run '{run.name}'; its clients are 0 to {len(known) - 1}"
-        )
+    source: SimulatedClients | DeviceClient
+    if data_path is not None:
+        client_id = client_id or "new"
+        source = DeviceClient(settings, client_id, data_path.absolute(), device)
+    else:
+        source = SimulatedClients(settings, device)
+        if client_id not in (known := source.clients()):
+            raise ConfigurationError(
+                f"client: there is no client '{client_id}' in run '{run.name}'; its clients are 0 to {len(known) - 1}"
+            )
     spec = find_spec(settings.dataset)
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
-    host = Host(METHODS[settings.method].client(), settings, hyper, model, source, "")
-    lineage = [*checkpoint.facts["lineage"]]
-    predictor = host.personal_model(
-        client_id,
-        checkpoint.arrays,
-        {"round": checkpoint.round, "run": run.name, "lineage": lineage, "checkpoint": checkpoint.round},
-    )
-    return save_model(target, predictor, client_id, run.name, settings)
+    method = METHODS[settings.method]
+    with TemporaryDirectory() as state_dir:  # a new client leaves nothing behind
+        host = Host(method.client(), settings, hyper, model, source, state_dir if data_path else "")
+        roster = Roster(lambda: population(settings), 1, code_version())
+        strategy = method.strategy()(settings, hyper, roster, RunFolder(run, config))
+        grid = OneProcess(host)
+        roster.wait(grid, 0.0)
+        strategy.take_back(checkpoint)
+        outcome = strategy.measure([client_id], checkpoint.round, pack(checkpoint.arrays), grid, ConfigRecord())
+        if outcome.failures:
+            raise RunError(f"client {client_id}: {outcome.failures[client_id]}")
+        return save_model(target, host.predictor, client_id, run.name, settings)
 
 
 def _read_inputs(path: Path, spec: DatasetSpec, embeddings: str) -> torch.Tensor:

@@ -13,13 +13,13 @@ from apps.methods import METHODS
 from apps.settings import Settings, parse
 from clients.wire import pack
 from clients.worker import tune_process
-from common.errors import ConfigurationError, FlorilegiumError
+from common.errors import FlorilegiumError
 from models.networks import build
 from models.parameters import get_arrays
 from partitions.datasets import find_spec
 from partitions.federation import federate
 from strategies.roster import Client, Roster
-from strategies.run_folder import RunFolder, find_run, read_checkpoint
+from strategies.run_folder import RunFolder
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -54,17 +54,6 @@ def main(grid: Grid, context: Context) -> None:
         tune_process(settings.device, one_thread=True)
         spec = find_spec(settings.dataset)
         initial = get_arrays(build(settings.model, spec.shape, spec.classes, settings.seed))
-        if settings.init:
-            if not method.strategy().broadcasts_model:
-                raise ConfigurationError(
-                    f"init: method '{settings.method}' sends no model, so there is none to start from"
-                )
-            trained = read_checkpoint(find_run(settings.init, settings.runs_dir)).arrays
-            if any(name not in initial or initial[name].shape != array.shape for name, array in trained.items()):
-                raise ConfigurationError(
-                    f"init: run '{settings.init}' trained another network than model = '{settings.model}'"
-                )
-            initial |= trained  # a method with personal blocks has trained a part of the network only
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
         strategy = method.strategy()(settings, hyper, roster, run)

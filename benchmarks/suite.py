@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from flwr.app import Message
 
 from apps.client_app import SimulatedClients
 from apps.experiment import read_recipe
@@ -22,6 +23,7 @@ from clients.fedavg import FedAvgClient
 from clients.host import Host
 from clients.hyper import parse_counts
 from clients.training import evaluate
+from clients.wire import Request, pack
 from clients.worker import tune_process
 from common.settings import Value
 from models.networks import build
@@ -142,14 +144,13 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     model = build(model_name, (3, 32, 32), 10, settings.seed)
     source = SimulatedClients(settings, device)
     host = Host(FedAvgClient, settings, hyper, model, source, "")
-    arrays = get_arrays(model)
-    config = {"round": 1, "run": "benchmark", "lineage": [], "checkpoint": 0}
+    config = {"phase": "test", "round": 1, "reduce": "sum", "run": "benchmark", "lineage": [], "checkpoint": 0}
+    request = Request.pack(list(source.clients()), config, pack(get_arrays(model)), None)
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []
     for _ in range(repeats):
         start = time.perf_counter()
-        for client in source.clients():
-            host.personal_model(client, arrays, config)
+        host.answer(Message(request, 1, "evaluate"), own="")
         whole.append(time.perf_counter() - start)
         start = time.perf_counter()
         for examples in tests:

@@ -24,7 +24,7 @@ from clients.state import ClientState
 from clients.wire import Announcement, Config, Reply, Request, pack
 from common.errors import FlorilegiumError, RunError
 from common.settings import NAME, Section, folder
-from models.parameters import Arrays, get_arrays, num_bytes
+from models.parameters import get_arrays, num_bytes
 from partitions.clientdata import ClientData
 
 
@@ -51,6 +51,9 @@ class Host:
         model: the network, freshly built from the run's seed.
         source: where the clients' data come from.
         state_dir: the node's own folder for client state; "" to use the run's.
+
+    Attributes:
+        predictor: the model that the client served last would use, after a test.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Host:
         self._initial = get_arrays(model)
         self._source = source
         self._state_dir = state_dir or settings.state_dir
+        self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
 
@@ -100,6 +104,7 @@ class Host:
                 reduction.check(answer.arrays)
                 _check_numbers(answer)
                 client.state.commit()
+                self.predictor = client.predictor
                 if request.config.get("keep") and self._source.pinned:
                     save_model(client.state.folder, client.predictor, client_id, request.config["run"], self._settings)
             except Exception as error:  # whatever goes wrong in one client must not take the others down
@@ -119,12 +124,6 @@ class Host:
                 metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
             done.append(client_id)
         return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
-
-    def personal_model(self, client_id: str, arrays: Arrays, config: Config) -> nn.Module:
-        """Return the model that a client would use: what its ``test`` phase ends with."""
-        client = self._client(client_id, config)
-        client.perform(arrays, {**config, "phase": "test"})
-        return client.predictor
 
     # --------------------------------------------------------------------------------------- details
 

@@ -56,6 +56,40 @@ class PFedFDAHyper(Section):
     folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
 
 
+class HyperNetworkHyper(Section):
+    """What makes clients' models on the server, and how it learns."""
+
+    descriptor_size: int = Field(ge=0, description="l, length of a descriptor; 0: a quarter of the clients")
+    hidden_layers: int = Field(ge=0, description="layers between the hypernetwork's first and its output layers")
+    hidden_width: int = Field(ge=1, description="width of these layers")
+    server_optimizer: Literal["sgd", "adam"] = Field(
+        description="what takes the server's steps, with `server-learning-rate` and, for sgd, `server-momentum`"
+    )
+    server_max_grad_norm: float = Field(ge=0, description="bound on the norm of the averaged update; 0: none")
+    hypernetwork_penalty: float = Field(ge=0, description="λ_h, weight of the hypernetwork's squared norm")
+    model_penalty: float = Field(ge=0, description="λ_θ, weight of a client model's squared norm in its objective")
+
+
+class PeFLLHyper(HyperNetworkHyper):
+    """Keys ``pefll.*``."""
+
+    embedding: Literal["linear", "cnn", "cnn-unlabeled", "lstm"] = Field(
+        description="φ: of the label alone; LeNet on image and label, or on the image alone; LSTM on text and label"
+    )
+    embedding_penalty: float = Field(ge=0, description="λ_v, weight of the embedding network's squared norm")
+    descriptor_batch: int = Field(ge=1, description="examples that a descriptor is made of in training")
+    test_batch: int = Field(ge=0, description="the same before a test; 0: all training examples of the client")
+    normalize: bool = Field(description="subtract from descriptors the mean, and divide by the deviation, of the first")
+    mask_labels: bool = Field(description="never predict classes that a client's training examples do not have")
+
+
+class PFedHNHyper(HyperNetworkHyper):
+    """Keys ``pfedhn.*``."""
+
+    descriptor_penalty: float = Field(ge=0, description="weight of a descriptor's squared norm")
+    new_client_exchanges: int = Field(ge=0, description="exchanges that fit the descriptor of a client never seen")
+
+
 Stage = Literal["averaged", "personal", "local"]
 
 

@@ -24,6 +24,12 @@ class Optimizer(Protocol):
     def step(self) -> None:
         """Update the parameters along their gradients."""
 
+    def memory(self) -> list[Tensor]:
+        """Return what it remembers between steps: velocities or moments, which :meth:`recall` takes back."""
+
+    def recall(self, memory: Sequence[Tensor]) -> None:
+        """Take back what :meth:`memory` returned."""
+
 
 class SGD:
     """Stochastic gradient descent: v ← momentum·v + g + weight_decay·w; w ← w − learning_rate·v.
@@ -63,6 +69,14 @@ class SGD:
             weight_decay=self._decay,
         )
 
+    def memory(self) -> list[Tensor]:
+        """Return the velocities v; none before the first step, and without momentum."""
+        return [velocity for velocity in self._velocities if velocity is not None]
+
+    def recall(self, memory: Sequence[Tensor]) -> None:
+        """Take the velocities back."""
+        self._velocities = [*_lying_like(self._parameters, memory)] if memory else [None] * len(self._parameters)
+
 
 class Adam:
     """Adam (Kingma and Ba 2015) with β₁ = 0.9, β₂ = 0.999, ε = 1e-8 and L2 penalty ``weight_decay``."""
@@ -98,10 +112,26 @@ class Adam:
             weight_decay=self._decay,
         )
 
+    def memory(self) -> list[Tensor]:
+        """Return first moments, second moments, and counts of steps."""
+        return [*self._means, *self._squares, *self._steps]
+
+    def recall(self, memory: Sequence[Tensor]) -> None:
+        """Take them back."""
+        count = len(self._parameters)
+        self._means, self._squares = (
+            _lying_like(self._parameters, memory[first : first + count]) for first in (0, count)
+        )
+        self._steps = list(memory[2 * count :])
+
 
 def _forget(parameters: Sequence[Tensor]) -> None:
     for parameter in parameters:
         parameter.grad = None
+
+
+def _lying_like(parameters: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(p).copy_(tensor) for p, tensor in zip(parameters, tensors, strict=True)]
 
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:

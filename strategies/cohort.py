@@ -25,7 +25,7 @@ from models.parameters import Arrays
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
 from strategies.roster import Roster
-from strategies.run_folder import Checkpoint, RunFolder
+from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
 from strategies.settings import ServerSettings
 
 log = logging.getLogger("flwr")
@@ -77,6 +77,27 @@ class CohortStrategy(Strategy):
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return what the server holds of the network's arrays: here all of them."""
         return arrays
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Return what the run starts from where ``init`` names an earlier run.
+
+        Args:
+            network: the arrays of the network as it was built.
+            trained: the earlier run's last checkpoint. Its model may be a part of the network, the shared blocks.
+
+        Raises:
+            ConfigurationError: if the earlier run has nothing to start this one from.
+        """
+        if not self.broadcasts_model:
+            raise ConfigurationError(
+                f"init: method '{self.settings.method}' sends no model, so there is none to start from"
+            )
+        if any(name not in network or network[name].shape != array.shape for name, array in trained.arrays.items()):
+            raise ConfigurationError(
+                f"init: run '{self.settings.init}' trained something else than the network model = "
+                f"'{self.settings.model}'"
+            )
+        return self.server_part(network | trained.arrays)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -223,24 +244,27 @@ class CohortStrategy(Strategy):
             chosen += clients
         return chosen
 
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Have ``clients`` test their models and return what they measured. Here: one exchange."""
+        model = arrays if self.broadcasts_model else None
+        return self.exchange(
+            grid, clients, server_round, "test", reduce="sum", arrays=model, evaluation=True, **dict(config)
+        )
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the clients to test the global model, or their personal one made of it."""
-        model = arrays if self.broadcasts_model else None
-        return self.requests(
-            self.evaluated(),
-            server_round,
-            "test",
-            reduce="sum",
-            arrays=model,
-            evaluation=True,
-            **dict(config),  # type: ignore[arg-type]
-        )
+        """Flower's hook for one exchange; here :meth:`measure` is in its place, which may make several."""
+        raise NotImplementedError("clients are evaluated by measure()")
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """See :meth:`configure_evaluate`."""
+        raise NotImplementedError("clients are evaluated by measure()")
+
+    def _summarise(self, outcome: Outcome) -> MetricRecord:
         """Summarise each group of clients; the figures go to the run's folder."""
-        outcome = self.collect(replies)
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
@@ -263,12 +287,11 @@ class CohortStrategy(Strategy):
     ) -> MetricRecord | None:
         started = time.perf_counter()
         config = ConfigRecord({**self._evaluate_config, "keep": final})
-        messages = list(self.configure_evaluate(server_round, arrays, config, grid))
-        if not messages:
+        clients = self.evaluated()
+        if not clients:
             log.warning("round %d: no client has test examples, so nothing is evaluated", server_round)
             return None
-        replies = deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
-        metrics = self.aggregate_evaluate(server_round, replies)
+        metrics = self._summarise(self.measure(clients, server_round, arrays, grid, config))
         line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
         line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
         line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
@@ -307,11 +330,16 @@ class CohortStrategy(Strategy):
         result = Result()
         self.roster.wait(grid, timeout)
         self._check_roster()
-        arrays, done = pack(self.server_part(unpack(initial_arrays))), 0
+        network = unpack(initial_arrays)
+        if self.settings.init:
+            first = self.begin_from(network, read_checkpoint(find_run(self.settings.init, self.settings.runs_dir)))
+        else:
+            first = self.server_part(network)
+        arrays, done = pack(first), 0
         if self.settings.resume:
             checkpoint = self.run.reopen(num_rounds)
             arrays, done = pack(checkpoint.arrays), checkpoint.round
-            self._take_back(checkpoint)
+            self.take_back(checkpoint)
             self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
@@ -370,7 +398,8 @@ class CohortStrategy(Strategy):
         self.run.save(Checkpoint(server_round, model, own, shared))
         self._checkpoint_round = server_round
 
-    def _take_back(self, checkpoint: Checkpoint) -> None:
+    def take_back(self, checkpoint: Checkpoint) -> None:
+        """Take back everything that a checkpoint holds but the model."""
         facts = checkpoint.facts
         self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
         self._seconds = list(facts["seconds"])

@@ -25,6 +25,7 @@ class ServerSettings(Section):
     participation: float = Field(gt=0, le=1)
     cohort_size: int = Field(ge=0)
     final_participation: float = Field(ge=0, le=1)
+    learning_rate: float = Field(gt=0)
     server_learning_rate: float = Field(gt=0)
     server_momentum: float = Field(ge=0, lt=1)
     min_success: float = Field(ge=0, le=1)

@@ -14,7 +14,7 @@ import torch
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from apps.personal import export
+from apps.personal import personalise
 from clients.export import load_model
 from clients.ppfe import coefficient, reweight
 from clients.training import evaluate
@@ -284,7 +284,7 @@ class TestResume:
 
 def test_the_exported_ensemble_predicts_as_in_the_run(run: Run, tmp_path: Path) -> None:
     path = run("exported")
-    model, card = load_model(export(path, "2", tmp_path / "model"))
+    model, card = load_model(personalise(path, tmp_path / "model", "2"))
     assert isinstance(model, Ensemble)
     assert card.ensemble == "probabilities"
     data = simulated(*federate(settings(num_clients=4)), 2)
@@ -298,7 +298,7 @@ def test_the_exported_ensemble_predicts_as_in_the_run(run: Run, tmp_path: Path) 
 def test_the_reduced_model_of_a_client_without_a_finished_stage_can_be_exported(run: Run, tmp_path: Path) -> None:
     path = run("unseen", **{"unseen-fraction": 0.25})
     unseen = int(np.flatnonzero(federate(settings(num_clients=4, unseen_fraction=0.25))[0].unseen)[0])
-    model, card = load_model(export(path, str(unseen), tmp_path / "model"))
+    model, card = load_model(personalise(path, tmp_path / "model", str(unseen)))
     assert not card.ensemble
     assert "fc1.1.first" in dict(model.named_parameters())
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
 from apps.client_app import SimulatedClients
-from apps.personal import export, write_predictions
+from apps.personal import personalise, write_predictions
 from clients.ppfe_linear import WEIGHT, combined, ridge
 from common.errors import ConfigurationError
 from common.settings import Value
@@ -189,7 +189,7 @@ class TestRuns:
 
 def test_the_exported_model_is_the_ensemble(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run("exported")
-    model = export(path, "1", tmp_path / "model")
+    model = personalise(path, tmp_path / "model", "1")
     test = SimulatedClients(settings(**KEYS), CPU).data("1").test
     np.save(tmp_path / "x.npy", test.x.double().numpy())
     write_predictions(model, tmp_path / "x.npy")

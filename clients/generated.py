@@ -1,0 +1,41 @@
+"""Generated models, client side: the client's whole model comes from a hypernetwork on the server.
+
+``adapt``: received are the parameters θ_i made for this client; answered is what local training makes of them, Δθ_i, by
+which the server's networks learn. ``test``: the received model is the client's own. Nothing is kept between rounds.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import HyperNetworkHyper
+from clients.training import GradientHook
+from clients.wire import Config
+from models.parameters import Arrays, get_arrays, set_arrays
+
+
+class GeneratedClient(BaseClient):
+    """Trains the model it is given, and says how it changed."""
+
+    hyper: HyperNetworkHyper
+
+    @phase
+    def adapt(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the received model on L(θ; S_i) + λ_θ‖θ‖²; answer Δθ_i = θ_i^new − θ_i."""
+        set_arrays(self.model, arrays)
+        loss = self.local_training(config)
+        trained = get_arrays(self.model)
+        return Answer({name: trained[name] - arrays[name] for name in arrays}, len(self.data.train), {"loss": loss})
+
+    def gradient_hook(self, config: Config) -> GradientHook | None:
+        """Return the gradient of λ_θ‖θ‖²."""
+        if not self.hyper.model_penalty:
+            return None
+
+        def hook(model: nn.Module) -> None:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.add_(parameter.detach(), alpha=2 * self.hyper.model_penalty)
+
+        return hook

@@ -1,0 +1,110 @@
+"""PeFLL, client side (Scott's thesis, Algorithms 7 and 8): the client describes itself and is given a model.
+
+``describe``: received is the embedding network η_v; answered the descriptor v_i, the mean of φ over a batch of the
+client's examples. ``adapt``: received is θ_i, answered Δθ_i. ``embed``: received is Δv_i; the client sends it back
+through η_v on the same batch and answers Δη_v. The batch is drawn anew from the round's seed, and η_v was kept since
+``describe``, once per node; a client keeps nothing from one round to the next.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.base import Answer, phase
+from clients.generated import GeneratedClient
+from clients.hyper import PeFLLHyper
+from clients.wire import Config
+from common.errors import RunError
+from models.embedding import WITHOUT_LABELS, Embedding, build_embedding
+from models.parameters import Arrays, set_arrays
+from partitions.clientdata import Examples
+from partitions.datasets import find_spec
+
+DESCRIPTOR = "descriptor"
+NEVER = -1e4
+"""Logit of a class that shall not be predicted: its probability is 0 in every precision."""
+
+
+class PeFLLClient(GeneratedClient):
+    """Describes its data by a vector, and uses the model that the server makes of it."""
+
+    hyper: PeFLLHyper
+
+    @phase
+    def describe(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer the descriptor v_i of ``config["batch"]`` examples, or of all where that is 0.
+
+        ``config["follows"]`` says whether ``embed`` will follow, for which η_v is kept.
+        """
+        examples = self._batch(config)
+        if config["follows"]:
+            self.state.share(arrays, "embedding")
+        with torch.no_grad():
+            v = self._descriptor(arrays, examples)
+        return Answer({DESCRIPTOR: v.cpu().numpy()}, len(examples))
+
+    @phase
+    def embed(self, arrays: Arrays, config: Config) -> Answer:
+        """Send Δv_i back through the embedding network; answer Δη_v."""
+        embedding = self.state.load_shared("embedding")
+        if embedding is None:
+            raise RunError(f"the embedding network of round {config['round']} is gone from this node's state folder")
+        Δv = torch.from_numpy(arrays[DESCRIPTOR]).to(self.data.train.y.device)
+        v = self._descriptor(embedding, examples := self._batch({**config, "phase": "describe"}))
+        parameters = dict(self._embedding(v.shape[0]).named_parameters())
+        Δη = torch.autograd.grad(v, list(parameters.values()), Δv)
+        changes = {name: change.cpu().numpy() for name, change in zip(parameters, Δη, strict=True)}
+        return Answer({name: changes[name] for name in embedding}, len(examples))
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Evaluate the received model; with ``pefll.mask-labels``, only on classes that the client has."""
+        if self.hyper.mask_labels and self.data.labeled:
+            arrays = self._masked(arrays)
+        return super().test(arrays, config)
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _embedding(self, size: int) -> Embedding:
+        device = self.data.train.y.device
+        return _embedding(self.hyper.embedding, self.settings.dataset, size, self.settings.seed).to(device)
+
+    def _batch(self, config: Config) -> Examples:
+        """Return the examples that the descriptor is made of, the same whenever asked in a round."""
+        if self.hyper.embedding not in WITHOUT_LABELS and not self.data.labeled:
+            raise RunError(f"pefll.embedding: '{self.hyper.embedding}' needs labels, which this client does not have")
+        examples, size = self.data.train, int(config["batch"])
+        if not len(examples):
+            raise RunError("this client has no examples to make a descriptor of")
+        if not 0 < size < len(examples):
+            return examples
+        rows = torch.randperm(len(examples), generator=self.generator(config))[:size].to(examples.y.device)
+        return Examples(examples.x[rows], examples.y[rows])
+
+    def _descriptor(self, arrays: Arrays, examples: Examples) -> Tensor:
+        """Return v = 1/|B| Σ φ(x, y; η_v), (l,)."""
+        size = len(next(reversed(arrays.values())))  # the last layer's biases
+        embedding = self._embedding(size)
+        set_arrays(embedding, arrays)
+        result: Tensor = embedding(examples.x, examples.y).mean(dim=0)
+        return result
+
+    def _masked(self, arrays: Arrays) -> Arrays:
+        """Return ``arrays`` with a last layer that never predicts a class the client has no training example of."""
+        present = np.unique(self.data.train.y.cpu().numpy())
+        weight, bias = list(arrays)[-2:]
+        absent = np.setdiff1d(np.arange(len(arrays[bias])), present)
+        changed = {weight: arrays[weight].copy(), bias: arrays[bias].copy()}
+        changed[weight][absent], changed[bias][absent] = 0, NEVER
+        return arrays | changed
+
+
+@lru_cache(maxsize=2)
+def _embedding(kind: str, dataset: str, size: int, seed: int) -> Embedding:
+    """Return the process's one embedding network; its contents are overwritten by every client."""
+    spec = find_spec(dataset)
+    return build_embedding(kind, spec.shape, spec.classes, size, seed)

@@ -1,0 +1,69 @@
+"""Embedding networks φ(x, y) of PeFLL; their mean over a client's examples is the client's descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from common.errors import ConfigurationError
+from models.networks import build
+
+WITHOUT_LABELS = frozenset({"cnn-unlabeled"})
+"""Embeddings that look at inputs alone."""
+
+
+class Embedding(nn.Module):
+    """φ(x, y): a network on an example's input and label.
+
+    Args:
+        network: any network with l outputs.
+        join: makes the network's input of inputs (n, *shape) and classes (n,).
+    """
+
+    def __init__(self, network: nn.Module, join: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.network = network
+        self._join = join
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return φ, (n, l)."""
+        result: Tensor = self.network(self._join(x, y))
+        return result
+
+
+def build_embedding(kind: str, shape: tuple[int, ...], classes: int, size: int, seed: int) -> Embedding:
+    """Build an embedding network.
+
+    Args:
+        kind: "linear", of the one-hot label alone; "cnn", LeNet on the image with a constant plane for each class;
+            "cnn-unlabeled", LeNet on the image alone; "lstm", the character network on the text and, as one more
+            character, the class, which for next-character prediction is its code.
+        shape: shape of one input.
+        classes: number of classes C.
+        size: l, the length of a descriptor.
+        seed: the run's seed, from which the initial parameters are drawn.
+
+    Raises:
+        ConfigurationError: if it does not take inputs of this shape.
+    """
+
+    def with_planes(x: Tensor, y: Tensor) -> Tensor:
+        planes = one_hot(y, classes).to(x.dtype)[:, :, None, None].expand(-1, -1, *x.shape[2:])
+        return torch.cat([x, planes], dim=1).contiguous(memory_format=torch.channels_last)
+
+    needed = {"linear": len(shape), "lstm": 1}.get(kind, 3)
+    if len(shape) != needed:
+        raise ConfigurationError(f"pefll.embedding: '{kind}' does not take inputs of shape {shape}")
+    match kind:
+        case "linear":
+            return Embedding(build("linear", (classes,), size, seed), lambda x, y: one_hot(y, classes).float())
+        case "lstm":
+            text = build("char-lstm", shape, size, seed)
+            return Embedding(text, lambda x, y: torch.cat([x, y[:, None]], dim=1))
+        case "cnn":
+            return Embedding(build("lenet", (shape[0] + classes, *shape[1:]), size, seed), with_planes)
+        case _:
+            return Embedding(build("lenet", shape, size, seed), lambda x, y: x)

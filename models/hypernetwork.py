@@ -1,0 +1,43 @@
+"""A hypernetwork: a network whose outputs are the parameters of another one (PeFLL, pFedHN)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from common.seeds import entropy
+
+
+class HyperNetwork(nn.Module):
+    """h: descriptors (c, l) to the parameters of c networks; an output layer for each of their tensors.
+
+    The layers of Scott's thesis, Table B.3: l → width, ``hidden`` layers width → width, each with ReLU, then width → D.
+
+    Args:
+        inputs: l, length of a descriptor.
+        shapes: the shape of every tensor to make, by name.
+        hidden: how many layers width → width.
+        width: width of the hidden layers.
+        seed: the run's seed; torch's own initialisation is drawn from it.
+    """
+
+    def __init__(self, inputs: int, shapes: Mapping[str, tuple[int, ...]], hidden: int, width: int, seed: int) -> None:
+        super().__init__()
+        self._shapes = dict(shapes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(entropy(seed, "hypernetwork") % 2**63)
+            layers: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU()]
+            for _ in range(hidden):
+                layers += [nn.Linear(width, width), nn.ReLU()]
+            self.trunk = nn.Sequential(*layers)
+            self.outputs = nn.ModuleList(nn.Linear(width, torch.Size(shape).numel()) for shape in shapes.values())
+
+    def forward(self, v: Tensor) -> dict[str, Tensor]:
+        """Return the tensors, each (c, *shape), for descriptors (c, l)."""
+        features = self.trunk(v)
+        return {
+            name: layer(features).unflatten(1, shape) if shape else layer(features)[:, 0]
+            for layer, (name, shape) in zip(self.outputs, self._shapes.items(), strict=True)
+        }

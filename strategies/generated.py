@@ -1,0 +1,187 @@
+"""Generated models, server side: a hypernetwork h makes a whole model of every client's descriptor.
+
+θ_i = h(v_i; η_h). Clients answer Δθ_i, what local training makes of their model; sent back through h it gives Δη_h and
+Δv_i. The hypernetwork stays on the server: it is many times larger than the models it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from torch import Tensor, nn
+
+from clients.hyper import HyperNetworkHyper
+from clients.optimizers import SGD, Adam, Optimizer
+from common.errors import ConfigurationError
+from models.hypernetwork import HyperNetwork
+from models.networks import build
+from models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from partitions.datasets import find_spec
+from strategies.cohort import CohortStrategy
+from strategies.exchange import Outcome
+from strategies.run_folder import Checkpoint
+
+TESTED_AT_ONCE = 100
+"""Clients whose models are made and sent in one exchange of an evaluation; bounds the server's memory."""
+
+
+class Generated(CohortStrategy):
+    """What methods with a hypernetwork share: making models, learning from Δθ, evaluation, checkpoints."""
+
+    broadcasts_model: ClassVar[bool] = False
+    hyper: HyperNetworkHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self.settings
+        self.spec = find_spec(s.dataset)
+        network = build(s.model, self.spec.shape, self.spec.classes, s.seed)
+        shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
+        if shapes.keys() != dict(network.named_parameters()).keys():
+            raise ConfigurationError(
+                f"model: '{s.model}' has running statistics (batch normalisation), which a hypernetwork does not make"
+            )
+        self.size = self.hyper.descriptor_size or max(1, s.num_clients // 4)  # l
+        self.hypernetwork = HyperNetwork(
+            self.size, shapes, self.hyper.hidden_layers, self.hyper.hidden_width, self.settings.seed
+        )
+
+    # ------------------------------------------------------------------------- what a method provides
+
+    def describe(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Return, for an evaluation: clients with a descriptor, these (c, l), and the errors of the other clients."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------- learning
+
+    def adapt(
+        self, cohort: Sequence[str], v: Tensor, server_round: int, grid: Grid, *, evaluation: bool = False
+    ) -> tuple[Outcome, dict[str, Tensor], dict[str, Tensor]]:
+        """Send every client its model and let it train; ``v`` (c, l) are the descriptors in the order of ``cohort``.
+
+        Returns:
+            The outcome, and for the clients in it θ (with its graph) and Δθ, each array with a leading client axis.
+        """
+        θ = self.hypernetwork(v)
+        scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
+        outcome = self.exchange(
+            grid, cohort, server_round, "adapt", reduce="stack", scatter=scatter, evaluation=evaluation
+        )
+        rows = [cohort.index(client) for client in outcome.clients]
+        made = {name: tensor[rows] for name, tensor in θ.items()}
+        return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
+
+    def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the products of Δθ with the derivatives of θ by ``inputs``: the updates that Δθ asks of them."""
+        return list(torch.autograd.grad(list(made.values()), inputs, [Δθ[name] for name in made]))
+
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> Optimizer:
+        """Return the configured server optimiser."""
+        rate, momentum = self.settings.server_learning_rate, self.settings.server_momentum
+        if self.hyper.server_optimizer == "adam":
+            return Adam(parameters, rate, 0.0)
+        return SGD(parameters, rate, momentum, 0.0)
+
+    def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]]) -> None:
+        """Move every parameter along its update, less the gradient 2βλη of its penalty (Algorithm 8, lines 17, 18).
+
+        Args:
+            optimizer: that of these parameters.
+            updates: parameters η, their mean updates Δη, and the weights λ of their penalties.
+        """
+        β = self.settings.learning_rate
+        for parameter, Δ, λ in updates:
+            parameter.grad = 2 * β * λ * parameter.detach() - Δ
+        if self.hyper.server_max_grad_norm:
+            nn.utils.clip_grad_norm_([parameter for parameter, _, _ in updates], self.hyper.server_max_grad_norm)
+        optimizer.step()
+
+    # -------------------------------------------------------------------------------------- evaluation
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Make each client's model and let the client test it, a hundred clients at a time."""
+        parts = []
+        for first in range(0, len(clients), TESTED_AT_ONCE):
+            chunk = clients[first : first + TESTED_AT_ONCE]
+            described, v, failures = self.describe(chunk, server_round, arrays, grid)
+            with torch.no_grad():
+                scatter = {name: tensor.numpy() for name, tensor in self.hypernetwork(v).items()}
+            part = self.exchange(
+                grid, described, server_round, "test", reduce="sum", scatter=scatter, evaluation=True, **dict(config)
+            )
+            part.failures |= failures
+            parts.append(part)
+        return joined(parts)
+
+    # ---------------------------------------------------------------------------------- start and state
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return what is the same for all clients: nothing."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Start from another run's networks on the server; its optimisers' memory stays behind."""
+        own = self.server_part(network)
+        networks = {name: array for name, array in trained.state.items() if not name.startswith("optimizer/")}
+        hypernetwork = get_arrays(self.hypernetwork)
+        theirs = part(networks, "hypernetwork/")
+        if shapes_of(trained.arrays) != shapes_of(own) or shapes_of(theirs) != shapes_of(hypernetwork):
+            raise ConfigurationError(
+                f"init: run '{self.settings.init}' has other networks on its server than this run would have; method, "
+                f"model, descriptor size and {self.settings.method}.* must agree"
+            )
+        self.restore(networks, trained.facts["own"])
+        return trained.arrays
+
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """Return the server's optimisers by name, for checkpoints."""
+        return {}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The hypernetwork, and what the optimisers remember."""
+        own = {f"hypernetwork/{name}": array for name, array in get_arrays(self.hypernetwork).items()}
+        for name, optimizer in self.optimizers().items():
+            own |= {f"optimizer/{name}/{i}": tensor.numpy() for i, tensor in enumerate(optimizer.memory())}
+        return own, {}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        set_arrays(self.hypernetwork, part(arrays, "hypernetwork/"))
+        for name, optimizer in self.optimizers().items():
+            memory = part(arrays, f"optimizer/{name}/")
+            if memory:
+                optimizer.recall([torch.from_numpy(memory[str(i)]) for i in range(len(memory))])
+
+    def report(self) -> dict[str, Any]:
+        """Return the sizes of what is on the server."""
+        count = sum(parameter.numel() for parameter in self.hypernetwork.parameters())
+        return {"hypernetwork": {"parameters": count, "descriptor_size": self.size}}
+
+
+def part(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the arrays whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array, by name."""
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """Return the outcomes of several groups of clients, numbers only, as one."""
+    names = dict.fromkeys(name for outcome in parts for name in outcome.metrics)
+    metrics = {
+        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in parts]) for name in names
+    }
+    failures = {client: reason for outcome in parts for client, reason in outcome.failures.items()}
+    return Outcome([client for outcome in parts for client in outcome.clients], {}, metrics, failures)

@@ -1,0 +1,115 @@
+"""PeFLL, server side (Scott's thesis, Algorithms 7 and 8): learning to make a model of a client's description.
+
+A round has three exchanges with its cohort P: ``describe`` (η_v out, descriptors v_i back), ``adapt`` (θ_i = h(v_i;
+η_h) out, Δθ_i back), ``embed`` (Δv_i out, Σ Δη_v back). Then η_h ← (1 − 2βλ_h) η_h + 1/|P| Σ Δη_h, and η_v likewise, or
+another optimiser's step along the same updates. A client never seen needs two messages down, one up, and no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from clients.hyper import PeFLLHyper
+from clients.pefll import DESCRIPTOR
+from clients.wire import pack, unpack
+from common.errors import ConfigurationError
+from models.embedding import WITHOUT_LABELS, build_embedding
+from models.parameters import Arrays, get_arrays, set_arrays
+from strategies.generated import Generated
+
+
+class PeFLL(Generated):
+    """An embedding network on the clients and a hypernetwork on the server, trained as one."""
+
+    hyper: PeFLLHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._embedding = build_embedding(
+            self.hyper.embedding, self.spec.shape, self.spec.classes, self.size, self.settings.seed
+        )
+        self._parameters = [*self.hypernetwork.parameters(), *self._embedding.parameters()]
+        self._optimizer = self.make_optimizer(self._parameters)
+        self._scale = (0.0, 1.0) if not self.hyper.normalize else None  # mean and deviation of the first descriptors
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the embedding network η_v."""
+        return get_arrays(self._embedding)
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Carry out a round of Algorithm 8; return the new η_v."""
+        cohort, v, _ = self._describe(
+            self.sample(server_round), server_round, arrays, grid, self.hyper.descriptor_batch, training=True
+        )
+        v.requires_grad_()
+        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid)
+        count = len(outcome.clients)
+        *Δη_h, Δv = self.descent(made, Δθ, [*self.hypernetwork.parameters(), v])
+        rows = [cohort.index(client) for client in outcome.clients]
+        embedded = self.exchange(
+            grid, outcome.clients, server_round, "embed", reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
+            batch=self.hyper.descriptor_batch,
+        )  # fmt: skip
+        λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
+        updates = [(η, Δ / count, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
+        for name, η in self._embedding.named_parameters():
+            Δ = torch.from_numpy(embedded.arrays[name] / len(embedded.clients)).to(η.dtype)
+            updates.append((η, Δ, λ_v))
+        set_arrays(self._embedding, unpack(arrays))
+        self.step(self._optimizer, updates)
+        return pack(get_arrays(self._embedding))
+
+    def describe(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Ask the clients for their descriptors (Algorithm 7, lines 1 to 4)."""
+        present, v, failures = self._describe(
+            clients, server_round, arrays, grid, self.hyper.test_batch, training=False
+        )
+        return present, self._normalized(v), failures
+
+    # ----------------------------------------------------------------------------------------- details
+
+    def _describe(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, batch: int, *, training: bool
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        outcome = self.exchange(
+            grid, clients, server_round, "describe", reduce="stack", arrays=arrays, evaluation=not training,
+            batch=batch, follows=training,
+        )  # fmt: skip
+        return outcome.clients, torch.from_numpy(outcome.arrays[DESCRIPTOR]), outcome.failures
+
+    def _normalized(self, v: Tensor) -> Tensor:
+        """Return (v − m)/s with m and s of the first descriptors that arrive."""
+        if self._scale is None:
+            self._scale = (float(v.detach().mean()), max(float(v.detach().std()), 1e-12))
+        m, s = self._scale
+        return (v - m) / s
+
+    def _check_roster(self) -> None:
+        super()._check_roster()
+        if self.hyper.embedding not in WITHOUT_LABELS and self.roster.ids("unlabeled"):
+            raise ConfigurationError(
+                f"labeled-fraction: some clients have no labels, but pefll.embedding = '{self.hyper.embedding}' looks "
+                f"at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"
+            )
+
+    def optimizers(self) -> dict[str, Any]:
+        """One for both networks."""
+        return {"networks": self._optimizer}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The hypernetwork, the optimiser's memory, and the scale of descriptors."""
+        arrays, facts = super().state()
+        return arrays, {**facts, "scale": self._scale}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        super().restore(arrays, facts)
+        self._scale = None if facts["scale"] is None else tuple(facts["scale"])

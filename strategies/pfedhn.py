@@ -1,0 +1,95 @@
+"""pFedHN, server side (Shamsian et al. 2021, Algorithm 1): a hypernetwork and a learned descriptor for every client.
+
+A round: θ_i = h(v_i; η_h) out, Δθ_i back; η_h and the v_i of the cohort take a step along what Δθ_i asks of them. A
+client never seen begins with a descriptor drawn from the run's seed, which some exchanges fit with the hypernetwork as
+it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from clients.hyper import PFedHNHyper
+from clients.optimizers import Optimizer
+from common.seeds import torch_generator
+from models.parameters import Arrays
+from strategies.generated import Generated, part
+
+
+class PFedHN(Generated):
+    """Descriptors on the server, one for each client."""
+
+    hyper: PFedHNHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._optimizer = self.make_optimizer(list(self.hypernetwork.parameters()))
+        self._descriptors: dict[str, tuple[Tensor, Optimizer]] = {}  # v_i of the clients that have trained
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
+        cohort = self.sample(server_round)
+        for client in cohort:
+            self._descriptors.setdefault(client, self._begin(client))
+        Δη_h = self._fit(cohort, self._descriptors, server_round, grid, whole=True)
+        λ_h = self.hyper.hypernetwork_penalty
+        self.step(self._optimizer, [(η, Δ, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)])
+        return arrays
+
+    def describe(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Return the descriptors; those of clients that have never trained are fitted first, and not kept."""
+        fitted = {client: self._begin(client) for client in clients if client not in self._descriptors}
+        for _ in range(self.hyper.new_client_exchanges if fitted else 0):
+            self._fit(list(fitted), fitted, server_round, grid, whole=False)
+        v = [(self._descriptors | fitted)[client][0].detach() for client in clients]
+        return list(clients), torch.stack(v), {}
+
+    # ----------------------------------------------------------------------------------------- details
+
+    def _begin(self, client: str) -> tuple[Tensor, Optimizer]:
+        """Return a client's first descriptor, standard normal, and its optimiser."""
+        v = torch.randn(self.size, generator=torch_generator(self.settings.seed, "descriptor", client)).requires_grad_()
+        return v, self.make_optimizer([v])
+
+    def _fit(
+        self,
+        cohort: Sequence[str],
+        descriptors: Mapping[str, tuple[Tensor, Optimizer]],
+        server_round: int,
+        grid: Grid,
+        *,
+        whole: bool,
+    ) -> list[Tensor]:
+        """Do one exchange and let the descriptors take a step; return the hypernetwork's mean update if ``whole``."""
+        v = torch.stack([descriptors[client][0].detach() for client in cohort]).requires_grad_()
+        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid, evaluation=not whole)
+        parameters = list(self.hypernetwork.parameters()) if whole else []
+        *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
+        for client in outcome.clients:
+            own, optimizer = descriptors[client]
+            self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)])
+        return [Δ / len(outcome.clients) for Δ in Δη_h]
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """That of the hypernetwork, and those of the descriptors."""
+        return {"hypernetwork": self._optimizer} | {f"descriptor/{c}": o for c, (_, o) in self._descriptors.items()}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The hypernetwork, the descriptors, and what their optimisers remember."""
+        arrays, facts = super().state()
+        return arrays | {f"descriptor/{c}": v.detach().numpy() for c, (v, _) in self._descriptors.items()}, facts
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        for client, array in part(arrays, "descriptor/").items():
+            v = torch.from_numpy(array).requires_grad_()
+            self._descriptors[client] = v, self.make_optimizer([v])
+        super().restore(arrays, facts)
