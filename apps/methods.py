@@ -13,9 +13,12 @@ from clients.hyper import (
     FedProxHyper,
     FedRepHyper,
     HeadHyper,
+    KNNPerHyper,
     PeFLLHyper,
+    PerFedAvgHyper,
     PFedFDAHyper,
     PFedHNHyper,
+    PFedMeHyper,
     PPFEHyper,
     PPFELinearHyper,
 )
@@ -75,6 +78,13 @@ METHODS: Mapping[str, Method] = {
         "PPFE for linear regression",
         "Emrani et al., section 6.1",
         regression=True,
+    ),
+    "per-fedavg": Method(
+        "per_fedavg", "PerFedAvg", PerFedAvgHyper, "A model that adapts in a step", "Fallah et al. 2020"
+    ),
+    "pfedme": Method("pfedme", "PFedMe", PFedMeHyper, "Personal models by Moreau envelopes", "Dinh et al. 2020"),
+    "knn-per": Method(
+        "knn_per", "KNNPer", KNNPerHyper, "Nearest neighbours beside a global model", "Marfoq et al. 2022"
     ),
     "pefll": Method("pefll", "PeFLL", PeFLLHyper, "Models made of clients' descriptors", "Scott, thesis, chapter 4"),
     "pfedhn": Method("pfedhn", "PFedHN", PFedHNHyper, "Models made of learned descriptors", "Shamsian et al. 2021"),

@@ -137,7 +137,7 @@ class BaseClient(NumPyClient):
         before = evaluate(self.model, self.data.test)
         metrics = dict(zip(("loss", "accuracy"), before, strict=True))
         if self.personalise(config):
-            after = evaluate(self.model, self.data.test)
+            after = evaluate(self.predictor, self.data.test)
             metrics = dict(zip(("loss", "accuracy", "loss_global", "accuracy_global"), after + before, strict=True))
         return Answer({}, len(self.data.test), metrics)
 
@@ -150,7 +150,8 @@ class BaseClient(NumPyClient):
     def personalise(self, config: Config) -> bool:
         """Turn the received model, already in ``self.model``, into the client's own; return whether it changed.
 
-        Here: ``finetune-epochs`` epochs of local training, for clients that have labels.
+        The client's own is ``self.model``, or another ``self.predictor``. Here: ``finetune-epochs`` epochs of local
+        training, for clients that have labels.
         """
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:

@@ -14,6 +14,7 @@ from clients.settings import ClientSettings
 from common.errors import RunError
 from common.files import write_tensors, write_text
 from models.ensemble import Ensemble
+from models.neighbours import Neighbours
 from models.networks import build
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from models.reduction import fitting
@@ -31,12 +32,15 @@ class Card:
     run: str
     ensemble: str = ""
     """How members are combined, where the model is an ensemble."""
+    neighbours: bool = False
+    """Whether the model is a network and the examples it is remembered with."""
 
 
 def save_model(folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings) -> Path:
     """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
     combination = model.combination if isinstance(model, Ensemble) else ""
-    card = Card(settings.model, settings.dataset, settings.method, client, run, combination)
+    memory = isinstance(model, Neighbours)
+    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory)
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
@@ -56,7 +60,14 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     spec = find_spec(card.dataset)
     network = build(card.model, spec.shape, spec.classes, seed=0)
     try:
-        model = _ensemble(network, arrays, card.ensemble) if card.ensemble else fitting(network, arrays)
+        model: nn.Module
+        if card.ensemble:
+            model = _ensemble(network, arrays, card.ensemble)
+        elif card.neighbours:
+            kept, labels = (torch.from_numpy(arrays[name]) for name in ("features", "labels"))
+            model = Neighbours(network, kept, labels, *arrays["mixture"].tolist())
+        else:
+            model = fitting(network, arrays)
     except (KeyError, ValueError) as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
     if arrays.keys() != exchanged(model).keys():

@@ -1,7 +1,7 @@
 """FedRep, client side (Collins et al. 2021, Algorithm 1): first the personal head, then the shared body.
 
 Received and answered: the body. The head is trained for k_h epochs with the received body frozen, then the body for k_b
-epochs with the new head frozen.
+epochs with the new head frozen. A client without a head yet trains one, from θ₀, before a test.
 """
 
 from __future__ import annotations
@@ -25,3 +25,10 @@ class FedRepClient(DecoupledClient):
         return self.descend(
             config, "body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)]
         )
+
+    def personalise(self, config: Config) -> bool:
+        """Train a new head where the client has none."""
+        if self.state.load() is not None or not self.data.labeled or not self.hyper.new_head_epochs:
+            return False
+        self.train_head(config, epochs=self.hyper.new_head_epochs)
+        return True

@@ -6,7 +6,7 @@ which the server's networks learn. ``test``: the received model is the client's 
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from clients.base import Answer, BaseClient, phase
 from clients.hyper import HyperNetworkHyper
@@ -33,7 +33,7 @@ class GeneratedClient(BaseClient):
         if not self.hyper.model_penalty:
             return None
 
-        def hook(model: nn.Module) -> None:
+        def hook(model: nn.Module, rows: Tensor) -> None:
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach(), alpha=2 * self.hyper.model_penalty)

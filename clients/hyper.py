@@ -33,6 +33,7 @@ class FedRepHyper(HeadHyper):
 
     head_epochs: int = Field(ge=0, description="k_h, epochs of the head in a round; `local-epochs` is not used")
     body_epochs: int = Field(ge=1, description="k_b, epochs of the body in a round")
+    new_head_epochs: int = Field(ge=0, description="epochs of the head of a client that has none yet, before a test")
 
 
 class FedBABUHyper(HeadHyper):
@@ -54,6 +55,44 @@ class PFedFDAHyper(Section):
     shrinkage: float = Field(gt=0, lt=1, description="share of a multiple of the identity in every covariance")
     ridge: float = Field(ge=0, description="added to the diagonal of every estimated covariance")
     folds: int = Field(ge=2, description="folds of the cross-validation that chooses β")
+
+
+class PerFedAvgHyper(Section):
+    """Keys ``per-fedavg.*``."""
+
+    adaptation_rate: float = Field(gt=0, description="α, step size of the adaptation that the model is trained for")
+    hessian: Literal["first-order", "hessian-free"] = Field(
+        description="the second derivatives are left out (FO), or taken as differences of gradients (HF)"
+    )
+    difference: float = Field(gt=0, description="δ, half the distance of these differences")
+
+
+class PFedMeHyper(Section):
+    """Keys ``pfedme.*``."""
+
+    regularization: float = Field(gt=0, description="λ, the weight of the pull of θ_i towards w")
+    personal_steps: int = Field(ge=1, description="K, steps towards θ_i on each batch")
+    personal_learning_rate: float = Field(gt=0, description="step size of these steps")
+
+
+def parse_whole(text: str) -> list[int]:
+    """Parse a comma-separated list of whole numbers ≥ 1."""
+    if min(numbers := parse_counts(text)) < 1:
+        raise ValueError(f"'{text}' is not a comma-separated list of whole numbers ≥ 1")
+    return numbers
+
+
+def _check_whole(text: str) -> str:
+    parse_whole(text)
+    return text
+
+
+class KNNPerHyper(Section):
+    """Keys ``knn-per.*``."""
+
+    neighbors: Annotated[str, AfterValidator(_check_whole)] = Field(description="values of k to choose from")
+    weights: int = Field(ge=1, description="the weight of the neighbours is chosen from 0, 1/n, …, 1 with this n")
+    scale: float = Field(gt=0, description="σ: a neighbour at distance d counts exp(−d²/(σ·features))")
 
 
 class HyperNetworkHyper(Section):

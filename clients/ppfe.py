@@ -195,7 +195,7 @@ class PPFEClient(BaseClient):
         if not masks:
             return None
 
-        def hook(model: nn.Module) -> None:
+        def hook(model: nn.Module, rows: Tensor) -> None:
             for name, parameter in model.named_parameters():
                 if name in masks and parameter.grad is not None:
                     parameter.grad.mul_(masks[name])

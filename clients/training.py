@@ -14,8 +14,11 @@ from clients.optimizers import SGD, Adam, Optimizer
 from clients.settings import ClientSettings
 from partitions.clientdata import Examples
 
-GradientHook = Callable[[nn.Module], None]
-"""Called after each backward pass, to change the gradients in place before the optimiser's step."""
+GradientHook = Callable[[nn.Module, Tensor], None]
+"""Called after each backward pass, to change the gradients before the optimiser's step.
+
+Its arguments are the network and the batch: the rows of the examples that the gradients are of.
+"""
 
 EVALUATION_BATCH = 256
 
@@ -58,7 +61,7 @@ def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[N
 def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
     """Return the gradient of the proximal term strength/2·‖w − anchors‖² as a hook; ``anchors`` as the parameters."""
 
-    def hook(model: nn.Module) -> None:
+    def hook(model: nn.Module, rows: Tensor) -> None:
         for parameter, anchor in zip(model.parameters(), anchors, strict=True):
             assert parameter.grad is not None
             with torch.no_grad():
@@ -114,7 +117,7 @@ def train(
                     loss = (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
                 loss.backward()
                 if gradient_hook is not None:
-                    gradient_hook(model)
+                    gradient_hook(model, rows)
                 if settings.max_grad_norm:
                     nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
                 for optimizer in optimizers:

@@ -20,6 +20,10 @@ class Local(CohortStrategy):
 
     broadcasts_model: ClassVar[bool] = False
 
+    def trainable(self) -> list[str]:
+        """Return all labeled clients: where nothing is shared, the unseen ones train as well."""
+        return self.roster.ids("seen", "unseen")
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:

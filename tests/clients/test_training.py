@@ -54,7 +54,7 @@ def _assert_equal(model: nn.Linear, weight, bias):
 
 def _count_steps(examples, chosen, **options) -> int:
     steps = []
-    train(_linear(), examples, chosen, _generator(), gradient_hook=lambda model: steps.append(1), **options)
+    train(_linear(), examples, chosen, _generator(), gradient_hook=lambda model, rows: steps.append(1), **options)
     return len(steps)
 
 
@@ -224,7 +224,7 @@ class TestClipping:
         model = _linear()
         before = model.weight.detach().clone(), model.bias.detach().clone()
 
-        def hundredfold(network):
+        def hundredfold(network, rows):
             for parameter in network.parameters():
                 parameter.grad.mul_(100)
 
@@ -240,7 +240,7 @@ class TestHook:
         model, examples = _linear(), _examples(12)
         weight, bias = _numpy(model)
 
-        def ones(network):
+        def ones(network, rows):
             assert network is model
             for parameter in network.parameters():
                 parameter.grad.fill_(1)
@@ -252,7 +252,13 @@ class TestHook:
         model, examples = _linear(), _examples(8)
         seen = []
         chosen = settings(local_epochs=1, batch_size=4, learning_rate=1e-12)
-        train(model, examples, chosen, _generator(2), gradient_hook=lambda m: seen.append(m.weight.grad.numpy().copy()))
+        train(
+            model,
+            examples,
+            chosen,
+            _generator(2),
+            gradient_hook=lambda m, rows: seen.append(m.weight.grad.numpy().copy()),
+        )
         assert len(seen) == 2
         for rows, gradient in zip(torch.randperm(8, generator=_generator(2)).split(4), seen, strict=True):
             part = Examples(examples.x[rows], examples.y[rows])

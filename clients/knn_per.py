@@ -1,0 +1,43 @@
+"""kNN-Per, client side (Marfoq et al. 2022): the global model, and the client's examples nearest in its features.
+
+Training is FedAvg's. Before a test the client remembers its training examples by the features that the global model's
+last block reads, and predicts λ·p_kNN + (1 − λ)·p_global. k and λ are those with the most training examples right, each
+judged by the others (leave-one-out). Nothing is kept, so that clients never seen are served alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from clients.base import BaseClient
+from clients.hyper import KNNPerHyper, parse_whole
+from clients.training import features
+from clients.wire import Config
+from models.neighbours import Neighbours, index, probabilities
+from partitions.clientdata import Examples
+
+
+class KNNPerClient(BaseClient):
+    """A global model with a local memory."""
+
+    hyper: KNNPerHyper
+    model: nn.Sequential
+
+    def personalise(self, config: Config) -> bool:
+        """Choose k and λ, and put the mixture in the received model's place."""
+        train = self.data.train
+        if not self.data.labeled or len(train) < 2:
+            return False
+        z = features(self.model[:-1], train)
+        own = features(self.model[-1], Examples(z, train.y)).softmax(dim=1).cpu().numpy()
+        kept, y = z.cpu().numpy(), train.y.cpu().numpy()
+        best = (-1.0, 1, 0.0)  # share of examples right, k, λ
+        for k in sorted({min(k, len(y) - 1) for k in parse_whole(self.hyper.neighbors)}):
+            near = probabilities(index(kept, y, k, self.hyper.scale), None, own.shape[1])
+            for weight in np.linspace(0, 1, self.hyper.weights + 1).tolist():
+                right = float(((weight * near + (1 - weight) * own).argmax(axis=1) == y).mean())
+                best = max(best, (right, k, weight), key=lambda choice: choice[0])
+        _, k, weight = best
+        self.predictor = Neighbours(self.model, z, train.y, k, weight, self.hyper.scale)
+        return True

@@ -1,0 +1,68 @@
+"""Per-FedAvg, client side (Fallah et al. 2020, Algorithm 1): train the model for what a step of adaptation makes of it.
+
+For each batch D: w̃ = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(w̃; D') with more batches D', D''. The product
+with the second derivative is left out ("first-order"), or is (∇f(w + δg; D'') − ∇f(w − δg; D''))/2δ with g = ∇f(w̃; D')
+("hessian-free"). Before a test a client adapts the received model at rate α for ``finetune-epochs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.base import BaseClient
+from clients.hyper import PerFedAvgHyper
+from clients.training import GradientHook, Group, batches
+from clients.wire import Config
+
+
+class PerFedAvgClient(BaseClient):
+    """Trains a model to be a good start."""
+
+    hyper: PerFedAvgHyper
+
+    def gradient_hook(self, config: Config) -> GradientHook:
+        """Return what puts the gradient after adaptation in the place of ∇f(w; D)."""
+        stream = self._endless_batches(config)
+        α, δ = self.hyper.adaptation_rate, self.hyper.difference
+
+        def hook(model: nn.Module, rows: Tensor) -> None:
+            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            w = [parameter.detach().clone() for parameter in parameters]
+
+            def gradient(shift: Sequence[Tensor], step: float, batch: Tensor) -> list[Tensor]:
+                """Return ∇f(w + step·shift) on a batch."""
+                with torch.no_grad():
+                    for parameter, own, direction in zip(parameters, w, shift, strict=True):
+                        parameter.copy_(torch.add(own, direction, alpha=step))
+                loss = cross_entropy(model(self.data.train.x[batch]), self.data.train.y[batch])
+                return list(torch.autograd.grad(loss, parameters))
+
+            first = [parameter.grad for parameter in parameters if parameter.grad is not None]  # ∇f(w; D)
+            g = gradient(first, -α, next(stream))
+            if self.hyper.hessian == "hessian-free":
+                batch = next(stream)
+                above, below = gradient(g, δ, batch), gradient(g, -δ, batch)
+                g = [own - α * (a - b) / (2 * δ) for own, a, b in zip(g, above, below, strict=True)]
+            with torch.no_grad():
+                for parameter, own, result in zip(parameters, w, g, strict=True):
+                    parameter.copy_(own)
+                    parameter.grad = result
+
+        return hook
+
+    def personalise(self, config: Config) -> bool:
+        """Adapt the received model."""
+        epochs = self.settings.finetune_epochs
+        if not epochs or not self.data.labeled:
+            return False
+        self.descend(config, epochs=epochs, groups=[Group(list(self.model.parameters()), self.hyper.adaptation_rate)])
+        return True
+
+    def _endless_batches(self, config: Config) -> Iterator[Tensor]:
+        generator = self.generator(config, "further batches")
+        while True:
+            yield from batches(self.data.train, self.settings.batch_size, generator)

@@ -1,0 +1,71 @@
+"""pFedMe, client side (Dinh et al. 2020, Algorithm 1): a local model w_i, and a personal one θ_i that it pulls.
+
+For each batch: θ̃ ≈ argmin_θ f(θ) + λ/2·‖θ − w‖², by K steps from w, then w ← w − ηλ(w − θ̃). Received and answered: w.
+The last θ̃ is the client's model; one that has none yet makes it before a test, in ``finetune-epochs`` from w.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import PFedMeHyper
+from clients.training import GradientHook, Group, pull_towards
+from clients.wire import Config
+from models.parameters import Arrays, get_arrays, set_arrays
+
+
+class PFedMeClient(BaseClient):
+    """Two models: one for the federation, and one near it for the client."""
+
+    hyper: PFedMeHyper
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train w by way of θ̃, and keep the last θ̃."""
+        answer = super().train(arrays, config)
+        with torch.no_grad():
+            for parameter, own in zip(self.model.parameters(), self._θ, strict=True):
+                parameter.copy_(own)
+        self.state.save(get_arrays(self.model))
+        return answer
+
+    def gradient_hook(self, config: Config) -> GradientHook:
+        """Return what puts λ(w − θ̃), the gradient of the Moreau envelope, in the place of ∇f(w)."""
+        λ, rate = self.hyper.regularization, self.hyper.personal_learning_rate
+
+        def hook(model: nn.Module, rows: Tensor) -> None:
+            parameters = list(model.parameters())
+            w = [parameter.detach().clone() for parameter in parameters]
+            x, y = self.data.train.x[rows], self.data.train.y[rows]
+            for step in range(self.hyper.personal_steps):
+                if step > 0:  # at w itself the gradient is there already
+                    for parameter in parameters:
+                        parameter.grad = None
+                    cross_entropy(model(x), y).backward()
+                with torch.no_grad():
+                    for parameter, own in zip(parameters, w, strict=True):
+                        assert parameter.grad is not None
+                        parameter.sub_(parameter.grad + λ * (parameter - own), alpha=rate)
+            self._θ = [parameter.detach().clone() for parameter in parameters]
+            with torch.no_grad():
+                for parameter, own, personal in zip(parameters, w, self._θ, strict=True):
+                    parameter.copy_(own)
+                    parameter.grad = λ * (own - personal)
+
+        return hook
+
+    def personalise(self, config: Config) -> bool:
+        """Put θ_i in the received model's place; make it where there is none."""
+        if (own := self.state.load()) is not None:
+            set_arrays(self.model, own)
+            return True
+        epochs, parameters = self.settings.finetune_epochs, list(self.model.parameters())
+        if not epochs or not self.data.labeled:
+            return False
+        pull = pull_towards([parameter.detach().clone() for parameter in parameters], self.hyper.regularization)
+        groups = [Group(parameters, self.hyper.personal_learning_rate)]
+        self.descend(config, epochs=epochs, groups=groups, gradient_hook=pull)
+        return True
