@@ -55,6 +55,7 @@ class FederationSettings(Section):
     class_assignment: Literal["random", "even"]
     samples_per_client: int = Field(ge=0)
     alpha: float = Field(gt=0)
+    dirichlet_over: Literal["clients", "classes"]
     balanced: bool
     angles: Annotated[str, AfterValidator(_check_angles)]
     client_column: str

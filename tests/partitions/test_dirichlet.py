@@ -7,6 +7,7 @@ import pytest
 from datasets import Dataset as HubDataset
 from scipy.stats import entropy
 
+from common.errors import DataError
 from partitions.dirichlet import MIN_EXAMPLES, make
 from tests.support import settings
 
@@ -70,3 +71,39 @@ def test_the_seed_decides():
     first, second, other = (_counts(_parts(seed, num_clients=6, alpha=0.5)) for seed in (1, 1, 2))
     assert (first == second).all()
     assert (first != other).any()
+
+
+class TestClassMix:
+    """``dirichlet-over = "classes"``: each client's mix of classes is drawn."""
+
+    def test_every_row_has_one_owner(self):
+        parts = _parts(num_clients=12, alpha=0.3, dirichlet_over="classes")
+        assert sorted(np.concatenate(parts)) == list(range(len(LABELS)))
+        assert min(map(len, parts)) >= MIN_EXAMPLES
+
+    @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+    def test_mixes_are_as_concentrated_as_the_dirichlet_distribution(self, alpha):
+        # For π ~ Dirichlet(α, …, α) in C dimensions E Σ π_c² = (α + 1)/(Cα + 1). A client's mix of rows is π, up to
+        # the common factors that use up every class.
+        found = []
+        for seed in range(10):
+            counts = _counts(_parts(seed, num_clients=25, alpha=alpha, dirichlet_over="classes"))
+            found.append(((counts / counts.sum(axis=1, keepdims=True)) ** 2).sum(axis=1).mean())
+        assert np.mean(found) == pytest.approx((alpha + 1) / (CLASSES * alpha + 1), rel=0.06)
+
+    def test_the_other_way_is_another_distribution(self):
+        # Shares of clients that are drawn class by class leave clients far more unequal in size.
+        mixes, shares = (
+            np.std([len(part) for part in _parts(num_clients=25, alpha=1.0, dirichlet_over=over)])
+            for over in ("classes", "clients")
+        )
+        assert mixes < 0.7 * shares
+
+    def test_the_seed_decides(self):
+        first, same, other = (_counts(_parts(s, num_clients=6, alpha=0.5, dirichlet_over="classes")) for s in (1, 1, 2))
+        np.testing.assert_array_equal(first, same)
+        assert (first != other).any()
+
+    def test_too_little_for_everybody_is_said(self):
+        with pytest.raises(DataError, match="fewer than 2 examples in each of 10 draws"):
+            _parts(num_clients=900, alpha=0.01, dirichlet_over="classes")
