@@ -129,6 +129,21 @@ def report(
 
 
 @cli.command()
+def descriptors(
+    run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
+) -> None:
+    """Show whether clients with similar data have similar descriptors, over the course of training."""
+    from apps.descriptors import write_correlations
+    from strategies.run_folder import find_run
+
+    table, _ = write_correlations(find_run(run, _runs_dir(runs_dir)), output)
+    print(table.read_text(encoding="utf-8"), end="")
+    print(output)
+
+
+@cli.command()
 def partition(
     recipe: Recipe = None,
     assignments: Assignments = None,

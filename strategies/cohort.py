@@ -419,7 +419,7 @@ class CohortStrategy(Strategy):
             "clients": len(self.roster.clients),
             "nodes": len(self.roster.nodes),
             "seconds": round(sum(seconds), 3),
-            "seconds_per_round": round(float(np.median(seconds[1:] or seconds)), 4),
+            "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "final": self._figures,

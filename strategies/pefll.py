@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -19,8 +19,10 @@ from clients.hyper import PeFLLHyper
 from clients.pefll import DESCRIPTOR
 from clients.wire import pack, unpack
 from common.errors import ConfigurationError
+from common.files import write_tensors
 from models.embedding import WITHOUT_LABELS, build_embedding
 from models.parameters import Arrays, get_arrays, set_arrays
+from strategies.exchange import Outcome
 from strategies.generated import Generated
 
 
@@ -72,7 +74,18 @@ class PeFLL(Generated):
         present, v, failures = self._describe(
             clients, server_round, arrays, grid, self.hyper.test_batch, training=False
         )
+        self._descriptors |= dict(zip(present, v.numpy(), strict=True))
         return present, self._normalized(v), failures
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Evaluate, and with ``pefll.keep-descriptors`` write what the clients' descriptors are by now."""
+        self._descriptors: Arrays = {}
+        outcome = super().measure(clients, server_round, arrays, grid, config)
+        if self.hyper.keep_descriptors and self.run.opened:
+            write_tensors(self.run.path / "descriptors" / f"{server_round}.safetensors", self._descriptors)
+        return outcome
 
     # ----------------------------------------------------------------------------------------- details
 

@@ -21,7 +21,7 @@ class ServerSettings(Section):
     num_clients: int = Field(ge=0)
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=0)
     participation: float = Field(gt=0, le=1)
     cohort_size: int = Field(ge=0)
     final_participation: float = Field(ge=0, le=1)

@@ -44,7 +44,7 @@ class TestFailure:
             ("fedprox.nu", 0.1, "fedprox.nu: there is no such key; did you mean 'fedprox.mu'"),
             ("model", "char-lstm", "model: 'char-lstm' does not take the inputs of 'digits'. Allowed: lenet"),
             ("dataset", "shakespeare", "model: 'mlp' does not take the inputs of 'shakespeare'. Allowed: char-lstm"),
-            ("rounds", 0, "rounds: input should be greater than or equal to 1 (found: 0)"),
+            ("rounds", -1, "rounds: input should be greater than or equal to 0 (found: -1)"),
             ("rounds", "ten", "rounds: input should be a valid integer (found: 'ten')"),
             ("rounds", 2.5, "rounds: input should be a valid integer"),
             ("rounds", True, "rounds: input should be a valid integer"),
@@ -67,7 +67,7 @@ class TestFailure:
 
     def test_all_mistakes_are_named_at_once(self) -> None:
         with pytest.raises(ConfigurationError) as error:
-            parse(config(rounds=0, alpha=-1.0, method="nope"))
+            parse(config(rounds=-1, alpha=-1.0, method="nope"))
         assert all(key in str(error.value) for key in ("rounds:", "alpha:", "method:"))
 
     def test_a_methods_own_keys_are_checked(self) -> None:

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Message
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from apps.descriptors import correlations, rank_correlations, write_correlations
 from apps.personal import personalise
 from clients.export import load_model
 from clients.pefll import DESCRIPTOR, PeFLLClient
@@ -233,6 +234,41 @@ class TestRuns:
         run("fedavg", method="fedavg")
         with pytest.raises(ConfigurationError, match="other networks on its server"):
             run("second", init="fedavg")
+
+
+class TestStudies:
+    def test_a_finished_run_can_be_evaluated_on_other_clients(self, run: Run) -> None:
+        first = run("first", rounds=3)
+        again, others = run("again", rounds=0, init="first"), run("others", rounds=0, init="first", seed=2)
+        assert read_metrics(again)[-1]["seen"] == read_metrics(first)[-1]["seen"]
+        assert read_metrics(others)[-1]["seen"] != read_metrics(first)[-1]["seen"]
+
+    def test_rank_correlations_are_those_of_the_distances(self) -> None:
+        rng = np.random.default_rng(0)
+        v, π = rng.normal(size=(6, 3)), rng.dirichlet(np.ones(4), size=6)
+        for i, found in zip((1, 4), rank_correlations(v, π, np.array([1, 4])), strict=True):
+            others = [j for j in range(6) if j != i]
+            ranks = [np.argsort(np.argsort([np.sqrt(((a[i] - a[j]) ** 2).sum()) for j in others])) for a in (v, π)]
+            assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])  # Spearman's is Pearson's of the ranks
+
+    def test_descriptors_that_are_the_mixes_correlate_perfectly(self) -> None:
+        π = np.random.default_rng(0).dirichlet(np.ones(4), size=8)
+        np.testing.assert_allclose(rank_correlations(3 * π + 1, π, np.arange(8)), 1)
+
+    def test_a_linear_embedding_that_is_trained_tells_clients_apart(self, run: Run, tmp_path: Path) -> None:
+        # v is a linear map of the class mix, injective in general: distances agree from the start, if not perfectly.
+        keys = {"num-clients": 10, "unseen-fraction": 0.2, "rounds": 2, "evaluate-every": 1}
+        path = run("kept", **keys, **{"pefll.keep-descriptors": True, "pefll.descriptor-size": 30})
+        table, picture = write_correlations(path, tmp_path / "report")
+        found = correlations(path)
+        assert [(c.round, c.group) for c in found] == [(r, g) for r in (1, 2) for g in ("seen", "unseen")]
+        assert all(c.mean > 0.5 for c in found)
+        assert table.read_text().count("\n") == 6
+        assert picture.stat().st_size > 1000
+
+    def test_a_run_without_descriptors_says_how_to_get_them(self, run: Run) -> None:
+        with pytest.raises(RunError, match=r"pefll\.keep-descriptors = true"):
+            correlations(run("none"))
 
 
 def _client(data: ClientData, tmp_path: Path, **keys: Value) -> PeFLLClient:

@@ -1,0 +1,98 @@
+"""Do similar clients have similar descriptors? (PeFLL; Scott's thesis, section 4.4.1 and Figure 4.1.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from scipy.spatial.distance import cdist
+from scipy.stats import spearmanr
+
+from apps.settings import parse
+from common.errors import RunError
+from common.files import write_atomically, write_text
+from partitions.federation import federate
+from strategies.run_folder import read_config
+
+Matrix = NDArray[np.float64]
+
+
+def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64]) -> Matrix:
+    """Return Spearman's rank correlation of two kinds of distances, for each client of ``of``, (len(of),).
+
+    The distances are those of a client to all the others: between descriptors, and between class mixes.
+
+    Args:
+        descriptors: v (n, l).
+        mixes: shares of the classes π (n, C).
+        of: rows of the clients to judge.
+    """
+    found = []
+    for i in of:
+        others = np.arange(len(mixes)) != i
+        near, truth = (cdist(a[i : i + 1], a[others])[0] for a in (descriptors, mixes))
+        found.append(float(spearmanr(near, truth).statistic))
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """The mean correlation over a group of clients after a round, and its standard deviation over them."""
+
+    round: int
+    group: str
+    mean: float
+    std: float
+
+
+def correlations(run: Path) -> list[Correlation]:
+    """Return the correlations of a run's seen and unseen clients at every evaluation.
+
+    Raises:
+        RunError: if the run kept no descriptors.
+    """
+    files = sorted((run / "descriptors").glob("*.safetensors"), key=lambda path: int(path.stem))
+    if not files:
+        raise RunError(f"run {run} kept no descriptors; run it with method = 'pefll' and pefll.keep-descriptors = true")
+    settings, _ = parse(read_config(run))
+    federation, dataset = federate(settings)
+    counts = federation.class_counts(dataset)
+    found = []
+    for file in files:
+        arrays = load_file(file)
+        clients = sorted(map(int, arrays))
+        v = np.stack([arrays[str(client)] for client in clients]).astype(np.float64)
+        mixes = counts[clients] / counts[clients].sum(axis=1, keepdims=True)
+        unseen = federation.unseen[clients]
+        for group, members in (("seen", ~unseen), ("unseen", unseen)):
+            if members.any():
+                ρ = rank_correlations(v, mixes, np.flatnonzero(members))
+                found.append(Correlation(int(file.stem), group, float(ρ.mean()), float(ρ.std())))
+    return found
+
+
+def write_correlations(run: Path, output: Path) -> list[Path]:
+    """Write ``descriptors.md`` and ``descriptors.png`` to ``output`` and return them."""
+    found = correlations(run)
+    lines = [f"| {c.round} | {c.group} | {c.mean:.3f} | {c.std:.3f} |" for c in found]
+    table = output / "descriptors.md"
+    head = "| round | clients | mean rank correlation | std over clients |\n|---|---|---|---|\n"
+    write_text(table, head + "\n".join(lines) + "\n")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for group in dict.fromkeys(c.group for c in found):
+        own = [c for c in found if c.group == group]
+        axes.plot([c.round for c in own], [c.mean for c in own], marker="o", markersize=3, label=group)
+    axes.set(xlabel="round", ylabel="rank correlation", ylim=(min(0.0, *(c.mean for c in found)), 1))
+    axes.set_title("Distances of descriptors and of class mixes", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(title="clients", frameon=False)
+    picture = output / "descriptors.png"
+    write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=150))
+    return [table, picture]
