@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks import exchange, pfl_research, plain, suite
+from benchmarks import exchange, pfl_research, plain, plain_pefll, suite
 from benchmarks.task import COHORT
 from common.files import write_text
 
@@ -121,6 +121,18 @@ def ppfe(workers: int) -> list[Row]:
     ]
 
 
+def pefll(workers: int) -> list[Row]:
+    """What a round of three exchanges costs beside its bare computation."""
+    ours, bare = [], []
+    for _ in range(3):
+        bare.append(plain_pefll.measure(20, workers))
+        ours.append(suite.pefll_seconds(40, workers))
+    own, (clients, server) = float(np.median(ours)), np.median(bare, axis=0).tolist()
+    details = f"{own:.2f} s per round against {clients:.2f} s of the clients and {server:.2f} s of the server"
+    what = "recipe `pefll-cifar10-n100`: a round ÷ its computation in plain PyTorch"
+    return [Row(what, own / (clients + server), 1.5, "", details)]
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -129,6 +141,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "memory": memory,
     "evaluation": evaluation,
     "ppfe": ppfe,
+    "pefll": pefll,
 }
 
 

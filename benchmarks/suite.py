@@ -58,6 +58,13 @@ def seconds_per_round(model: str, rounds: int, workers: int) -> float:
         return float(np.median(seconds[4:]))
 
 
+def pefll_seconds(rounds: int, workers: int) -> float:
+    """Return the median seconds of a round after the first four of the recipe ``pefll-cifar10-n100``."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = {**read_recipe("pefll-cifar10-n100"), "rounds": rounds + 4, "evaluate-every": 0, "evaluate-clients": 2}
+        return float(np.median(read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"][4:]))
+
+
 def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
     """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:
