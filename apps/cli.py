@@ -236,16 +236,20 @@ def export(
 @cli.command()
 def personalise(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
-    data: Annotated[Path, typer.Option(help="the new client's folder, with train.parquet in the dataset's schema")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
-    client: Annotated[str, typer.Option(help="what to call it")] = "new",
+    client: Annotated[str, typer.Option(help="a client of the run's federation, seen or unseen")] = "",
+    data: Annotated[Path | None, typer.Option(help="or a new client's folder, with train.parquet")] = None,
+    unlabeled: Annotated[bool, typer.Option("--unlabeled", help="its train.parquet has no labels")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Make the model of a client that no run has seen, from its own data."""
+    """Make the model of a client from its own data: of one that a run held back, or that no run has seen."""
     from apps.personal import personalise as make
+    from common.errors import ConfigurationError
     from strategies.run_folder import find_run
 
-    print(make(find_run(run, _runs_dir(runs_dir)), output, client, data))
+    if bool(client) == (data is not None):
+        raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
+    print(make(find_run(run, _runs_dir(runs_dir)), output, client, data, labeled=not unlabeled))
 
 
 @cli.command()

@@ -52,13 +52,15 @@ class DeviceClient:
 
     pinned = True
 
-    def __init__(self, settings: Settings, client_id: str, path: Path, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, client_id: str, path: Path, device: torch.device, *, labeled: bool = True
+    ) -> None:
         if not path.is_absolute():
             raise DataError(f"data-path: '{path}' is relative; give an absolute path in --node-config")
         self._id = client_id
         spec = find_spec(settings.dataset)
         words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
-        self._data = from_folder(path, spec, device, words)
+        self._data = from_folder(path, spec, device, words, labeled=labeled)
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""
@@ -81,9 +83,8 @@ def _host(run_config: str, node_config: str) -> Host:
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
     source: SimulatedClients | DeviceClient
     if "data-path" in node:
-        source = DeviceClient(
-            settings, str(node.get("client-id", "device")), Path(node["data-path"]).expanduser(), device
-        )
+        path, labeled = Path(node["data-path"]).expanduser(), bool(node.get("labeled", True))
+        source = DeviceClient(settings, str(node.get("client-id", "device")), path, device, labeled=labeled)
     else:
         source = SimulatedClients(settings, device)
     client_class = METHODS[settings.method].client()

@@ -17,7 +17,7 @@ from apps.settings import parse
 from common.errors import RunError
 from common.files import write_atomically, write_text
 from partitions.federation import federate
-from strategies.run_folder import read_config
+from strategies.run_folder import read_checkpoint, read_config
 
 Matrix = NDArray[np.float64]
 
@@ -59,6 +59,8 @@ def correlations(run: Path) -> list[Correlation]:
     files = sorted((run / "descriptors").glob("*.safetensors"), key=lambda path: int(path.stem))
     if not files:
         raise RunError(f"run {run} kept no descriptors; run it with method = 'pefll' and pefll.keep-descriptors = true")
+    if read_checkpoint(run).facts["deployed"]:
+        raise RunError(f"run {run} ran on real devices: nobody but they knows their class mixes")
     settings, _ = parse(read_config(run))
     federation, dataset = federate(settings)
     counts = federation.class_counts(dataset)

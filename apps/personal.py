@@ -33,6 +33,9 @@ from partitions.words import vocabulary
 from strategies.roster import Roster
 from strategies.run_folder import RunFolder, read_checkpoint, read_config
 
+NEW = "new"
+"""What a client from elsewhere is called."""
+
 
 class OneProcess(Grid):
     """A single node, which answers by function calls: an exchange of a finished run with one client."""
@@ -76,7 +79,9 @@ class OneProcess(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def personalise(run: Path, target: Path, client_id: str = "", data_path: Path | None = None) -> Path:
+def personalise(
+    run: Path, target: Path, client_id: str = "", data_path: Path | None = None, *, labeled: bool = True
+) -> Path:
     """Write the model that a client would use after ``run`` to folder ``target``.
 
     The client does what it does at an evaluation: it is sent what the run's server has, and makes its own of it. Its
@@ -87,6 +92,7 @@ def personalise(run: Path, target: Path, client_id: str = "", data_path: Path | 
         target: where to write.
         client_id: a client of the run's federation.
         data_path: or a new client's folder, with ``train.parquet`` as on a device.
+        labeled: whether that has labels.
 
     Raises:
         ConfigurationError: if there is no such client.
@@ -103,8 +109,8 @@ def personalise(run: Path, target: Path, client_id: str = "", data_path: Path | 
     device = tune_process(settings.device, one_thread=False)
     source: SimulatedClients | DeviceClient
     if data_path is not None:
-        client_id = client_id or "new"
-        source = DeviceClient(settings, client_id, data_path.absolute(), device)
+        client_id = NEW
+        source = DeviceClient(settings, client_id, data_path.absolute(), device, labeled=labeled)
     else:
         source = SimulatedClients(settings, device)
         if client_id not in (known := source.clients()):
@@ -121,9 +127,7 @@ def personalise(run: Path, target: Path, client_id: str = "", data_path: Path | 
         grid = OneProcess(host)
         roster.wait(grid, 0.0)
         strategy.take_back(checkpoint)
-        outcome = strategy.measure([client_id], checkpoint.round, pack(checkpoint.arrays), grid, ConfigRecord())
-        if outcome.failures:
-            raise RunError(f"client {client_id}: {outcome.failures[client_id]}")
+        strategy.measure([client_id], checkpoint.round, pack(checkpoint.arrays), grid, ConfigRecord())
         return save_model(target, host.predictor, client_id, run.name, settings)
 
 

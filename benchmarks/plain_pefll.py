@@ -80,7 +80,7 @@ def server(rounds: int) -> float:
 
 def measure(rounds: int, processes: int) -> tuple[float, float]:
     """Return the seconds of a round: of the slowest of ``processes`` client processes, and of the server."""
-    shares = [len(range(first, COHORT, processes)) for first in range(processes)]
+    shares = [len(range(first, COHORT, processes)) for first in range(min(processes, COHORT))]
     command = [sys.executable, "-m", "benchmarks.plain_pefll"]
     running = [
         subprocess.Popen([*command, str(share), str(rounds)], stdout=subprocess.PIPE, text=True) for share in shares

@@ -12,6 +12,7 @@ from clients.base import Answer, BaseClient, phase
 from clients.hyper import HyperNetworkHyper
 from clients.training import GradientHook
 from clients.wire import Config
+from common.errors import RunError
 from models.parameters import Arrays, get_arrays, set_arrays
 
 
@@ -22,9 +23,14 @@ class GeneratedClient(BaseClient):
 
     @phase
     def adapt(self, arrays: Arrays, config: Config) -> Answer:
-        """Train the received model on L(θ; S_i) + λ_θ‖θ‖²; answer Δθ_i = θ_i^new − θ_i."""
+        """Train the received model on L(θ; S_i) + λ_θ‖θ‖²; answer Δθ_i = θ_i^new − θ_i.
+
+        ``config["repetition"]`` tells apart what is asked more than once in a round: each has batches of its own.
+        """
+        if not self.data.labeled:
+            raise RunError("this client has no labels to train with")
         set_arrays(self.model, arrays)
-        loss = self.local_training(config)
+        loss = self.descend(config, str(config["repetition"]), gradient_hook=self.gradient_hook(config))
         trained = get_arrays(self.model)
         return Answer({name: trained[name] - arrays[name] for name in arrays}, len(self.data.train), {"loss": loss})
 

@@ -80,7 +80,8 @@ class Host:
         """Say which clients live on this device, how much data they have, and which code runs."""
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
-        return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data])
+        labeled = [d.labeled for d in data]
+        return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data], labeled)
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message.

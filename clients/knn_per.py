@@ -31,7 +31,8 @@ class KNNPerClient(BaseClient):
             return False
         z = features(self.model[:-1], train)
         own = features(self.model[-1], Examples(z, train.y)).softmax(dim=1).cpu().numpy()
-        kept, y = z.cpu().numpy(), train.y.cpu().numpy()
+        remembered = z.flatten(1)
+        kept, y = remembered.cpu().numpy(), train.y.cpu().numpy()
         best = (-1.0, 1, 0.0)  # share of examples right, k, λ
         for k in sorted({min(k, len(y) - 1) for k in parse_whole(self.hyper.neighbors)}):
             near = probabilities(index(kept, y, k, self.hyper.scale), None, own.shape[1])
@@ -39,5 +40,5 @@ class KNNPerClient(BaseClient):
                 right = float(((weight * near + (1 - weight) * own).argmax(axis=1) == y).mean())
                 best = max(best, (right, k, weight), key=lambda choice: choice[0])
         _, k, weight = best
-        self.predictor = Neighbours(self.model, z, train.y, k, weight, self.hyper.scale)
+        self.predictor = Neighbours(self.model, remembered, train.y, k, weight, self.hyper.scale)
         return True

@@ -17,6 +17,7 @@ from torch import Tensor
 from clients.base import Answer, phase
 from clients.generated import GeneratedClient
 from clients.hyper import PeFLLHyper
+from clients.training import EVALUATION_BATCH
 from clients.wire import Config
 from common.errors import RunError
 from models.embedding import WITHOUT_LABELS, Embedding, build_embedding
@@ -43,22 +44,26 @@ class PeFLLClient(GeneratedClient):
         examples = self._batch(config)
         if config["follows"]:
             self.state.share(arrays, "embedding")
+        total = torch.zeros(int(config["size"]), device=examples.y.device)
         with torch.no_grad():
-            v = self._descriptor(arrays, examples)
+            for rows in torch.arange(len(examples), device=examples.y.device).split(EVALUATION_BATCH):
+                part = Examples(examples.x[rows], examples.y[rows])
+                total += len(part) * self._descriptor(arrays, part, config)
+        v = total / len(examples)
         return Answer({DESCRIPTOR: v.cpu().numpy()}, len(examples))
 
     @phase
     def embed(self, arrays: Arrays, config: Config) -> Answer:
         """Send Δv_i back through the embedding network; answer Δη_v."""
-        embedding = self.state.load_shared("embedding")
+        embedding = self.state.load_shared("embedding", this_round=True)
         if embedding is None:
             raise RunError(f"the embedding network of round {config['round']} is gone from this node's state folder")
         Δv = torch.from_numpy(arrays[DESCRIPTOR]).to(self.data.train.y.device)
-        v = self._descriptor(embedding, examples := self._batch({**config, "phase": "describe"}))
-        parameters = dict(self._embedding(v.shape[0]).named_parameters())
+        examples = self._batch({**config, "phase": "describe"})
+        v = self._descriptor(embedding, examples, config)
+        parameters = dict(self._embedding(config).named_parameters())
         Δη = torch.autograd.grad(v, list(parameters.values()), Δv)
-        changes = {name: change.cpu().numpy() for name, change in zip(parameters, Δη, strict=True)}
-        return Answer({name: changes[name] for name in embedding}, len(examples))
+        return Answer({n: change.cpu().numpy() for n, change in zip(parameters, Δη, strict=True)}, len(examples))
 
     @phase
     def test(self, arrays: Arrays, config: Config) -> Answer:
@@ -69,9 +74,10 @@ class PeFLLClient(GeneratedClient):
 
     # --------------------------------------------------------------------------------------- details
 
-    def _embedding(self, size: int) -> Embedding:
-        device = self.data.train.y.device
-        return _embedding(self.hyper.embedding, self.settings.dataset, size, self.settings.seed).to(device)
+    def _embedding(self, config: Config) -> Embedding:
+        """Return the embedding network for descriptors of ``config["size"]`` numbers."""
+        s, device = self.settings, self.data.train.y.device
+        return _embedding(self.hyper.embedding, s.dataset, int(config["size"]), s.seed).to(device)
 
     def _batch(self, config: Config) -> Examples:
         """Return the examples that the descriptor is made of, the same whenever asked in a round."""
@@ -85,10 +91,9 @@ class PeFLLClient(GeneratedClient):
         rows = torch.randperm(len(examples), generator=self.generator(config))[:size].to(examples.y.device)
         return Examples(examples.x[rows], examples.y[rows])
 
-    def _descriptor(self, arrays: Arrays, examples: Examples) -> Tensor:
+    def _descriptor(self, arrays: Arrays, examples: Examples, config: Config) -> Tensor:
         """Return v = 1/|B| Σ φ(x, y; η_v), (l,)."""
-        size = len(next(reversed(arrays.values())))  # the last layer's biases
-        embedding = self._embedding(size)
+        embedding = self._embedding(config)
         set_arrays(embedding, arrays)
         result: Tensor = embedding(examples.x, examples.y).mean(dim=0)
         return result

@@ -80,12 +80,16 @@ class ClientState:
         Nothing is written where another client has done so in this round already.
         """
         node = self._node()
-        if not node._path(part).exists():
+        there = self.load_shared(part, this_round=True)
+        if there is None or there.keys() != arrays.keys() or any((there[n] != a).any() for n, a in arrays.items()):
             node.save(arrays, part)
 
-    def load_shared(self, part: str) -> Arrays | None:
-        """Return the newest version of a part that :meth:`share` was given."""
-        return self._node().load(part)
+    def load_shared(self, part: str, *, this_round: bool = False) -> Arrays | None:
+        """Return the newest version of a part that :meth:`share` was given, or only that of ``this_round``."""
+        node = self._node()
+        if this_round and part not in node._staged and not node._path(part).exists():
+            return None
+        return node.load(part)
 
     def _node(self) -> ClientState:
         if self._shared is None:

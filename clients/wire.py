@@ -116,6 +116,7 @@ class Announcement:
         code: hash of the code it runs.
         clients: ids of its clients, if pinned.
         train, test: numbers of their examples.
+        labeled: whether they have labels to train with.
     """
 
     pinned: bool
@@ -123,10 +124,13 @@ class Announcement:
     clients: list[str] = field(default_factory=list)
     train: list[int] = field(default_factory=list)
     test: list[int] = field(default_factory=list)
+    labeled: list[bool] = field(default_factory=list)
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        words = ConfigRecord({"pinned": self.pinned, "code": self.code, "clients": self.clients})
+        words = ConfigRecord(
+            {"pinned": self.pinned, "code": self.code, "clients": self.clients, "labeled": self.labeled}
+        )
         return RecordDict({"roster": words, "sizes": MetricRecord({"train": self.train, "test": self.test})})
 
     @staticmethod
@@ -139,4 +143,5 @@ class Announcement:
             list(cast(list[str], words["clients"])),
             list(cast(list[int], sizes["train"])),
             list(cast(list[int], sizes["test"])),
+            list(cast(list[bool], words["labeled"])),
         )

@@ -21,10 +21,15 @@ class HyperNetwork(nn.Module):
         hidden: how many layers width → width.
         width: width of the hidden layers.
         seed: the run's seed; torch's own initialisation is drawn from it.
+
+    Raises:
+        ValueError: if there is nothing to make.
     """
 
     def __init__(self, inputs: int, shapes: Mapping[str, tuple[int, ...]], hidden: int, width: int, seed: int) -> None:
         super().__init__()
+        if not shapes:
+            raise ValueError("a hypernetwork makes the parameters of a network, and this one has none")
         self._shapes = dict(shapes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(entropy(seed, "hypernetwork") % 2**63)

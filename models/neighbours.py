@@ -20,7 +20,14 @@ def index(features: Features, labels: NDArray[np.int64], k: int, scale: float) -
     from sklearn.neighbors import KNeighborsClassifier  # takes a second, which workers of other methods shall not wait
 
     width = scale * features.shape[1]
-    return KNeighborsClassifier(k, weights=lambda r: np.exp(-(r**2) / width)).fit(features, labels)
+
+    def weights(r: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the weights relative to the nearest neighbour's, so that not all of them vanish."""
+        squares = r**2
+        result: NDArray[np.float64] = np.exp((squares.min(axis=1, keepdims=True) - squares) / width)
+        return result
+
+    return KNeighborsClassifier(k, weights=weights).fit(features, labels)
 
 
 def probabilities(found: KNeighborsClassifier, features: Features | None, classes: int) -> NDArray[np.float64]:
@@ -60,5 +67,7 @@ class Neighbours(nn.Module):
             self._index = index(kept, labels.astype(np.int64), int(k), scale)
         features = self.network[:-1](x)
         own: Tensor = self.network[-1](features).softmax(dim=1)
-        near = torch.from_numpy(probabilities(self._index, features.detach().cpu().numpy(), own.shape[1])).to(own)
+        near = torch.from_numpy(
+            probabilities(self._index, features.flatten(1).detach().cpu().numpy(), own.shape[1])
+        ).to(own)
         return (weight * near + (1 - weight) * own).clamp_min(1e-12).log()

@@ -56,7 +56,7 @@ class CohortStrategy(Strategy):
         self._seconds: list[float] = []
         self._lineage: list[int] = []
         self._checkpoint_round = 0
-        self._cohort: list[str] = []
+        self.cohort: list[str] = []
         self._asked: dict[int, list[str]] = {}
         self._stacked = False
         self._clients: list[dict[str, object]] = []
@@ -181,7 +181,7 @@ class CohortStrategy(Strategy):
             evaluation: whether this measures rather than trains; its bytes are not counted.
             scalars: the phase's own numbers and words.
         """
-        self._cohort = list(cohort)
+        self.cohort = list(cohort)
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         self._stacked = reduce == "stack"
         position = {client: index for index, client in enumerate(cohort)}
@@ -205,13 +205,20 @@ class CohortStrategy(Strategy):
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
         replies = list(replies)
-        outcome = collect(self._cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
+        outcome = collect(self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
         if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):
             self.bytes_down += int(outcome.metrics["bytes-down"].sum())
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
-        asked = len(outcome.clients) + len(outcome.failures)
+        return outcome
+
+    def require(self, outcome: Outcome, asked: int) -> Outcome:
+        """Return ``outcome`` where enough of the ``asked`` clients have succeeded.
+
+        Raises:
+            RunError: if fewer have than ``min-success`` asks for, or none.
+        """
         if not outcome.clients or len(outcome.clients) < self.settings.min_success * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
             raise RunError(
@@ -220,10 +227,28 @@ class CohortStrategy(Strategy):
             )
         return outcome
 
-    def exchange(self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, **request: Any) -> Outcome:
-        """Ask ``cohort`` to carry out ``phase`` and return what it answered (arguments as of :meth:`requests`)."""
+    def exchange(
+        self,
+        grid: Grid,
+        cohort: Sequence[str],
+        server_round: int,
+        phase: str,
+        *,
+        of: int | None = None,
+        **request: Any,
+    ) -> Outcome:
+        """Ask ``cohort`` to carry out ``phase`` and return what it answered.
+
+        Args:
+            grid, cohort, server_round, phase, request: as of :meth:`requests`.
+            of: how many clients were asked where these are those that are left of them; 0: any number may fail.
+
+        Raises:
+            RunError: if too few have succeeded (:meth:`require`).
+        """
         messages = self.requests(cohort, server_round, phase, **request)
-        return self.collect(deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed))
+        outcome = self.collect(deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed))
+        return outcome if of == 0 else self.require(outcome, of or len(cohort))
 
     # ---------------------------------------------------------------------------------- evaluation
 
@@ -248,10 +273,8 @@ class CohortStrategy(Strategy):
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
         """Have ``clients`` test their models and return what they measured. Here: one exchange."""
-        model = arrays if self.broadcasts_model else None
-        return self.exchange(
-            grid, clients, server_round, "test", reduce="sum", arrays=model, evaluation=True, **dict(config)
-        )
+        request: dict[str, Any] = {**config, "arrays": arrays if self.broadcasts_model else None}
+        return self.exchange(grid, clients, server_round, "test", reduce="sum", evaluation=True, **request)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

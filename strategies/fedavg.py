@@ -52,7 +52,7 @@ class FedAvg(CohortStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the server step along the mean update."""
-        outcome = self.collect(replies)
+        outcome = self.require(self.collect(replies), len(self.cohort))
         update: Arrays = {name: total / outcome.weight for name, total in outcome.arrays.items()}  # Δ_t
         beta, eta = self.settings.server_momentum, self.settings.server_learning_rate
         if beta:

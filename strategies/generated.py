@@ -46,6 +46,10 @@ class Generated(CohortStrategy):
             raise ConfigurationError(
                 f"model: '{s.model}' has running statistics (batch normalisation), which a hypernetwork does not make"
             )
+        if not self.hyper.descriptor_size and not s.num_clients:
+            raise ConfigurationError(
+                f"{s.method}.descriptor-size: 0 is a quarter of num-clients, which is 0 itself; give one of them"
+            )
         self.size = self.hyper.descriptor_size or max(1, s.num_clients // 4)  # l
         self.hypernetwork = HyperNetwork(
             self.size, shapes, self.hyper.hidden_layers, self.hyper.hidden_width, self.settings.seed
@@ -62,9 +66,16 @@ class Generated(CohortStrategy):
     # ---------------------------------------------------------------------------------------- learning
 
     def adapt(
-        self, cohort: Sequence[str], v: Tensor, server_round: int, grid: Grid, *, evaluation: bool = False
+        self, cohort: Sequence[str], v: Tensor, server_round: int, grid: Grid, *, repetition: int = 0, **request: Any
     ) -> tuple[Outcome, dict[str, Tensor], dict[str, Tensor]]:
-        """Send every client its model and let it train; ``v`` (c, l) are the descriptors in the order of ``cohort``.
+        """Send every client its model and let it train.
+
+        Args:
+            cohort: the clients.
+            v: their descriptors (c, l), in the order of ``cohort``.
+            server_round, grid: of the exchange.
+            repetition: which of several exchanges of the round this is.
+            request: as of :meth:`exchange`.
 
         Returns:
             The outcome, and for the clients in it θ (with its graph) and Δθ, each array with a leading client axis.
@@ -72,8 +83,10 @@ class Generated(CohortStrategy):
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
         outcome = self.exchange(
-            grid, cohort, server_round, "adapt", reduce="stack", scatter=scatter, evaluation=evaluation
+            grid, cohort, server_round, "adapt", reduce="stack", scatter=scatter, repetition=repetition, **request
         )
+        if not outcome.clients:
+            return outcome, {}, {}
         rows = [cohort.index(client) for client in outcome.clients]
         made = {name: tensor[rows] for name, tensor in θ.items()}
         return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
@@ -109,18 +122,22 @@ class Generated(CohortStrategy):
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
         """Make each client's model and let the client test it, a hundred clients at a time."""
-        parts = []
+        outcomes = []
         for first in range(0, len(clients), TESTED_AT_ONCE):
             chunk = clients[first : first + TESTED_AT_ONCE]
             described, v, failures = self.describe(chunk, server_round, arrays, grid)
+            if not described:
+                outcomes.append(Outcome([], {}, {}, failures))
+                continue
             with torch.no_grad():
                 scatter = {name: tensor.numpy() for name, tensor in self.hypernetwork(v).items()}
-            part = self.exchange(
-                grid, described, server_round, "test", reduce="sum", scatter=scatter, evaluation=True, **dict(config)
-            )
-            part.failures |= failures
-            parts.append(part)
-        return joined(parts)
+            outcome = self.exchange(
+                grid, described, server_round, "test", reduce="sum", scatter=scatter, evaluation=True, of=0,
+                **dict(config),
+            )  # fmt: skip
+            outcome.failures |= failures
+            outcomes.append(outcome)
+        return self.require(joined(outcomes), len(clients))
 
     # ---------------------------------------------------------------------------------- start and state
 
@@ -129,17 +146,15 @@ class Generated(CohortStrategy):
         return {}
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Start from another run's networks on the server; its optimisers' memory stays behind."""
+        """Start from another run's networks; its optimisers' memory, and what it knows of clients, stays behind."""
         own = self.server_part(network)
-        networks = {name: array for name, array in trained.state.items() if not name.startswith("optimizer/")}
-        hypernetwork = get_arrays(self.hypernetwork)
-        theirs = part(networks, "hypernetwork/")
+        hypernetwork, theirs = get_arrays(self.hypernetwork), part(trained.state, "hypernetwork/")
         if shapes_of(trained.arrays) != shapes_of(own) or shapes_of(theirs) != shapes_of(hypernetwork):
             raise ConfigurationError(
                 f"init: run '{self.settings.init}' has other networks on its server than this run would have; method, "
                 f"model, descriptor size and {self.settings.method}.* must agree"
             )
-        self.restore(networks, trained.facts["own"])
+        self.restore({f"hypernetwork/{name}": array for name, array in theirs.items()}, trained.facts["own"])
         return trained.arrays
 
     def optimizers(self) -> Mapping[str, Optimizer]:
@@ -177,11 +192,11 @@ def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
 
 
-def joined(parts: Sequence[Outcome]) -> Outcome:
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
     """Return the outcomes of several groups of clients, numbers only, as one."""
-    names = dict.fromkeys(name for outcome in parts for name in outcome.metrics)
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
     metrics = {
-        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in parts]) for name in names
+        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names
     }
-    failures = {client: reason for outcome in parts for client, reason in outcome.failures.items()}
-    return Outcome([client for outcome in parts for client in outcome.clients], {}, metrics, failures)
+    failures = {client: reason for outcome in outcomes for client, reason in outcome.failures.items()}
+    return Outcome([client for outcome in outcomes for client in outcome.clients], {}, metrics, failures)

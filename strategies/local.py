@@ -34,5 +34,5 @@ class Local(CohortStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate nothing but the training loss."""
-        outcome = self.collect(replies)
+        outcome = self.require(self.collect(replies), len(self.cohort))
         return None, MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})

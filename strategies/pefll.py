@@ -7,6 +7,7 @@ another optimiser's step along the same updates. A client never seen needs two m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from models.parameters import Arrays, get_arrays, set_arrays
 from strategies.exchange import Outcome
 from strategies.generated import Generated
 
+log = logging.getLogger("flwr")
+
 
 class PeFLL(Generated):
     """An embedding network on the clients and a hypernetwork on the server, trained as one."""
@@ -39,6 +42,7 @@ class PeFLL(Generated):
         self._parameters = [*self.hypernetwork.parameters(), *self._embedding.parameters()]
         self._optimizer = self.make_optimizer(self._parameters)
         self._scale = (0.0, 1.0) if not self.hyper.normalize else None  # mean and deviation of the first descriptors
+        self._descriptors: Arrays = {}  # of the clients in the present evaluation
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the embedding network η_v."""
@@ -46,17 +50,18 @@ class PeFLL(Generated):
 
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Carry out a round of Algorithm 8; return the new η_v."""
-        cohort, v, _ = self._describe(
-            self.sample(server_round), server_round, arrays, grid, self.hyper.descriptor_batch, training=True
-        )
+        drawn = self.sample(server_round)
+        described = self._describe(drawn, server_round, arrays, grid, training=True)
+        cohort, v = self.require(described, len(drawn)).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
         v.requires_grad_()
-        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid)
+        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid, of=len(drawn))
+        log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
         count = len(outcome.clients)
         *Δη_h, Δv = self.descent(made, Δθ, [*self.hypernetwork.parameters(), v])
         rows = [cohort.index(client) for client in outcome.clients]
         embedded = self.exchange(
             grid, outcome.clients, server_round, "embed", reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
-            batch=self.hyper.descriptor_batch,
+            batch=self.hyper.descriptor_batch, size=self.size, of=len(drawn),
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
         updates = [(η, Δ / count, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
@@ -71,17 +76,18 @@ class PeFLL(Generated):
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
     ) -> tuple[list[str], Tensor, dict[str, str]]:
         """Ask the clients for their descriptors (Algorithm 7, lines 1 to 4)."""
-        present, v, failures = self._describe(
-            clients, server_round, arrays, grid, self.hyper.test_batch, training=False
-        )
-        self._descriptors |= dict(zip(present, v.numpy(), strict=True))
-        return present, self._normalized(v), failures
+        outcome = self._describe(clients, server_round, arrays, grid, training=False)
+        if not outcome.clients:
+            return [], torch.empty(0, self.size), outcome.failures
+        v = outcome.arrays[DESCRIPTOR]
+        self._descriptors |= dict(zip(outcome.clients, v, strict=True))
+        return outcome.clients, self._normalized(torch.from_numpy(v)), outcome.failures
 
     def measure(
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
         """Evaluate, and with ``pefll.keep-descriptors`` write what the clients' descriptors are by now."""
-        self._descriptors: Arrays = {}
+        self._descriptors = {}
         outcome = super().measure(clients, server_round, arrays, grid, config)
         if self.hyper.keep_descriptors and self.run.opened:
             write_tensors(self.run.path / "descriptors" / f"{server_round}.safetensors", self._descriptors)
@@ -90,18 +96,18 @@ class PeFLL(Generated):
     # ----------------------------------------------------------------------------------------- details
 
     def _describe(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, batch: int, *, training: bool
-    ) -> tuple[list[str], Tensor, dict[str, str]]:
-        outcome = self.exchange(
-            grid, clients, server_round, "describe", reduce="stack", arrays=arrays, evaluation=not training,
-            batch=batch, follows=training,
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, *, training: bool
+    ) -> Outcome:
+        """Ask for descriptors; any number of clients may fail."""
+        return self.exchange(
+            grid, clients, server_round, "describe", reduce="stack", arrays=arrays, evaluation=not training, of=0,
+            batch=self.hyper.descriptor_batch if training else self.hyper.test_batch, size=self.size, follows=training,
         )  # fmt: skip
-        return outcome.clients, torch.from_numpy(outcome.arrays[DESCRIPTOR]), outcome.failures
 
     def _normalized(self, v: Tensor) -> Tensor:
         """Return (v − m)/s with m and s of the first descriptors that arrive."""
         if self._scale is None:
-            self._scale = (float(v.detach().mean()), max(float(v.detach().std()), 1e-12))
+            self._scale = (float(v.detach().mean()), float(v.detach().std(correction=0)) or 1.0)
         m, s = self._scale
         return (v - m) / s
 
@@ -125,4 +131,5 @@ class PeFLL(Generated):
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         super().restore(arrays, facts)
-        self._scale = None if facts["scale"] is None else tuple(facts["scale"])
+        if self.hyper.normalize:
+            self._scale = None if facts["scale"] is None else tuple(facts["scale"])

@@ -7,6 +7,7 @@ it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,11 @@ from clients.hyper import PFedHNHyper
 from clients.optimizers import Optimizer
 from common.seeds import torch_generator
 from models.parameters import Arrays
+from strategies.exchange import Outcome
 from strategies.generated import Generated, part
+
+log = logging.getLogger("flwr")
+Descriptor = tuple[Tensor, Optimizer]
 
 
 class PFedHN(Generated):
@@ -30,14 +35,15 @@ class PFedHN(Generated):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._optimizer = self.make_optimizer(list(self.hypernetwork.parameters()))
-        self._descriptors: dict[str, tuple[Tensor, Optimizer]] = {}  # v_i of the clients that have trained
+        self._descriptors: dict[str, Descriptor] = {}  # v_i of the clients that have trained
 
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
         cohort = self.sample(server_round)
-        for client in cohort:
-            self._descriptors.setdefault(client, self._begin(client))
-        Δη_h = self._fit(cohort, self._descriptors, server_round, grid, whole=True)
+        own = {client: self._descriptors.get(client) or self._begin(client) for client in cohort}
+        outcome, Δη_h = self._fit(own, server_round, grid, whole=True)
+        log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
+        self._descriptors |= {client: own[client] for client in outcome.clients}
         λ_h = self.hyper.hypernetwork_penalty
         self.step(self._optimizer, [(η, Δ, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)])
         return arrays
@@ -45,38 +51,58 @@ class PFedHN(Generated):
     def describe(
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
     ) -> tuple[list[str], Tensor, dict[str, str]]:
-        """Return the descriptors; those of clients that have never trained are fitted first, and not kept."""
-        fitted = {client: self._begin(client) for client in clients if client not in self._descriptors}
-        for _ in range(self.hyper.new_client_exchanges if fitted else 0):
-            self._fit(list(fitted), fitted, server_round, grid, whole=False)
-        v = [(self._descriptors | fitted)[client][0].detach() for client in clients]
-        return list(clients), torch.stack(v), {}
+        """Return the descriptors; those of labeled clients that have never trained are fitted first, and not kept."""
+        own = {client: self._descriptors.get(client) or self._begin(client) for client in clients}
+        new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
+        failures: dict[str, str] = {}
+        for repetition in range(1, self.hyper.new_client_exchanges + 1):
+            new = [client for client in new if client not in failures]
+            if new:
+                fitted = {client: own[client] for client in new}
+                outcome, _ = self._fit(fitted, server_round, grid, repetition=repetition)
+                failures |= outcome.failures
+        served = [client for client in clients if client not in failures]
+        v = [own[client][0].detach() for client in served]
+        return served, torch.stack(v) if v else torch.empty(0, self.size), failures
 
     # ----------------------------------------------------------------------------------------- details
 
-    def _begin(self, client: str) -> tuple[Tensor, Optimizer]:
+    def _begin(self, client: str) -> Descriptor:
         """Return a client's first descriptor, standard normal, and its optimiser."""
         v = torch.randn(self.size, generator=torch_generator(self.settings.seed, "descriptor", client)).requires_grad_()
         return v, self.make_optimizer([v])
 
     def _fit(
         self,
-        cohort: Sequence[str],
-        descriptors: Mapping[str, tuple[Tensor, Optimizer]],
+        descriptors: Mapping[str, Descriptor],
         server_round: int,
         grid: Grid,
         *,
-        whole: bool,
-    ) -> list[Tensor]:
-        """Do one exchange and let the descriptors take a step; return the hypernetwork's mean update if ``whole``."""
-        v = torch.stack([descriptors[client][0].detach() for client in cohort]).requires_grad_()
-        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid, evaluation=not whole)
+        whole: bool = False,
+        repetition: int = 0,
+    ) -> tuple[Outcome, list[Tensor]]:
+        """Do one exchange and let the clients' descriptors take a step.
+
+        Args:
+            descriptors: of the clients to ask.
+            server_round, grid, repetition: of the exchange.
+            whole: whether this is training, in which enough must succeed and the hypernetwork learns too.
+
+        Returns:
+            The outcome, and if ``whole`` the hypernetwork's mean update.
+        """
+        cohort = list(descriptors)
+        v = torch.stack([own.detach() for own, _ in descriptors.values()]).requires_grad_()
+        request: dict[str, Any] = {} if whole else {"of": 0, "evaluation": True}
+        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid, repetition=repetition, **request)
+        if not outcome.clients:
+            return outcome, []
         parameters = list(self.hypernetwork.parameters()) if whole else []
         *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
         for client in outcome.clients:
             own, optimizer = descriptors[client]
             self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)])
-        return [Δ / len(outcome.clients) for Δ in Δη_h]
+        return outcome, [Δ / len(outcome.clients) for Δ in Δη_h]
 
     def optimizers(self) -> dict[str, Optimizer]:
         """That of the hypernetwork, and those of the descriptors."""

@@ -130,11 +130,12 @@ class Roster:
             if not self.clients:
                 self.clients = {client.id: client for client in self._population()}
             return
-        for client, train, test in zip(answer.clients, answer.train, answer.test, strict=True):
+        sizes = zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True)
+        for client, train, test, labeled in sizes:
             before = self.clients.get(client)
             if before is not None:  # a device that restarted under a new node id, while the old one still counts
                 log.warning("client %s is now on node %d, no longer on node %d", client, node, before.node)
-            self.clients[client] = Client(client, train, test, node=node)
+            self.clients[client] = Client(client, train, test, labeled=labeled, node=node)
 
     def ids(self, *groups: str) -> list[str]:
         """Return the ids of the clients in ``groups``, numbers in numeric order."""

@@ -43,6 +43,10 @@ class TestHyperNetwork:
         v = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(network(v)["w"][2:3], network(v[2:3])["w"])
 
+    def test_there_must_be_something_to_make(self) -> None:
+        with pytest.raises(ValueError, match="has none"):
+            HyperNetwork(3, {}, 1, 5, 1)
+
     def test_the_seed_decides_and_nothing_else_is_drawn(self) -> None:
         before = torch.random.get_rng_state()
         one, same, other = (HyperNetwork(3, {"w": (2,)}, 1, 5, seed).trunk[0].weight for seed in (1, 1, 2))

@@ -168,6 +168,14 @@ class TestNeighbours:
                 votes[labels[i]] += np.exp(-squares[i] / (0.5 * 3))
             np.testing.assert_allclose(found[row], votes / votes.sum(), atol=1e-5)
 
+    def test_a_narrow_kernel_leaves_the_nearest(self) -> None:
+        # exp(−r²/σ) is 0 in every precision for all neighbours; their ratios are not.
+        kept, labels, asked = self._points()
+        found = probabilities(index(100 * kept, labels, 4, 1e-3), (100 * asked).astype(np.float32), 5)
+        for row, x in enumerate(asked):
+            nearest = labels[((kept - x) ** 2).sum(axis=1).argmin()]
+            assert found[row, nearest] == pytest.approx(1)
+
     def test_an_example_is_judged_by_the_others(self) -> None:
         kept, labels, _ = self._points()
         found = probabilities(index(kept, labels, 4, 0.5), None, 5)
@@ -205,6 +213,9 @@ class TestKNNPer:
         (row,) = (dict(zip(header, row, strict=True)) for row in rows if row[0] == "1")
         accuracy = float((model(test.x).argmax(dim=1) == test.y).float().mean())
         assert accuracy == pytest.approx(float(row["accuracy"]), abs=1e-6)
+
+    def test_a_network_of_one_block_has_its_inputs_as_features(self, run: Run) -> None:
+        assert read_metrics(run("linear", method="knn-per", model="linear"))[-1]["seen"]["accuracy"] > 0.5
 
     def test_more_neighbours_than_examples_are_all_of_them(self, run: Run) -> None:
         path = run("few", method="knn-per", **{"knn-per.neighbors": "5,100000"})

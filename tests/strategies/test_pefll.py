@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message
@@ -16,11 +17,13 @@ from torch.nn.functional import cross_entropy
 
 from apps.descriptors import correlations, rank_correlations, write_correlations
 from apps.personal import personalise
+from apps.settings import parse
 from clients.export import load_model
+from clients.generated import GeneratedClient
 from clients.pefll import DESCRIPTOR, PeFLLClient
 from clients.state import ClientState
 from clients.wire import unpack
-from common.errors import ConfigurationError, RunError
+from common.errors import ConfigurationError, DataError, RunError
 from common.settings import Value
 from models.embedding import build_embedding
 from models.hypernetwork import HyperNetwork
@@ -29,9 +32,11 @@ from models.parameters import Arrays, exchanged, get_arrays, num_bytes
 from partitions.clientdata import ClientData, Examples, simulated
 from partitions.devices import write_device
 from partitions.federation import federate
+from strategies import generated
 from strategies.generated import part
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import InProcessGrid, run_app
+from tests.partitions.made import make, write
 from tests.support import config, settings
 
 Run = Callable[..., Path]
@@ -103,7 +108,7 @@ class TestUpdate:
         parts = [simulated(federation, dataset, i).train for i in range(6)]
         v = torch.stack([φ(data.x, data.y).mean(dim=0) for data in parts])
         if normalize:
-            v = (v - float(v.detach().mean())) / float(v.detach().std())
+            v = (v - float(v.detach().mean())) / float(v.detach().std(correction=0))
         θ = h(v)
         loss = sum(
             cross_entropy(functional_call(model, own, data.x), data.y) + 0.1 * sum((p**2).sum() for p in own.values())
@@ -210,7 +215,108 @@ class TestRuns:
         assert record["seen"]["accuracy"] > 0.8
         assert record["unseen"]["accuracy"] > 0.5
 
-    def test_a_client_that_fails_in_the_middle_of_a_round_is_left_out(self, run: Run) -> None:
+    def test_a_client_that_fails_in_the_middle_of_a_round_counts_for_nothing(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Failing at the second exchange is the same as failing at the first, where nothing is normalised.
+        original = PeFLLClient.perform
+        learned = {}
+        for fails in ("describe", "adapt", "never"):
+
+            def perform(client: Any, arrays: Arrays, config: Any, fails: str = fails) -> Any:
+                if client.client_id == "3" and config["phase"] == fails:
+                    raise RuntimeError("out of order")
+                return original(client, arrays, config)
+
+            monkeypatch.setattr(GeneratedClient, "perform", perform)
+            keys = {"participation": 1.0, "rounds": 1, "pefll.normalize": False}
+            learned[fails] = run(f"fails-{fails}", **keys)
+        _same(learned["describe"], learned["adapt"], 1e-6)
+        others, all_ = _everything(learned["adapt"]), _everything(learned["never"])
+        assert any(not np.allclose(others[name], all_[name], atol=1e-4) for name in all_)
+
+    def test_pfedhn_does_not_keep_the_descriptor_of_a_client_that_failed(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = PeFLLClient.perform
+
+        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
+            if client.client_id == "3" and config["phase"] == "adapt":
+                raise RuntimeError("out of order")
+            return original(client, arrays, config)
+
+        monkeypatch.setattr(GeneratedClient, "perform", perform)
+        path = run("partly", method="pfedhn", participation=1.0)
+        assert {f"descriptor/{i}" for i in (0, 1, 2, 4, 5)} == {n for n in _everything(path) if n[:11] == "descriptor/"}
+        clients = (path / "clients.csv").read_text().splitlines()[1:]
+        assert [row.split(",")[0] for row in clients] == ["0", "1", "2", "4", "5"]
+
+    def test_of_a_cohort_enough_must_get_to_the_end_of_a_round(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Of six clients two fail in each exchange: of each at least half of those asked succeed, of all a third.
+        failing = {"adapt": ("0", "1"), "embed": ("2", "3")}
+        original = PeFLLClient.perform
+
+        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
+            if client.client_id in failing.get(config["phase"], ()):
+                raise RuntimeError("out of order")
+            return original(client, arrays, config)
+
+        monkeypatch.setattr(GeneratedClient, "perform", perform)
+        with pytest.raises(RunError, match="only 2 of 6 clients succeeded"):
+            run("few", participation=1.0)
+
+    def test_clients_are_evaluated_in_groups(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = run("whole")
+        monkeypatch.setattr(generated, "TESTED_AT_ONCE", 4)
+        groups = run("groups")
+        assert (whole / "clients.csv").read_text() == (groups / "clients.csv").read_text()
+        original = PeFLLClient.perform
+
+        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
+            if client.client_id in ("4", "5") and config["phase"] == "describe" and not config["follows"]:
+                raise RuntimeError("out of order")
+            return original(client, arrays, config)
+
+        monkeypatch.setattr(GeneratedClient, "perform", perform)  # the second group is gone altogether
+        rows = (run("gone") / "clients.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in rows[1:]] == ["0", "1", "2", "3"]
+
+    @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+    def test_devices_learn_what_a_simulation_learns(self, method: str, run: Run, tmp_path: Path) -> None:
+        federation, dataset = federate(settings(**SMALL))
+        nodes = []
+        for i in range(6):
+            write_device(federation, dataset, i, tmp_path / f"data{i}")
+            state = str(tmp_path / f"state{i}")
+            nodes.append({"client-id": str(i), "data-path": str(tmp_path / f"data{i}"), "state-dir": state})
+        keys = {"method": method, "participation": 1.0}
+        _same(run("simulated", **keys), run("devices", nodes=nodes, **keys), 1e-5)
+        assert len(list(tmp_path.glob("state*/devices/*/model.safetensors"))) == 6
+
+    def test_a_network_that_was_kept_by_an_earlier_run_is_not_used(self, run: Run, tmp_path: Path) -> None:
+        federation, dataset = federate(settings(**SMALL))
+        write_device(federation, dataset, 0, tmp_path / "data")
+        keys = {"num-clients": 1, "participation": 1.0, "seed": 2, "rounds": 1, "pefll.descriptor-batch": 5}
+        learned = []
+        for state in ("fresh", "used"):
+            node = [{"client-id": "0", "data-path": str(tmp_path / "data"), "state-dir": str(tmp_path / state)}]
+            for seed in (1, 2) if state == "used" else (2,):
+                path = run("again", nodes=node, **{**keys, "seed": seed})
+                learned.append(_everything(path))
+                shutil.rmtree(path)
+        for name, array in learned[0].items():
+            np.testing.assert_array_equal(array, learned[2][name])
+
+    def test_one_number_has_no_deviation(self, run: Run) -> None:
+        path = run("one", **{"cohort-size": 1, "pefll.descriptor-size": 1, "participation": 1.0})
+        assert all(np.isfinite(array).all() for array in _everything(path).values())
+
+    @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+    def test_a_quarter_of_nothing_is_refused(self, method: str, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match="descriptor-size: 0 is a quarter of num-clients"):
+            run("none", method=method, **{"num-clients": 0, f"{method}.descriptor-size": 0})
+
+    def test_nonsense_does_not_spread(self, run: Run) -> None:
         def fail(message: Message) -> None:
             config = message.content.get("config", {})
             if config.get("phase") in ("adapt", "embed") and config["round"] == 1:
@@ -255,7 +361,7 @@ class TestStudies:
         π = np.random.default_rng(0).dirichlet(np.ones(4), size=8)
         np.testing.assert_allclose(rank_correlations(3 * π + 1, π, np.arange(8)), 1)
 
-    def test_a_linear_embedding_that_is_trained_tells_clients_apart(self, run: Run, tmp_path: Path) -> None:
+    def test_a_linear_embedding_tells_clients_apart(self, run: Run, tmp_path: Path) -> None:
         # v is a linear map of the class mix, injective in general: distances agree from the start, if not perfectly.
         keys = {"num-clients": 10, "unseen-fraction": 0.2, "rounds": 2, "evaluate-every": 1}
         path = run("kept", **keys, **{"pefll.keep-descriptors": True, "pefll.descriptor-size": 30})
@@ -271,12 +377,12 @@ class TestStudies:
             correlations(run("none"))
 
 
-def _client(data: ClientData, tmp_path: Path, **keys: Value) -> PeFLLClient:
-    from apps.settings import parse
-
+def _client(data: ClientData, tmp_path: Path, round: int = 1, **keys: Value) -> PeFLLClient:
+    if keys.get("dataset") == "shakespeare":
+        keys["model"] = "char-lstm"
     options, hyper = parse(config(**{**SMALL, **keys}))
     model = build("linear", (1, 8, 8), 10, 1)
-    state = ClientState(tmp_path / "state", 1, [], 0)
+    state = ClientState(tmp_path / "state", round, [], 0)
     return PeFLLClient("0", data, model, get_arrays(model), state, options, hyper)
 
 
@@ -291,10 +397,81 @@ def examples() -> Examples:
     return Examples(torch.randn(50, 1, 8, 8, generator=generator), torch.randint(3, (50,), generator=generator))
 
 
+class TestEmbed:
+    @pytest.mark.parametrize(
+        ("kind", "dataset", "shape"),
+        [
+            ("linear", "digits", (1, 8, 8)),
+            ("cnn", "mnist", (1, 28, 28)),
+            ("cnn-unlabeled", "mnist", (1, 28, 28)),
+            ("lstm", "shakespeare", (80,)),
+        ],
+    )
+    def test_it_is_the_gradient_of_what_was_described(
+        self, kind: str, dataset: str, shape: tuple[int, ...], tmp_path: Path
+    ) -> None:
+        # Along its own direction d the derivative of ⟨Δv, v(η)⟩ is ‖Δη‖, here as a difference of descriptors. They
+        # are of the same few examples and the η_v that was sent, or the two would not agree.
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randint(80, (50, *shape), generator=generator) if kind == "lstm" else None
+        x = torch.randn(50, *shape, generator=generator) if x is None else x
+        data = _data(Examples(x, torch.randint(10, (50,), generator=generator)))
+        classes = 80 if kind == "lstm" else 10
+        η = get_arrays(build_embedding(kind, shape, classes, 4, 1))
+        keys = {"pefll.embedding": kind, "dataset": dataset}
+        scalars = {"round": 1, "batch": 8, "size": 4, "follows": True}
+        client = _client(data, tmp_path, **keys)
+        client.perform(η, {"phase": "describe", **scalars})
+        client.state.commit()
+        Δv = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
+        again = _client(data, tmp_path, **keys)  # as in another process
+        Δη = again.perform({DESCRIPTOR: Δv}, {"phase": "embed", **scalars}).arrays
+        assert Δη.keys() == η.keys()
+        norm = np.sqrt(sum(float((array.astype(np.float64) ** 2).sum()) for array in Δη.values()))
+        step = 1e-2
+        ends = []
+        for sign in (1, -1):
+            moved = {name: (array + sign * step * Δη[name] / norm).astype(np.float32) for name, array in η.items()}
+            told = _client(data, tmp_path / "elsewhere", **keys).perform(
+                moved, {"phase": "describe", **scalars, "follows": False}
+            )
+            ends.append(float(told.arrays[DESCRIPTOR].astype(np.float64) @ Δv))
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(norm, rel=0.02)
+
+    def test_without_a_describe_in_this_round_there_is_nothing_to_send_back_through(
+        self, examples: Examples, tmp_path: Path
+    ) -> None:
+        client = _client(_data(examples), tmp_path)
+        client.perform(
+            get_arrays(build_embedding("linear", (1, 8, 8), 10, 4, 1)),
+            {"phase": "describe", "round": 1, "batch": 8, "size": 4, "follows": True},
+        )
+        client.state.commit()
+        later = _client(_data(examples), tmp_path, round=2)
+        with pytest.raises(RunError, match="embedding network of round 2 is gone"):
+            later.perform({DESCRIPTOR: np.zeros(4, np.float32)}, {"phase": "embed", "round": 2, "batch": 8, "size": 4})
+
+    def test_every_repetition_has_batches_of_its_own(self, examples: Examples, tmp_path: Path) -> None:
+        θ = get_arrays(build("linear", (1, 8, 8), 10, 1))
+        client = _client(_data(examples), tmp_path, **{"local-steps": 1})
+        first, same, other = (
+            client.perform(θ, {"phase": "adapt", "round": 1, "repetition": r}).arrays["fc.1.weight"] for r in (1, 1, 2)
+        )
+        np.testing.assert_array_equal(first, same)
+        assert not np.allclose(first, other)
+
+    def test_labels_that_may_not_be_used_are_not_trained_with(self, examples: Examples, tmp_path: Path) -> None:
+        client = _client(_data(examples, labeled=False), tmp_path)
+        with pytest.raises(RunError, match="no labels to train with"):
+            client.perform(
+                get_arrays(build("linear", (1, 8, 8), 10, 1)), {"phase": "adapt", "round": 1, "repetition": 0}
+            )
+
+
 class TestDescriptor:
     def _describe(self, data: ClientData, tmp_path: Path, batch: int = 0, **keys: Value) -> np.ndarray:
         φ = build_embedding("linear", (1, 8, 8), 10, 4, 1)
-        config = {"phase": "describe", "round": 1, "batch": batch, "follows": False}
+        config = {"phase": "describe", "round": 1, "batch": batch, "size": 4, "follows": False}
         return _client(data, tmp_path, **keys).perform(get_arrays(φ), config).arrays[DESCRIPTOR]
 
     def test_the_order_of_examples_does_not_matter(self, examples: Examples, tmp_path: Path) -> None:
@@ -333,6 +510,35 @@ def test_masked_classes_are_never_predicted(examples: Examples, tmp_path: Path) 
 
 
 class TestNewClients:
+    def test_pfedhn_does_not_train_with_labels_it_may_not_use(self, run: Run) -> None:
+        keys = {"method": "pfedhn", "labeled-fraction": 0.5, "pfedhn.new-client-exchanges": 2}
+        path = run("unlabeled", participation=1.0, **keys)
+        asked = set()
+        for message in run.grid.sent:  # type: ignore[attr-defined]
+            if not message.metadata.message_type.startswith("query") and message.content["config"]["phase"] == "adapt":
+                asked |= set(message.content["config"]["clients"])
+        assert len(asked) == 3
+        assert {"seen", "unlabeled"} <= read_metrics(path)[-1].keys()
+
+    def test_descriptors_of_one_federation_are_not_those_of_another(self, run: Run) -> None:
+        run("first", method="pfedhn", participation=1.0)
+        second = run("second", method="pfedhn", rounds=0, init="first", seed=2)
+        assert not any(name.startswith("descriptor/") for name in _everything(second))
+
+    def test_a_client_without_labels_gets_its_model_too(self, run: Run, tmp_path: Path) -> None:
+        # Only an embedding that does without labels can do that; it needs images of at least 16×16 pixels.
+        write(tmp_path / "data", "mnist", 300, 60)
+        keys = {"dataset": "mnist", "data-dir": str(tmp_path / "data"), "pefll.embedding": "cnn-unlabeled"}
+        path = run("images", **keys, **{"labeled-fraction": 0.5})
+        assert {"seen", "unlabeled"} <= read_metrics(path)[-1].keys()
+        (tmp_path / "device").mkdir()
+        table = make("mnist", 20).table.select(["image"])
+        pyarrow.parquet.write_table(table, tmp_path / "device" / "train.parquet")
+        model, _ = load_model(personalise(path, tmp_path / "model", data_path=tmp_path / "device", labeled=False))
+        assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+        with pytest.raises(DataError, match="column 'label' is missing"):
+            personalise(path, tmp_path / "model", data_path=tmp_path / "device")
+
     def test_pfedhn_fits_a_new_vector_and_changes_nothing_else(self, run: Run) -> None:
         # The last round is followed by an evaluation of all clients; without exchanges nothing could be fitted.
         keys = {"method": "pfedhn", "unseen-fraction": 0.34, "num-clients": 6, "participation": 1.0}
