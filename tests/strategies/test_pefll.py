@@ -293,6 +293,28 @@ class TestRuns:
         _same(run("simulated", **keys), run("devices", nodes=nodes, **keys), 1e-5)
         assert len(list(tmp_path.glob("state*/devices/*/model.safetensors"))) == 6
 
+    def test_a_device_without_labels_is_served_but_never_trains(self, run: Run, tmp_path: Path) -> None:
+        nodes = []
+        for i in range(3):
+            (tmp_path / f"data{i}").mkdir()
+            table = make("mnist", 40, seed=i).table
+            table = table.select(["image"]) if i == 2 else table
+            pyarrow.parquet.write_table(table, tmp_path / f"data{i}" / "train.parquet")
+            state = {"state-dir": str(tmp_path / f"state{i}"), "labeled": i < 2}
+            nodes.append({"client-id": f"site{i}", "data-path": str(tmp_path / f"data{i}"), **state})
+        keys = {"dataset": "mnist", "num-clients": 3, "participation": 1.0, "pefll.embedding": "cnn-unlabeled"}
+        path = run("sites", nodes=nodes, **keys)
+        phases: dict[str, set[str]] = {}
+        for message in run.grid.sent:  # type: ignore[attr-defined]
+            if not message.metadata.message_type.startswith("query"):
+                asked = message.content["config"]
+                for client in asked["clients"]:
+                    phases.setdefault(client, set()).add(str(asked["phase"]))
+        assert phases["site2"] == {"describe", "test"}
+        assert phases["site0"] == {"describe", "adapt", "embed", "test"}
+        (kept,) = tmp_path.glob(f"state2/{path.name}/site2/model.safetensors")
+        assert kept.stat().st_size > 0
+
     def test_a_network_that_was_kept_by_an_earlier_run_is_not_used(self, run: Run, tmp_path: Path) -> None:
         federation, dataset = federate(settings(**SMALL))
         write_device(federation, dataset, 0, tmp_path / "data")
