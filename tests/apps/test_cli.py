@@ -94,6 +94,24 @@ class TestSuccess:
         assert accuracy == pytest.approx(float(evaluated["accuracy"]))
         assert evaluated["accuracy"] != evaluated["accuracy_global"]
 
+    def test_a_new_clients_model_and_its_place_among_descriptors(self, tmp_path: Path) -> None:
+        keys: dict[str, Value] = {"method": "pefll", "pefll.keep-descriptors": True, "server-learning-rate": 0.1}
+        _finished(tmp_path, "made", **keys)
+        _call("partition", *_sets(FEDERATION), "--devices", str(tmp_path / "devices"))
+        here, models = ["--runs-dir", str(tmp_path)], {}
+        for name, whose in {"own": ["--client", "2"], "new": ["--data", str(tmp_path / "devices" / "2")]}.items():
+            _call("personalise", "made", *whose, "--output", str(tmp_path / name), *here)
+            models[name] = load_model(tmp_path / name)[0].state_dict()
+        for name, tensor in models["own"].items():  # the same data, described as a whole
+            torch.testing.assert_close(models["new"][name], tensor, atol=1e-5, rtol=0)
+        shown = _call("descriptors", "made", "--output", str(tmp_path / "report"), *here)
+        assert shown.startswith((tmp_path / "report" / "descriptors.md").read_text())
+
+    @pytest.mark.parametrize("whose", [[], ["--client", "2", "--data", "."]])
+    def test_a_model_is_made_for_one_client(self, whose: list[str], tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="either --client.*or --data"):
+            _call("personalise", "made", *whose, "--output", str(tmp_path / "model"))
+
     def test_exported_local_model_is_the_clients_own(self, tmp_path: Path) -> None:
         run = _finished(tmp_path, "alone", method="local", participation=1.0)
         _call("export", "alone", "--client", "0", "--output", str(tmp_path / "model"), "--runs-dir", str(tmp_path))
