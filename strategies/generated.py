@@ -107,11 +107,12 @@ class Generated(CohortStrategy):
 
         Args:
             optimizer: that of these parameters.
-            updates: parameters η, their mean updates Δη, and the weights λ of their penalties.
+            updates: parameters η, their mean updates Δη, which are used up (a hypernetwork's are large), and the
+                weights λ of their penalties.
         """
         β = self.settings.learning_rate
         for parameter, Δ, λ in updates:
-            parameter.grad = 2 * β * λ * parameter.detach() - Δ
+            parameter.grad = Δ.neg_().add_(parameter.detach(), alpha=2 * β * λ)
         if self.hyper.server_max_grad_norm:
             nn.utils.clip_grad_norm_([parameter for parameter, _, _ in updates], self.hyper.server_max_grad_norm)
         optimizer.step()

@@ -64,7 +64,7 @@ class PeFLL(Generated):
             batch=self.hyper.descriptor_batch, size=self.size, of=len(drawn),
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
-        updates = [(η, Δ / count, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
+        updates = [(η, Δ.div_(count), λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
         for name, η in self._embedding.named_parameters():
             Δ = torch.from_numpy(embedded.arrays[name] / len(embedded.clients)).to(η.dtype)
             updates.append((η, Δ, λ_v))

@@ -102,7 +102,7 @@ class PFedHN(Generated):
         for client in outcome.clients:
             own, optimizer = descriptors[client]
             self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)])
-        return outcome, [Δ / len(outcome.clients) for Δ in Δη_h]
+        return outcome, [Δ.div_(len(outcome.clients)) for Δ in Δη_h]
 
     def optimizers(self) -> dict[str, Optimizer]:
         """That of the hypernetwork, and those of the descriptors."""
