@@ -109,7 +109,7 @@ class TestSuccess:
 
     @pytest.mark.parametrize("whose", [[], ["--client", "2", "--data", "."]])
     def test_a_model_is_made_for_one_client(self, whose: list[str], tmp_path: Path) -> None:
-        with pytest.raises(ConfigurationError, match="either --client.*or --data"):
+        with pytest.raises(ConfigurationError, match=r"either --client.*or --data"):
             _call("personalise", "made", *whose, "--output", str(tmp_path / "model"))
 
     def test_exported_local_model_is_the_clients_own(self, tmp_path: Path) -> None:
