@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from clients.hyper import (
     DittoHyper,
@@ -13,6 +13,7 @@ from clients.hyper import (
     FedProxHyper,
     FedRepHyper,
     HeadHyper,
+    KMeansHyper,
     KNNPerHyper,
     PeFLLHyper,
     PerFedAvgHyper,
@@ -40,7 +41,8 @@ class Method:
         name: class name of the strategy; its client's is ``<name>Client``.
         hyper: the method's own keys.
         title, source: what it is, and whose.
-        regression: whether it predicts numbers rather than classes.
+        task: what it does with a dataset: predict classes or numbers, or cluster inputs.
+        table: the table of its own keys where several methods share one; "": that of its name.
     """
 
     module: str
@@ -48,7 +50,8 @@ class Method:
     hyper: type[Section]
     title: str
     source: str
-    regression: bool = False
+    task: Literal["classification", "regression", "clustering"] = "classification"
+    table: str = ""
 
     def strategy(self) -> type[CohortStrategy]:
         """Import and return the server side."""
@@ -59,6 +62,10 @@ class Method:
         """Import and return the client side."""
         found: type[BaseClient] = getattr(importlib.import_module(f"clients.{self.module}"), f"{self.name}Client")
         return found
+
+
+def _clustering(module: str, name: str, title: str, source: str) -> Method:
+    return Method(module, name, KMeansHyper, title, source, task="clustering", table="kmeans")
 
 
 METHODS: Mapping[str, Method] = {
@@ -77,7 +84,7 @@ METHODS: Mapping[str, Method] = {
         PPFELinearHyper,
         "PPFE for linear regression",
         "Emrani et al., section 6.1",
-        regression=True,
+        task="regression",
     ),
     "per-fedavg": Method(
         "per_fedavg", "PerFedAvg", PerFedAvgHyper, "A model that adapts in a step", "Fallah et al. 2020"
@@ -88,5 +95,11 @@ METHODS: Mapping[str, Method] = {
     ),
     "pefll": Method("pefll", "PeFLL", PeFLLHyper, "Models made of clients' descriptors", "Scott, thesis, chapter 4"),
     "pfedhn": Method("pfedhn", "PFedHN", PFedHNHyper, "Models made of learned descriptors", "Shamsian et al. 2021"),
+    "feddp-kmeans": _clustering("feddp_kmeans", "FedDPKMeans", "Private clustering", "Scott, thesis, chapter 6"),
+    "server-kmeans++": _clustering("server_kmeans_pp", "ServerKMeansPP", "k-means++ of the server's data", "reference"),
+    "server-lloyds": _clustering("server_lloyds", "ServerLloyds", "k-means of the server's data", "reference"),
+    "sphere-packing": _clustering("sphere_packing", "SpherePacking", "Centres without data", "Su et al. 2017"),
+    "k-fed": _clustering("k_fed", "KFed", "One-shot clustering of centres", "Dennis et al. 2021"),
+    "optimal": _clustering("optimal", "Optimal", "k-means of all data in one place", "reference"),
     "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
 }

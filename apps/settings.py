@@ -18,7 +18,6 @@ from common.toml import flatten
 from models.networks import FOR_TEXT, NETWORKS
 from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
-from partitions.settings import FederationSettings
 from strategies.settings import ServerSettings
 
 S = TypeVar("S", bound=Section)
@@ -26,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The app's folder: the checkout, or the place where Flower unpacked it."""
 
 
-class Settings(FederationSettings, ClientSettings, ServerSettings):
+class Settings(ClientSettings, ServerSettings):
     """All common keys of a run."""
 
 
@@ -67,18 +66,26 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
-        fitting = [name for name, method in METHODS.items() if method.regression == (spec.kind == "regression")]
+        tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering"}
+        fitting = [name for name, method in METHODS.items() if method.task in tasks]
         if config.get("method") in METHODS and config["method"] not in fitting:
             problems.append(
                 f"method: '{config['method']}' does not predict the labels of '{spec.name}'. Allowed: "
                 f"{', '.join(fitting)}"
+            )
+        clustering = config.get("method") in METHODS and METHODS[str(config["method"])].task == "clustering"
+        if model in NETWORKS and clustering != (model == "centers"):
+            problems.append(
+                f"model: '{config.get('method')}' "
+                + ("finds centres: it needs model = 'centers'" if clustering else "trains a network, not 'centers'")
+                + f" (found: '{model}')"
             )
     except ConfigurationError as error:
         problems.append(str(error))
     method = str(config.get("method"))
     hyper = None
     if method in METHODS:
-        prefix = f"{method}."
+        prefix = f"{METHODS[method].table or method}."
         own = {
             key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known
         }

@@ -73,7 +73,7 @@ def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], flo
         return read_checkpoint(path).facts["seconds"], float(json.loads(evaluations[-1])["evaluation_seconds"])
 
 
-def ppfe_costs(workers: int, repeats: int = 3) -> tuple[tuple[float, float], tuple[float, float]]:
+def ppfe_costs(workers: int, repeats: int = 2) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the seconds that training and final evaluation take in the recipe ``ppfe-cifar10-s2``, and in FedAvg+FT.
 
     Ten rounds of each stage are measured, alternating with FedAvg; the recipe's other rounds are taken to last as long

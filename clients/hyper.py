@@ -238,3 +238,63 @@ class PPFEHyper(Section):
         if info.data.get("loss") == "zero-one" and value != 1:
             raise ValueError("the 0–1 loss is at most 1")
         return value
+
+
+def _check_split(text: str) -> str:
+    shares = parse_numbers(text)
+    if not shares or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"the shares '{text}' must be above 0 and sum to 1 (they sum to {sum(shares):g})")
+    return text
+
+
+def _check_epsilons(text: str) -> str:
+    if any(epsilon <= 0 for epsilon in parse_numbers(text)):
+        raise ValueError(f"every ε of '{text}' must be above 0")
+    return text
+
+
+class KMeansHyper(Section):
+    """Keys ``kmeans.*`` of all clustering methods."""
+
+    k: int = Field(ge=1, description="number of clusters")
+    dimensions: int = Field(ge=0, description="of the data subspace of FedDP-Init; 0: k")
+    restarts: int = Field(ge=1, description="of k-means on the server; the best is taken")
+    weight_threshold: float = Field(ge=0, description="server points with a smaller noisy weight are dropped")
+    margin: float = Field(
+        ge=0, description="step 3 takes only points whose projection is this close to its centre; 0: all"
+    )
+    min_count: float = Field(
+        ge=0, description="a cluster with a noisy count under so many noise scales (and under 1) keeps its centre"
+    )
+    privacy_unit: Literal["example", "client", "none"] = Field(
+        description="what the guarantee is for: one example more or less, one client, or nothing (no noise)"
+    )
+    epsilon: float = Field(gt=0, description="ε of the whole run")
+    delta: float = Field(gt=0, lt=1, description="δ of the whole run")
+    split: Annotated[str, AfterValidator(_check_split)] = Field(
+        description="shares of ε_1, ε_2, ε_3G, ε_3L in FedDP-Init's budget"
+    )
+    lloyds_share: float = Field(gt=0, lt=1, description="share of FedDP-Lloyds, where it takes steps, in the budget")
+    lloyds_split: Annotated[str, AfterValidator(_check_split)] = Field(description="shares of ε_4G and ε_4L in it")
+    epsilons: Annotated[str, AfterValidator(_check_epsilons)] = Field(
+        description='ε_1, ε_2, ε_3G, ε_3L (and ε_4G, ε_4L) themselves, in place of `kmeans.epsilon`; "": none'
+    )
+    gaussian: Literal["analytic", "classical"] = Field(description="formula of the Gaussian mechanism's σ")
+    radius: float = Field(ge=0, description="Δ, to which examples are clipped; 0: the radius of the server's data")
+    clip_outer: float = Field(ge=0, description="bound of what a client sends in step 1; 0: see the page")
+    clip_weights: float = Field(ge=0, description="the same in step 2")
+    clip_sums: float = Field(ge=0, description="the same in step 3 and FedDP-Lloyds, means")
+    clip_counts: float = Field(ge=0, description="the same, contributions")
+    noise_at: Literal["server", "device"] = Field(description="who adds the noise")
+    dropout: float = Field(
+        ge=0, lt=1, description="share of clients that may fail where devices add the noise: the others add more"
+    )
+    local_k: int = Field(ge=0, description="centres of each client in `k-fed`; 0: k")
+
+    @field_validator("split", "lloyds_split")
+    @classmethod
+    def _has_a_share_for_every_release(cls, text: str, info: ValidationInfo) -> str:
+        wanted = {"split": 4, "lloyds_split": 2}[str(info.field_name)]
+        if len(parse_numbers(text)) != wanted:
+            raise ValueError(f"'{text}' must have {wanted} shares")
+        return text

@@ -23,6 +23,7 @@ NETWORKS: Mapping[str, str] = {
     "resnet20": "models.resnets:resnet20",
     "char-lstm": "models.lstms:char_lstm",
     "word-lstm": "models.lstms:word_lstm",
+    "centers": "models.centers:centers",
 }
 """Where each network's builder is; imported when used, since torch and torchvision take seconds to import."""
 

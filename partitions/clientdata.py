@@ -45,6 +45,7 @@ class ClientData:
     Args:
         train, test: functions that load them.
         labeled: whether training may use the classes of the training examples.
+        simulated: whether this stands in for a client, so that its every draw may be repeated by whoever has the seed.
         device: where the tensors shall be.
     """
 
@@ -54,10 +55,12 @@ class ClientData:
         test: Callable[[], Examples],
         *,
         labeled: bool,
+        simulated: bool,
         device: torch.device,
     ) -> None:
         self._train, self._test, self._device = train, test, device
         self.labeled = labeled
+        self.simulated = simulated
 
     @cached_property
     def train(self) -> Examples:
@@ -115,7 +118,11 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         return Examples(to_inputs(dataset.spec, x, dataset.vocabulary), torch.from_numpy(y))
 
     return ClientData(
-        lambda: load("train"), lambda: load("test"), labeled=bool(federation.labeled[client]), device=device
+        lambda: load("train"),
+        lambda: load("test"),
+        labeled=bool(federation.labeled[client]),
+        simulated=True,
+        device=device,
     )
 
 
@@ -159,4 +166,4 @@ def from_folder(
         order = torch.randperm(len(train), generator=torch_generator(0, "device", "hold-back"))
         held = round(len(train) * HELD_BACK)
         test, train = (Examples(train.x[rows], train.y[rows]) for rows in (order[:held], order[held:]))
-    return ClientData(lambda: train, lambda: test, labeled=labeled, device=device)
+    return ClientData(lambda: train, lambda: test, labeled=labeled, simulated=False, device=device)

@@ -53,6 +53,7 @@ class DatasetSpec:
         labels: the classes' values in the file where they are not 0..C-1 already.
         subset: the hub's configuration name.
         source: the dataset whose local files these are, where it is another one.
+        made: "module:function" that draws it from the run's settings, where it has no files.
     """
 
     name: str
@@ -69,6 +70,7 @@ class DatasetSpec:
     labels: tuple[int | str, ...] = ()
     subset: str | None = None
     source: str = ""
+    made: str = ""
 
 
 def _grey(
@@ -135,7 +137,11 @@ DATASETS: Mapping[str, DatasetSpec] = {
             "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
             client_columns=("occupation", "workclass", "native.country"), test=False, labels=("<=50K", ">50K"),
         ),
-        DatasetSpec("synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",)),
+        DatasetSpec(
+            "synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",),
+            made="partitions.synthetic:linear",
+        ),
+        DatasetSpec("gaussian-mixture", "", "table", "", "", 10, (100,), made="partitions.mixture:mixture"),
     )
 }  # fmt: skip
 
@@ -169,6 +175,7 @@ class Dataset:
         test: the test rows; None where the source has only training rows.
         fingerprint: changes when the source does.
         vocabulary: of texts in words.
+        server: what the server holds, where that is made too and not a choice of training rows.
     """
 
     spec: DatasetSpec
@@ -176,6 +183,7 @@ class Dataset:
     test: Split | None
     fingerprint: str
     vocabulary: Vocabulary | None = None
+    server: Split | None = None
 
 
 def find_spec(name: str) -> DatasetSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ from common.files import write_atomically
 from common.seeds import entropy, numpy_generator
 from common.settings import folder
 from partitions.datasets import Dataset, Split, find_spec, load
+from partitions.server_rows import choose_rows
 from partitions.settings import FederationSettings
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ PARTITIONERS: Mapping[str, str] = {
 RARE = 0.001
 """A class with a smaller share of the training examples does not limit the size of the test parts."""
 
-_FORMAT = 2
+_FORMAT = 3
 """Version of the cached index tables; a new number makes old ones unused."""
 
 HELD_BACK = 0.2
@@ -81,6 +83,7 @@ class Federation:
         labeled: clients whose labels may be used in training, bool (n,).
         angles: rotation of each client's images in degrees, (n,); zeros where there is none.
         names: the natural name of each client ("" where there is none).
+        server: rows of the training split that the server holds, and no client.
     """
 
     train: Shares
@@ -90,6 +93,7 @@ class Federation:
     labeled: NDArray[np.bool_]
     angles: NDArray[np.float32]
     names: NDArray[np.str_]
+    server: Rows
 
     def __len__(self) -> int:
         return len(self.unseen)
@@ -146,10 +150,10 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
 
 def _dataset(settings: FederationSettings) -> Dataset:
     spec = find_spec(settings.dataset)
-    if spec.kind == "regression":
-        from partitions.synthetic import linear
-
-        return linear(settings, spec)
+    if spec.made:
+        module, _, function = spec.made.partition(":")
+        made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
+        return made
     return load(settings.dataset, settings.data_dir, settings.cache_dir, settings.embeddings)
 
 
@@ -167,6 +171,7 @@ def _save(federation: Federation, path: Path) -> None:
                 labeled=federation.labeled,
                 angles=federation.angles,
                 names=federation.names,
+                server=federation.server,
             )
 
     write_atomically(path, save)
@@ -182,6 +187,7 @@ def _restore(path: Path) -> Federation:
             file["labeled"],
             file["angles"],
             file["names"],
+            file["server"],
         )
 
 
@@ -200,6 +206,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
     test_from_train = dataset.test is None or (column is not None and column not in dataset.test.clients)
     train_rows = rng.permutation(len(dataset.train))
+    train_rows, server = choose_rows(settings, dataset, train_rows)
     if test_from_train and not natural:
         held = int(len(train_rows) * HELD_BACK)
         test_rows, train_rows = train_rows[:held], train_rows[held:]
@@ -236,7 +243,9 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         raise ConfigurationError("unseen-fraction: no client is left to train on; lower it or use more clients")
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
-    return Federation(Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names))
+    return Federation(
+        Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names), server
+    )
 
 
 def _with_enough_tests(
@@ -279,8 +288,6 @@ def _partition(
     settings: FederationSettings, dataset: Dataset, rows: Rows, column: str | None, rng: np.random.Generator
 ) -> tuple[list[Rows], list[str]]:
     """Share the training ``rows`` out; return each client's rows and its natural name."""
-    import importlib
-
     from datasets import Dataset as HubDataset
     from datasets import disable_progress_bars
 

@@ -43,6 +43,22 @@ def _check_ratio(text: str) -> str:
     return text
 
 
+def parse_rows(text: str) -> tuple[str, list[str]] | None:
+    """Return the column and the values of a choice of rows such as ``"workclass=Private|State-gov"``; None for ""."""
+    if not text:
+        return None
+    column, separator, values = (part.strip() for part in text.partition("="))
+    chosen = [value.strip() for value in values.split("|")]
+    if not separator or not column or not all(chosen):
+        raise ValueError(f"'{text}' is no choice of rows, such as 'workclass=Private|State-gov' or 'label=0|1'")
+    return column, chosen
+
+
+def _check_rows(text: str) -> str:
+    parse_rows(text)
+    return text
+
+
 class FederationSettings(Section):
     """Everything the clients' data depend on. Two runs with equal values have the same clients."""
 
@@ -62,6 +78,12 @@ class FederationSettings(Section):
     min_test_examples: int = Field(ge=0)
     embeddings: Annotated[str, AfterValidator(check_folder)]
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
+    client_rows: Annotated[str, AfterValidator(_check_rows)]
+    server_examples: int = Field(ge=0)
+    server_missing: int = Field(ge=0)
+    server_ood_rows: Annotated[str, AfterValidator(_check_rows)]
+    server_ood_examples: int = Field(ge=0)
+    server_data: Annotated[str, AfterValidator(check_folder)]
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)
     seed: int = Field(ge=0)

@@ -6,21 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from common.settings import NAME, Section, check_folder
+from common.settings import NAME, check_folder
+from partitions.settings import FederationSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 
 
-class ServerSettings(Section):
-    """Rounds, cohorts, aggregation, evaluation and output."""
+class ServerSettings(FederationSettings):
+    """Rounds, cohorts, aggregation, evaluation and output, besides the federation."""
 
     method: str
-    dataset: str
     model: str
-    seed: int = Field(ge=0)
-    num_clients: int = Field(ge=0)
-    unseen_fraction: float = Field(ge=0, lt=1)
-    labeled_fraction: float = Field(gt=0, le=1)
     rounds: int = Field(ge=0)
     participation: float = Field(gt=0, le=1)
     cohort_size: int = Field(ge=0)

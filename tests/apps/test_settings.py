@@ -18,7 +18,9 @@ class TestSuccess:
 
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_has_its_two_halves_and_its_defaults(self, method: str) -> None:
-        dataset, model = ("synthetic-linear", "linear") if METHODS[method].regression else ("digits", "mlp")
+        dataset, model = {"regression": ("synthetic-linear", "linear"), "clustering": ("digits", "centers")}.get(
+            METHODS[method].task, ("digits", "mlp")
+        )
         _, hyper = parse(config(method=method, dataset=dataset, model=model))
         assert type(hyper) is METHODS[method].hyper
         assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"

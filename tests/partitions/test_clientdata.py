@@ -70,7 +70,9 @@ class TestLoading:
     def test_each_part_is_loaded_once_and_only_when_used(self):
         calls = []
         load = self._counting(calls)
-        data = ClientData(lambda: load("train"), lambda: load("test"), labeled=True, device=torch.device("cpu"))
+        data = ClientData(
+            lambda: load("train"), lambda: load("test"), labeled=True, simulated=True, device=torch.device("cpu")
+        )
         assert calls == []
         assert len(data.test) == 2
         assert data.test is data.test
@@ -80,7 +82,9 @@ class TestLoading:
 
     def test_examples_are_moved_to_the_device(self):
         load = self._counting([])
-        data = ClientData(lambda: load("train"), lambda: load("test"), labeled=True, device=torch.device("meta"))
+        data = ClientData(
+            lambda: load("train"), lambda: load("test"), labeled=True, simulated=True, device=torch.device("meta")
+        )
         assert {t.device.type for t in (data.train.x, data.train.y, data.test.x, data.test.y)} == {"meta"}
 
 

@@ -409,7 +409,7 @@ def _client(data: ClientData, tmp_path: Path, round: int = 1, **keys: Value) -> 
 
 
 def _data(examples: Examples, labeled: bool = True) -> ClientData:
-    return ClientData(lambda: examples, lambda: examples, labeled=labeled, device=torch.device("cpu"))
+    return ClientData(lambda: examples, lambda: examples, labeled=labeled, simulated=True, device=torch.device("cpu"))
 
 
 @pytest.fixture

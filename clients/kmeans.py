@@ -1,0 +1,95 @@
+"""What the clients of all clustering methods do: answer sums over their clusters, and measure a clustering.
+
+``lloyd``: received are centres; answered are, for every centre, the sum and the number of the client's points nearest
+to it. With client-level privacy these are the mean, and whether there is any point (Scott, thesis, D.7.4). What leaves
+a client is clipped, and where devices add the noise, noisy.
+
+``test`` measures received centres on the very points that are clustered: the training examples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import KMeansHyper
+from clients.wire import Config
+from common.errors import RunError
+from common.seeds import numpy_generator
+from models.centers import Centers
+from models.clustering import Array, Labels, nearest, sums
+from models.parameters import Arrays
+from partitions.datasets import find_spec
+from privacy.clipping import clip_rows
+from privacy.guard import Guard
+from privacy.noise import secret_generator
+
+
+class KMeansClient(BaseClient):
+    """Takes part in a clustering of all clients' points."""
+
+    hyper: KMeansHyper
+
+    @phase
+    def lloyd(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, d)."""
+        points = self.points(config)
+        labels, _ = nearest(points, arrays["centers"])
+        return self.guarded(self.clusters(points, labels, len(arrays["centers"])), config)
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Measure ``centers`` (k, d) on the training examples.
+
+        Answers ``table`` (k, C), how many points each cluster has of each class. Metric ``loss``: the mean squared
+        distance to the nearest centre.
+        """
+        points, centers = self.points(), arrays["centers"]
+        labels, squares = nearest(points, centers)
+        table = np.zeros((len(centers), find_spec(self.settings.dataset).classes))
+        np.add.at(table, (labels, self.data.train.y.numpy(force=True)), 1)
+        self.predictor = Centers(centers.shape[1], len(centers))
+        self.predictor.centers.data = torch.from_numpy(centers).float()
+        return Answer({"table": table}, len(points), {"loss": float(squares.mean())})
+
+    # ----------------------------------------------------------------------------------------- tools
+
+    def points(self, config: Config | None = None) -> Array:
+        """Return the client's points (m, d), clipped to norm Δ where ``config`` has a ``radius``.
+
+        Raises:
+            RunError: if there are none, or one is NaN or infinite.
+        """
+        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
+        if not len(points):
+            raise RunError("it has no points to cluster")
+        if not np.isfinite(points).all():
+            raise RunError(f"point {int(np.argmin(np.isfinite(points).all(axis=1)))} has a NaN or infinite feature")
+        return clip_rows(points, config["radius"]) if config and config["radius"] else points
+
+    def clusters(self, points: Array, labels: Labels, k: int) -> Arrays:
+        """Return ``sums`` and ``counts`` of the points with each label: with client-level privacy, means and 0 or 1."""
+        totals, counts = sums(points, labels, k)
+        if self.hyper.privacy_unit == "client":
+            totals, counts = totals / np.maximum(counts, 1)[:, None], np.minimum(counts, 1)
+        return {"sums": totals, "counts": counts}
+
+    def guarded(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer ``arrays``, each clipped, and given its share of the noise, as ``config`` says."""
+        answered = {}
+        for name, array in arrays.items():
+            kind, bound, scale = (config[f"{name}-{what}"] for what in ("kind", "bound", "scale"))
+            guard = Guard(kind, bound, scale)
+            answered[name] = guard.clip(array)
+            if scale:
+                answered[name] = answered[name] + guard.noise(self._noise(config, name), array.shape, config["shares"])
+        return Answer(answered, len(self.data.train), {})
+
+    def _noise(self, config: Config, name: str) -> np.random.Generator:
+        """Return the generator of the noise on the sum ``name``: on a real device one that nobody can repeat."""
+        if not self.data.simulated:
+            return secret_generator()
+        path = (self.client_id, int(config["round"]), str(config["phase"]), name)
+        return numpy_generator(self.settings.seed, "client", *path)

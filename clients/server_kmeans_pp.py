@@ -1,0 +1,9 @@
+"""ServerKMeans++, client side: the steps of FedDP-Lloyds."""
+
+from __future__ import annotations
+
+from clients.kmeans import KMeansClient
+
+
+class ServerKMeansPPClient(KMeansClient):
+    """Refines the server's centres."""

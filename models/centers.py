@@ -1,0 +1,32 @@
+"""k-means as a network: its outputs are largest for the nearest centre."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class Centers(nn.Module):
+    """Centres ν_1 … ν_k of inputs, flattened to d numbers; their assignment is the ``argmax`` of the outputs.
+
+    Args:
+        d: size of a flattened input.
+        k: number of centres.
+    """
+
+    def __init__(self, d: int, k: int) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(torch.zeros(k, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return minus the squared distances, (n, k), for inputs (n, …)."""
+        return -torch.cdist(x.flatten(1), self.centers).square()
+
+
+def centers(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Return ``classes`` centres at the origin."""
+    blocks = nn.Sequential()
+    blocks.add_module("nearest", Centers(math.prod(shape), classes))
+    return blocks

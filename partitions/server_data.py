@@ -1,0 +1,44 @@
+"""Loading what the server holds: rows of the simulated dataset, made ones, or a file of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from common.errors import ConfigurationError
+from common.settings import folder
+from partitions.clientdata import Examples, to_inputs
+from partitions.datasets import find_spec
+from partitions.federation import federate
+from partitions.settings import FederationSettings
+
+
+def server_examples(settings: FederationSettings, *, deployed: bool = False) -> Examples:
+    """Return the server's examples, of which there may be none.
+
+    Args:
+        settings: key ``server-data`` names a file in the dataset's schema; without it they come from the federation.
+        deployed: whether the clients are real devices, where there is no federation to choose from.
+
+    Raises:
+        ConfigurationError: if the clients are devices and ``server-data`` is empty.
+        DataError: if the file is missing or does not fit the schema.
+    """
+    spec = find_spec(settings.dataset)
+    if settings.server_data:
+        from partitions.decode import decode_inputs, read_parquet
+
+        path = folder(settings.server_data)
+        x = decode_inputs(spec, read_parquet(path), str(path))
+        return Examples(to_inputs(spec, x), torch.zeros(len(x), dtype=torch.int64))
+    if deployed:
+        raise ConfigurationError(
+            f"server-data: name a parquet file with the server's own examples, in the schema of '{spec.name}'; on "
+            "real devices there is no dataset to choose them from"
+        )
+    federation, dataset = federate(settings)
+    if dataset.server is not None:
+        return Examples(to_inputs(spec, dataset.server.x), torch.from_numpy(dataset.server.y))
+    rows = federation.server
+    x = np.asarray(dataset.train.x[rows])
+    return Examples(to_inputs(spec, x, dataset.vocabulary), torch.from_numpy(dataset.train.y[rows]))

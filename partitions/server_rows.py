@@ -1,0 +1,76 @@
+"""Data of the server's own, little and partly of another kind than the clients'.
+
+The server may hold ``server-examples`` rows like the clients' and ``server-ood-examples`` out-of-distribution ones. They
+are chosen here, and no client holds them; a made dataset draws them itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError, DataError, nearest
+from partitions.datasets import Dataset
+from partitions.settings import FederationSettings, parse_rows
+
+Rows = NDArray[np.int64]
+
+
+def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> tuple[Rows, Rows]:
+    """Return which of the shuffled training ``rows`` the clients share, and which the server holds.
+
+    Raises:
+        ConfigurationError: if a key names a column or value there is none of, or asks for out-of-distribution rows
+            without saying which those are.
+        DataError: if there are fewer rows than asked for.
+    """
+    s = settings
+    if dataset.server is not None:
+        return rows, rows[:0]
+    own = rows[_matching("client-rows", s.client_rows, dataset, rows)]
+    if not s.server_examples and not s.server_ood_examples:
+        return own, rows[:0]
+    if s.server_ood_examples and not s.server_ood_rows:
+        raise ConfigurationError(
+            f"server-ood-rows: say which rows server-ood-examples = {s.server_ood_examples} are chosen from, as in "
+            "'workclass=Private'"
+        )
+    present = own[dataset.train.y[own] < dataset.spec.classes - s.server_missing]
+    strange = rows[_matching("server-ood-rows", s.server_ood_rows, dataset, rows) & ~np.isin(rows, own)]
+    for key, wanted, pool in (
+        ("server-examples", s.server_examples, present),
+        ("server-ood-examples", s.server_ood_examples, strange),
+    ):
+        if wanted > len(pool):
+            raise DataError(f"{key}: '{s.dataset}' has {len(pool)} rows to choose {wanted} from")
+    server = np.concatenate([present[: s.server_examples], strange[: s.server_ood_examples]])
+    return own[~np.isin(own, server)], server
+
+
+def _matching(key: str, choice: str, dataset: Dataset, rows: Rows) -> NDArray[np.bool_]:
+    """Return which of ``rows`` the value ``choice`` of ``key`` chooses, (n,)."""
+    chosen = parse_rows(choice)
+    if chosen is None:
+        return np.ones(len(rows), dtype=bool)
+    column, values = chosen
+    columns = {"label": _labels(dataset), **dataset.train.clients}
+    if column not in columns:
+        raise ConfigurationError(
+            f"{key}: '{column}' is not a column of '{dataset.spec.name}' to choose rows by{nearest(column, columns)} "
+            f"Known: {', '.join(columns)}."
+        )
+    known = sorted(set(columns[column].tolist()))
+    for value in values:
+        if value not in known:
+            raise ConfigurationError(
+                f"{key}: column '{column}' has no value '{value}'{nearest(value, known)} It has {len(known)}: "
+                f"{', '.join(known[:20])}{', …' if len(known) > 20 else ''}"
+            )
+    return np.isin(columns[column][rows], values)
+
+
+def _labels(dataset: Dataset) -> NDArray[np.str_]:
+    """Return the label of every training row, as it is written in the file."""
+    names = np.array([str(label) for label in dataset.spec.labels or range(dataset.spec.classes)])
+    result: NDArray[np.str_] = names[dataset.train.y] if dataset.spec.kind != "regression" else np.array([], str)
+    return result

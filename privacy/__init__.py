@@ -1,0 +1,1 @@
+"""Differential privacy: clipping, noise, and what releases cost together."""

@@ -1,0 +1,92 @@
+"""What private releases cost together, and the noise that a budget asks for.
+
+Composition and calibration are dp-accounting's: privacy loss distributions of the very mechanisms that are used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+from scipy.optimize import brentq
+
+Kind = Literal["gaussian", "laplace"]
+Formula = Literal["analytic", "classical"]
+
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Release:
+    """A sum that is released with noise.
+
+    Attributes:
+        kind: the noise: Gaussian, with the sensitivity in L2 norm; or Laplace, in L1 norm.
+        multiplier: the noise's scale ÷ the sensitivity: σ/Δ₂ or b/Δ₁, > 0.
+        times: how often.
+    """
+
+    kind: Kind
+    multiplier: float
+    times: int = 1
+
+
+def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "analytic") -> float:
+    """Return the noise's scale ÷ the sensitivity that makes one release (ε, δ)-private; (ε, 0) with Laplace noise.
+
+    Args:
+        kind: the noise.
+        epsilon, delta: ε > 0, 0 < δ < 1.
+        formula: for Gaussian noise: "analytic", the smallest that does (Balle and Wang 2018); "classical",
+            √(2 ln(1.25/δ))/ε (Dwork and Roth 2014, theorem A.1), which holds for ε < 1 only.
+    """
+    if kind == "laplace":
+        return 1 / epsilon
+    if formula == "classical":
+        return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    found = GaussianPrivacyLoss.from_privacy_guarantee(DifferentialPrivacyParameters(epsilon, delta))
+    return float(found.standard_deviation)
+
+
+def total(releases: Sequence[Release], delta: float) -> float:
+    """Return ε of all ``releases`` together at δ, for data sets that differ by one unit more or less."""
+    return _total(tuple(sorted(releases, key=lambda r: (r.kind, r.multiplier, r.times))), delta)
+
+
+@lru_cache(maxsize=4096)
+def _total(releases: tuple[Release, ...], delta: float) -> float:
+    accountant = PLDAccountant()
+    events = {"gaussian": GaussianDpEvent, "laplace": LaplaceDpEvent}
+    for release in releases:
+        if release.times:
+            accountant.compose(events[release.kind](release.multiplier), release.times)
+    return float(accountant.get_epsilon(delta)) if releases else 0.0
+
+
+def calibrate(releases: Callable[[float], Sequence[Release]], epsilon: float, delta: float) -> float:
+    """Return the scale s for which ``releases(s)`` cost ε together, to a thousandth, and never more.
+
+    Args:
+        releases: what is released where every share of the budget is multiplied by s; their cost rises with s.
+        epsilon, delta: the budget, ε > 0.
+    """
+
+    def over(scale: float) -> float:
+        return total(releases(scale), delta) / epsilon - 1
+
+    low, high = epsilon, epsilon
+    while over(low) > 0:
+        low /= 2
+    while over(high) < 0:
+        high *= 2
+    scale = float(brentq(over, low, high, xtol=_TOLERANCE / 4 * low, rtol=_TOLERANCE / 4)) if low < high else low
+    while over(scale) > 0:
+        scale *= 1 - _TOLERANCE / 4
+    return scale

@@ -1,0 +1,29 @@
+"""Clipping: nobody contributes more to a sum than a bound, which is the sum's sensitivity."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def clip(array: Array, bound: float, order: int = 2) -> Array:
+    """Return ``array`` scaled down to norm ``bound`` where its norm, over all entries, is larger.
+
+    Args:
+        array: any shape.
+        bound: B, ≥ 0.
+        order: of the norm, 1 or 2.
+    """
+    norm = float(np.linalg.norm(array.ravel(), order))
+    return array * (bound / norm) if norm > bound else array
+
+
+def clip_rows(rows: Array, bound: float) -> Array:
+    """Return ``rows`` (n, d), each scaled down to Euclidean norm ``bound`` where its norm is larger."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if norms.max(initial=0.0) <= bound:
+        return rows
+    result: Array = rows * np.minimum(1.0, bound / np.maximum(norms, np.finfo(rows.dtype).tiny))
+    return result

@@ -1,0 +1,37 @@
+"""A released sum's protection: the bound on what one contributor adds, and the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.accounting import Kind
+from privacy.clipping import clip
+from privacy.noise import draw
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How the sum ``name`` is protected.
+
+    Attributes:
+        kind: Gaussian noise, with a bound in L2 norm; or Laplace noise, with one in L1 norm.
+        bound: B, to which each contribution is clipped; infinite where its parts are bounded already.
+        scale: σ or b of the noise on the sum; 0: none.
+    """
+
+    kind: Kind
+    bound: float
+    scale: float
+
+    def clip(self, contribution: Array) -> Array:
+        """Return ``contribution``, scaled down to norm B."""
+        return clip(contribution, self.bound, 2 if self.kind == "gaussian" else 1)
+
+    def noise(self, rng: np.random.Generator, shape: tuple[int, ...], shares: int = 1) -> Array:
+        """Return one of ``shares`` shares of the sum's noise."""
+        return draw(rng, self.kind, self.scale, shape, shares)

@@ -1,0 +1,77 @@
+"""FedDP-KMeans, server side (Scott, thesis, algorithms 11 and 12): centres by three exchanges, then FedDP-Lloyds.
+
+Exchange 1: the noisy sum of all points' outer products gives the data subspace, its top eigenvectors. 2: how many
+client points are nearest to each of the server's points in that subspace weighs these; their weighted clustering gives
+centres ξ_j in the subspace. 3: noisy sums and counts of the clusters around ξ_j give centres in the original space.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from models.clustering import Array
+from models.parameters import Arrays
+from strategies.kmeans import KMeans
+from strategies.kmeans_budget import Query, init_queries, lloyds_queries
+
+log = logging.getLogger("flwr")
+
+
+class FedDPKMeans(KMeans):
+    """Differentially private federated clustering with server data."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._weighted: Arrays = {}  # the server's points in the data subspace, and their noisy weights
+
+    def queries(self, steps: int) -> list[Query]:
+        """FedDP-Init's sums, then FedDP-Lloyds'."""
+        return init_queries(self.hyper, steps) + lloyds_queries(self.hyper, steps, self.hyper.lloyds_share)
+
+    def initialise(self, grid: Grid) -> Array:
+        """FedDP-Init."""
+        basis = self._subspace(self.ask(grid, 1, "outer", {})["outer"])
+        projected = self.points @ basis
+        weights = self.ask(grid, 1, "weigh", {"basis": basis, "points": projected})["weights"]
+        self._weighted = {"points": projected, "weights": weights}
+        ξ = self.cluster(*self._heavy(projected, weights))
+        released = self.ask(grid, 1, "locate", {"basis": basis, "centers": ξ})
+        return self.divide(released, "locate", ξ @ basis.T)
+
+    def _subspace(self, upper: Array) -> Array:
+        """Return the top eigenvectors (d, q) of the symmetric matrix whose entries on and above the diagonal these are.
+
+        Noise on these entries is symmetric noise on the matrix, drawn once for each pair (Dwork et al. 2014).
+        """
+        d = self.points.shape[1]
+        matrix = np.zeros((d, d))
+        matrix[np.triu_indices(d)] = upper
+        _, vectors = np.linalg.eigh(matrix, UPLO="U")
+        return np.ascontiguousarray(vectors[:, ::-1][:, : self.hyper.dimensions or self.hyper.k])
+
+    def _heavy(self, points: Array, weights: Array) -> tuple[Array, Array]:
+        """Return the points of weight ``weight-threshold`` or more, and their weights; at least the k heaviest."""
+        heavy = (weights >= self.hyper.weight_threshold) & (weights > 0)
+        if heavy.sum() >= self.hyper.k:
+            return points[heavy], weights[heavy]
+        log.warning(
+            "only %d of the server's points have a weight of kmeans.weight-threshold = %g; the heaviest %d are taken",
+            int(heavy.sum()), self.hyper.weight_threshold, self.hyper.k,
+        )  # fmt: skip
+        order = np.argsort(-weights, kind="stable")[: self.hyper.k]
+        return points[order], np.maximum(weights[order], 1.0)
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Besides, the weighted points, from which k can be chosen (D.8.3)."""
+        _, facts = super().state()
+        return self._weighted, facts
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        super().restore(arrays, facts)
+        self._weighted = dict(arrays)

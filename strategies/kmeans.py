@@ -1,0 +1,250 @@
+"""What all clustering methods share on the server: the privacy budget, FedDP-Lloyds, and measuring a clustering.
+
+Round 1 finds centres to start from, in a method's own way; every further round is a step of FedDP-Lloyds (Scott,
+thesis, algorithm 12), so that T = ``rounds`` − 1. Noise is added here, once, to the sum over all nodes, or by the
+devices (``kmeans.noise-at``). Sent and received: centres (k, d); sums (k, d) and counts (k,).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from clients.hyper import KMeansHyper
+from clients.wire import pack, unpack
+from common.errors import ConfigurationError, RunError
+from common.files import write_text
+from common.seeds import numpy_generator
+from models.clustering import Array, clustering_accuracy, k_means
+from models.parameters import Arrays
+from partitions.server_data import server_examples
+from privacy.clipping import clip_rows
+from privacy.guard import Guard
+from privacy.noise import secret_generator
+from strategies.cohort import CohortStrategy
+from strategies.exchange import Outcome
+from strategies.kmeans_bounds import client_bounds
+from strategies.kmeans_budget import Budget, Query, lloyds_queries
+from strategies.run_folder import Checkpoint
+
+log = logging.getLogger("flwr")
+
+
+class KMeans(CohortStrategy):
+    """Centres found in a first round, refined by private steps of Lloyd's algorithm."""
+
+    hyper: KMeansHyper
+    refines: ClassVar[bool] = True
+    """Whether FedDP-Lloyds may follow; not after what is no private method anyway."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.settings.rounds < 1 or (self.settings.rounds > 1 and not self.refines):
+            allowed = "1, the clustering, and one more for every step of FedDP-Lloyds" if self.refines else "1"
+            raise ConfigurationError(
+                f"rounds: '{self.settings.method}' takes {allowed} (found: {self.settings.rounds})"
+            )
+        self._course: list[dict[str, float]] = []
+
+    # ----------------------------------------------------------------------- what a method overrides
+
+    @abstractmethod
+    def initialise(self, grid: Grid) -> Array:
+        """Return centres to start from, (k, d)."""
+
+    def queries(self, steps: int) -> list[Query]:
+        """Return all sums that the run asks for, with ``steps`` of FedDP-Lloyds."""
+        return lloyds_queries(self.hyper, steps, 1.0)
+
+    # -------------------------------------------------------------------------------- server's data
+
+    @cached_property
+    def points(self) -> Array:
+        """The server's points (s, d), clipped to norm Δ where the clients' are."""
+        raw = self._server_points
+        return clip_rows(raw, self.radius) if self.hyper.privacy_unit == "example" else raw
+
+    @cached_property
+    def _server_points(self) -> Array:
+        examples = server_examples(self.settings, deployed=self.roster.deployed)
+        points: Array = examples.x.flatten(1).double().numpy(force=True)
+        if len(points) < self.hyper.k:
+            raise ConfigurationError(
+                f"kmeans.k: {self.hyper.k} clusters need at least as many points of the server; it has {len(points)} "
+                "(keys server-examples, server-ood-examples, server-data)"
+            )
+        return points
+
+    @cached_property
+    def radius(self) -> float:
+        """Δ: the key, or the largest norm of the server's points."""
+        return self.hyper.radius or float(np.linalg.norm(self._server_points, axis=1).max())
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        """Return the server's generator for a purpose."""
+        return numpy_generator(self.settings.seed, "kmeans", *purpose)
+
+    # --------------------------------------------------------------------------------------- privacy
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """What the run may spend, known before a client is asked; None without privacy."""
+        unit, queries = self.hyper.privacy_unit, self.queries(self.settings.rounds - 1)
+        if unit == "none" or not queries:
+            return None
+        sizes = np.array([self.roster.clients[client].train for client in self.trainable()])
+        units = int(sizes.sum()) if unit == "example" else len(sizes)
+        if self.hyper.delta * units >= 1:
+            log.warning(
+                "kmeans.delta: δ = %g is not below 1/%d, one over the number of units: it would allow to publish one "
+                "of them whole", self.hyper.delta, units,
+            )  # fmt: skip
+        if unit == "example":
+            bounds = {"outer": self.radius**2, "weights": 1.0, "sums": self.radius, "counts": 1.0}
+        else:
+            bounds = client_bounds(self.hyper, self._server_points, int(np.median(sizes)), self.rng("bounds"))
+        return Budget(self.hyper, queries, bounds, clipped=unit == "client")
+
+    def summary(self) -> None:
+        """Log what is about to run and what it costs; write the latter to ``privacy.json``."""
+        super().summary()
+        if self.budget is None:
+            log.info("no privacy: %s", "nothing of the clients is used" if self.hyper.privacy_unit != "none" else
+                     "kmeans.privacy-unit = 'none'")  # fmt: skip
+            return
+        for line in self.budget.lines():
+            log.info("privacy: %s", line)
+        write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
+        if self.roster.deployed:
+            log.warning(
+                "privacy: the guarantee is for the centres; figures of an evaluation leave the devices as they are"
+            )
+
+    def ask(self, grid: Grid, server_round: int, phase: str, arrays: Arrays) -> Arrays:
+        """Have the cohort carry out ``phase`` on ``arrays``; return the sums it releases, with their noise.
+
+        Raises:
+            RunError: if so many devices failed that the others' noise is too small.
+        """
+        cohort = self.sample(server_round)
+        guards = self.budget.guards(phase) if self.budget else {}
+        by_devices = self.hyper.noise_at == "device" and bool(guards)
+        shares = ceil((1 - self.hyper.dropout) * len(cohort))
+        config: dict[str, Any] = {"shares": shares}
+        config["radius"] = self.radius if guards and self.hyper.privacy_unit == "example" else 0.0
+        for name, guard in guards.items():
+            config |= {f"{name}-kind": guard.kind, f"{name}-bound": guard.bound}
+            config[f"{name}-scale"] = guard.scale if by_devices else 0.0
+        outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=pack(arrays), **config)
+        if by_devices and len(outcome.clients) < shares:
+            raise RunError(
+                f"{len(outcome.clients)} of {len(cohort)} devices added their noise, {shares} must, so that the sums "
+                "are private; raise kmeans.dropout to let more of them fail"
+            )
+        if by_devices:
+            return outcome.arrays
+        return {
+            name: array + guards[name].noise(self._noise(server_round, phase, name), array.shape)
+            if name in guards
+            else array
+            for name, array in outcome.arrays.items()
+        }
+
+    def _noise(self, *path: str | int) -> np.random.Generator:
+        """Return the generator of noise: with real devices one that nobody can repeat."""
+        return secret_generator() if self.roster.deployed else self.rng("noise", *path)
+
+    # ----------------------------------------------------------------------------------------- rounds
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Start from nothing: round 1 finds the first centres."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """A clustering starts from its own first round."""
+        raise ConfigurationError(f"init: method '{self.settings.method}' finds its own centres to start from")
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Find the first centres, or refine them."""
+        if server_round == 1:
+            return pack({"centers": self.initialise(grid)})
+        centers = unpack(arrays)["centers"]
+        released = self.ask(grid, server_round, "lloyd", {"centers": centers})
+        return pack({"centers": self.divide(released, "lloyd", centers)})
+
+    def divide(self, released: Arrays, phase: str, fallback: Array) -> Array:
+        """Return ν_j = m_j / n_j, (k, d); for a cluster whose noisy count is too small, its ``fallback``.
+
+        Too small is less than 1, and than ``kmeans.min-count`` times the count's noise scale. With example-level
+        privacy all points have norms up to Δ, and so have the centres.
+        """
+        counts = released["counts"]
+        scale = self.budget.guards(phase)["counts"].scale if self.budget else 0.0
+        enough = counts >= max(1.0, self.hyper.min_count * scale)
+        if not enough.all():
+            log.warning("%s: %d clusters are too small to be moved", phase, int((~enough).sum()))
+        means = released["sums"] / np.where(enough, counts, 1.0)[:, None]
+        centers = np.where(enough[:, None], means, fallback)
+        return clip_rows(centers, self.radius) if self.budget and self.hyper.privacy_unit == "example" else centers
+
+    def cluster(self, points: Array, weights: Array) -> Array:
+        """Return k centres of weighted points, by scikit-learn."""
+        return k_means(points, weights, self.hyper.k, self.hyper.restarts, self.rng("k-means"))
+
+    # ------------------------------------------------------------------------------------- evaluation
+
+    def evaluated(self) -> list[str]:
+        """Return the clients whose points are clustered; a clustering is measured on these very points."""
+        return self.trainable()
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Have ``clients`` measure the centres on their points."""
+        request: dict[str, Any] = {**config, "arrays": arrays}
+        outcome = self.exchange(grid, clients, server_round, "test", reduce="sum", evaluation=True, **request)
+        mean = float(np.average(outcome.metrics["loss"], weights=outcome.metrics["num-examples"]))
+        accuracy = clustering_accuracy(outcome.arrays["table"])
+        log.info("round %d: cost per point %.4f, clustering accuracy %.4f", server_round, mean, accuracy)
+        self._course.append({"round": server_round, "cost": mean, "accuracy": accuracy})
+        return outcome
+
+    # ----------------------------------------------------------------------------------------- state
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The measurements, and the budget, which a resumed run must keep to."""
+        return {}, {"course": self._course, "budget": self._record()}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take them back.
+
+        Raises:
+            ConfigurationError: if the run would go on with another budget, or asks devices twice.
+        """
+        if self.roster.deployed and self.budget:
+            raise ConfigurationError(
+                "resume: a private clustering of real devices cannot go on: what was asked and lost has been released "
+                "all the same, and asking again would cost more than the budget"
+            )
+        if facts["budget"] != self._record():
+            raise ConfigurationError(
+                "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
+            )
+        self._course = list(facts["course"])
+
+    def _record(self) -> dict[str, Any]:
+        return self.budget.record() if self.budget else {}
+
+    def report(self) -> dict[str, Any]:
+        """Cost per point and clustering accuracy after each evaluated round, and the budget."""
+        last = {name: value for name, value in self._course[-1].items() if name != "round"} if self._course else {}
+        return {"kmeans": {**last, "k": self.hyper.k, "course": self._course}, "privacy": self._record()}
