@@ -115,6 +115,45 @@ def sweep(
 
 
 @cli.command()
+def pareto(
+    recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
+    assignments: Assignments = None,
+    methods: Annotated[str, typer.Option(help="clustering methods; all by default")] = "",
+    epsilons: Annotated[str, typer.Option(help="budgets ε of a whole run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
+    steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
+    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
+    choose_k: Annotated[int, typer.Option(help="instead, draw the elbow of 1 to so many clusters and name k")] = 0,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
+) -> None:
+    """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
+    from apps.experiment import resolve
+    from apps.sweep import recipe_name
+
+    base = resolve(recipe, assignments or [], {})
+    target = output or Path(_runs_dir(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
+    if choose_k:
+        from apps.elbow import choose_k as choose
+
+        print(f"k = {choose(base, choose_k, target)}")
+        print(target)
+        return
+    from apps.methods import METHODS
+    from apps.pareto import SPLITS, cells, summarise, sweep, write
+    from clients.hyper import parse_counts
+    from common.settings import parse_numbers
+
+    chosen = methods.split(",") if methods else [name for name, m in METHODS.items() if m.task == "clustering"]
+    shares = splits.split(";") if splits else SPLITS
+    wanted = cells(chosen, parse_numbers(epsilons), parse_counts(steps), shares, parse_counts(seeds))
+    console = Console(stderr=True)
+    print(write(summarise(sweep(wanted, base, target, workers, console.print)), target))
+    print(target)
+
+
+@cli.command()
 def report(
     runs: Annotated[list[str], typer.Argument(help="run ids or folders")],
     runs_dir: RunsDir = None,

@@ -68,6 +68,11 @@ def _clustering(module: str, name: str, title: str, source: str) -> Method:
     return Method(module, name, KMeansHyper, title, source, task="clustering", table="kmeans")
 
 
+def table_of(method: str) -> str:
+    """Return the table of a method's own keys in the configuration."""
+    return METHODS[method].table or method
+
+
 METHODS: Mapping[str, Method] = {
     "fedavg": Method("fedavg", "FedAvg", NoHyper, "Federated averaging", "McMahan et al. 2017"),
     "fedprox": Method("fedprox", "FedProx", FedProxHyper, "Proximal local objectives", "Li et al. 2020"),

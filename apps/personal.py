@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.app import ConfigRecord
 
 from apps.client_app import DeviceClient, SimulatedClients
 from apps.code_version import code_version
-from apps.methods import METHODS
+from apps.methods import METHODS, table_of
+from apps.one_process import OneProcess
 from apps.server_app import population
 from apps.settings import defaults, parse
 from clients.export import load_model, predict, save_model
 from clients.host import Host
 from clients.wire import pack
 from clients.worker import tune_process
-from common.errors import ConfigurationError, DataError, RunError
+from common.errors import ConfigurationError, DataError
 from models.networks import build
 from partitions.clientdata import to_inputs
 from partitions.datasets import DatasetSpec, find_spec
@@ -35,48 +31,6 @@ from strategies.run_folder import RunFolder, read_checkpoint, read_config
 
 NEW = "new"
 """What a client from elsewhere is called."""
-
-
-class OneProcess(Grid):
-    """A single node, which answers by function calls: an exchange of a finished run with one client."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._replies: dict[str, Message] = {}
-
-    def set_run(self, run: Run) -> None:
-        """There is no run that Flower knows of."""
-
-    @property
-    def run(self) -> Run:
-        """There is no run that Flower knows of."""
-        raise RunError("the run is over")
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Messages are made by their constructor."""
-        return Message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the number of the node."""
-        return [1]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have the node answer at once."""
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = name = uuid4().hex
-            if message.metadata.message_type == "query.roster":
-                self._replies[name] = Message(self._host.announce(code_version()).pack(), reply_to=message)
-            else:
-                self._replies[name] = self._host.answer(message, own="")
-            yield name
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers."""
-        return [self._replies.pop(name) for name in list(message_ids)]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send and receive."""
-        return self.pull_messages(self.push_messages(messages))
 
 
 def personalise(
@@ -98,7 +52,7 @@ def personalise(
         ConfigurationError: if there is no such client.
         RunError: if the run has no readable checkpoint, or the client cannot be served.
     """
-    config = read_config(run)
+    config = {**defaults(), **read_config(run)}  # an earlier version knew fewer keys
     settings, hyper = parse(config)
     checkpoint = read_checkpoint(run)
     if checkpoint.facts["deployed"] and data_path is None:
@@ -123,7 +77,7 @@ def personalise(
     with TemporaryDirectory() as state_dir:  # a new client leaves nothing behind
         host = Host(method.client(), settings, hyper, model, source, state_dir if data_path else "")
         roster = Roster(lambda: population(settings), 1, code_version())
-        strategy = method.strategy()(settings, hyper, roster, RunFolder(run, config))
+        strategy = method.strategy()(settings, hyper, roster, RunFolder(run, config, table_of(settings.method)))
         grid = OneProcess(host)
         roster.wait(grid, 0.0)
         strategy.take_back(checkpoint)

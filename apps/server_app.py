@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.code_version import code_version
 from apps.experiment import run_folder
-from apps.methods import METHODS
+from apps.methods import METHODS, table_of
 from apps.settings import Settings, parse
 from clients.wire import pack
 from clients.worker import tune_process
@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         settings, hyper = parse(context.run_config)
         method = METHODS[settings.method]
-        run = RunFolder(run_folder(settings), context.run_config)
+        run = RunFolder(run_folder(settings), context.run_config, table_of(settings.method))
         print(f"run folder: {run.path}", flush=True)
         tune_process(settings.device, one_thread=True)
         spec = find_spec(settings.dataset)

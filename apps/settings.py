@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from apps.methods import METHODS
+from apps.methods import METHODS, table_of
 from clients.settings import ClientSettings
 from common.errors import ConfigurationError, nearest
 from common.settings import Section, Value
@@ -85,7 +85,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     method = str(config.get("method"))
     hyper = None
     if method in METHODS:
-        prefix = f"{METHODS[method].table or method}."
+        prefix = f"{table_of(method)}."
         own = {
             key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known
         }

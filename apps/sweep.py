@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from apps.experiment import pick, read_layers, read_recipe
+from apps.methods import table_of
 from apps.report import load_run
 from apps.settings import defaults, parse
 from common.errors import ConfigurationError, RunError
@@ -137,8 +138,9 @@ def _check_earlier(cell: Cell, path: Path) -> None:
     """Raise :class:`ConfigurationError` if ``path`` holds a run whose figures are not the cell's."""
     if not (path / "config.toml").exists():
         return
-    before, now = read_config(path), {**defaults(), **cell.keys}
-    differing = differing_settings(before, now)
+    # What an earlier version wrote lacks keys that are new; it did what their defaults do.
+    before, now = {**defaults(), **read_config(path)}, {**defaults(), **cell.keys}
+    differing = differing_settings(before, now, table_of(str(now["method"])))
     differing += [f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in _FIGURES if before.get(key) != now[key]]
     if differing:
         raise ConfigurationError(

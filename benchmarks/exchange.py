@@ -99,7 +99,7 @@ def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
     settings, _ = parse(KEYS)
     clients = [Client(str(i), 1, 1) for i in range(CLIENTS)]
     book = Roster(lambda: clients, 0, "bench")
-    strategy = FedAvg(settings, NoHyper(), book, RunFolder(Path(tempfile.mkdtemp()), KEYS))
+    strategy = FedAvg(settings, NoHyper(), book, RunFolder(Path(tempfile.mkdtemp()), KEYS, "fedavg"))
     book.wait(grid, 120)
     cohort = [str(i) for i in range(CLIENTS)]
     model = pack({"theta": np.zeros(PARAMETERS, np.float32)}) if kind == "nothing" else None

@@ -13,6 +13,7 @@ from torch import nn
 from clients.settings import ClientSettings
 from common.errors import RunError
 from common.files import write_tensors, write_text
+from models.centers import Centers
 from models.ensemble import Ensemble
 from models.neighbours import Neighbours
 from models.networks import build
@@ -34,13 +35,16 @@ class Card:
     """How members are combined, where the model is an ensemble."""
     neighbours: bool = False
     """Whether the model is a network and the examples it is remembered with."""
+    outputs: int = 0
+    """How many outputs the network has, where it is not one for each class of the dataset."""
 
 
 def save_model(folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings) -> Path:
     """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
-    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory)
+    outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
+    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory, outputs)
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
@@ -58,7 +62,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
-    network = build(card.model, spec.shape, spec.classes, seed=0)
+    network = build(card.model, spec.shape, card.outputs or spec.classes, seed=0)
     try:
         model: nn.Module
         if card.ensemble:

@@ -77,7 +77,9 @@ class Host:
     # -------------------------------------------------------------------------------------- messages
 
     def announce(self, code: str) -> Announcement:
-        """Say which clients live on this device, how much data they have, and which code runs."""
+        """Say which code runs, and on a device which clients live there and how much data they have."""
+        if not self._source.pinned:
+            return Announcement(False, code)
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
         labeled = [d.labeled for d in data]

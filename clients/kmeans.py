@@ -10,7 +10,6 @@ a client is clipped, and where devices add the noise, noisy.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from clients.base import Answer, BaseClient, phase
@@ -18,9 +17,9 @@ from clients.hyper import KMeansHyper
 from clients.wire import Config
 from common.errors import RunError
 from common.seeds import numpy_generator
-from models.centers import Centers
+from models.centers import centers as centers_network
 from models.clustering import Array, Labels, nearest, sums
-from models.parameters import Arrays
+from models.parameters import Arrays, set_arrays
 from partitions.datasets import find_spec
 from privacy.clipping import clip_rows
 from privacy.guard import Guard
@@ -50,8 +49,8 @@ class KMeansClient(BaseClient):
         labels, squares = nearest(points, centers)
         table = np.zeros((len(centers), find_spec(self.settings.dataset).classes))
         np.add.at(table, (labels, self.data.train.y.numpy(force=True)), 1)
-        self.predictor = Centers(centers.shape[1], len(centers))
-        self.predictor.centers.data = torch.from_numpy(centers).float()
+        self.predictor = centers_network((centers.shape[1],), len(centers))
+        set_arrays(self.predictor, {"nearest.centers": centers.astype(np.float32)})
         return Answer({"table": table}, len(points), {"loss": float(squares.mean())})
 
     # ----------------------------------------------------------------------------------------- tools
@@ -78,14 +77,14 @@ class KMeansClient(BaseClient):
 
     def guarded(self, arrays: Arrays, config: Config) -> Answer:
         """Answer ``arrays``, each clipped, and given its share of the noise, as ``config`` says."""
-        answered = {}
-        for name, array in arrays.items():
-            kind, bound, scale = (config[f"{name}-{what}"] for what in ("kind", "bound", "scale"))
-            guard = Guard(kind, bound, scale)
-            answered[name] = guard.clip(array)
-            if scale:
-                answered[name] = answered[name] + guard.noise(self._noise(config, name), array.shape, config["shares"])
-        return Answer(answered, len(self.data.train), {})
+        answered = dict(arrays)
+        if self.hyper.privacy_unit != "none":
+            for name, array in arrays.items():
+                guard = Guard(*(config[f"{name}-{what}"] for what in ("kind", "bound", "scale")))
+                answered[name] = guard.clip(array)
+                if guard.scale:
+                    answered[name] += guard.noise(self._noise(config, name), array.shape, config["shares"])
+        return Answer(answered, len(self.data.train))
 
     def _noise(self, config: Config, name: str) -> np.random.Generator:
         """Return the generator of the noise on the sum ``name``: on a real device one that nobody can repeat."""

@@ -11,7 +11,8 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
     """Return a client's own centres (k, d) (algorithm 1, after Awasthi and Sheffet 2012).
 
     k-means of the points' projection to their first k singular vectors; the means of the points that lie three times
-    closer to one centre than to any other; Lloyd's algorithm from there.
+    closer to one centre than to any other, or of all its points where less than half are that close; Lloyd's algorithm
+    from there.
 
     Args:
         points: (n, d), n ≥ k.
@@ -31,7 +32,8 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
     clear = own <= others.min(axis=1) / 3
     totals, counts = sums(points[clear], labels[clear], k)
     whole, sizes = sums(points, labels, k)
-    few = counts == 0  # a cluster without one clear point starts from the mean of all its points
+    # The mean of a few clear points is mostly noise, and no other point would ever join it.
+    few = counts < sizes / 2
     totals[few], counts[few] = whole[few], sizes[few]
     start = totals / np.maximum(counts, 1)[:, None]
     return np.asarray(KMeans(k, init=start, n_init=1).fit(points).cluster_centers_, np.float64)

@@ -120,7 +120,6 @@ def client_rows(federation: Federation, dataset: Dataset, client: int, part: str
     return split, federation.test[client]
 
 
-@lru_cache(maxsize=4)
 def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     """Return the federation of ``settings`` and its dataset, from the cache where it was made before.
 
@@ -128,10 +127,16 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         ConfigurationError: for an unknown dataset or partitioner, or keys that do not go together.
         DataError: if the data are missing or not enough.
     """
-    # One object per settings value, whatever subclass carries it: the cache file is keyed on these fields alone.
-    settings = FederationSettings.model_construct(
-        **{name: getattr(settings, name) for name in FederationSettings.model_fields}
+    # One object per settings value, whatever subclass carries it: caches are keyed on these fields alone.
+    return _federate(
+        FederationSettings.model_construct(
+            **{name: getattr(settings, name) for name in FederationSettings.model_fields}
+        )
     )
+
+
+@lru_cache(maxsize=4)
+def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     if settings.partitioner not in PARTITIONERS:
         raise ConfigurationError(
             f"partitioner: '{settings.partitioner}' is not a partitioner{nearest(settings.partitioner, PARTITIONERS)} "

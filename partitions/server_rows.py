@@ -1,7 +1,7 @@
 """Data of the server's own, little and partly of another kind than the clients'.
 
-The server may hold ``server-examples`` rows like the clients' and ``server-ood-examples`` out-of-distribution ones. They
-are chosen here, and no client holds them; a made dataset draws them itself.
+The server may hold ``server-examples`` rows like the clients' and ``server-ood-examples`` out-of-distribution ones.
+They are chosen here, and no client holds them; a made dataset draws them itself.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from models.clustering import Array, clustering_accuracy, k_means
 from models.parameters import Arrays
 from partitions.server_data import server_examples
 from privacy.clipping import clip_rows
-from privacy.guard import Guard
 from privacy.noise import secret_generator
 from strategies.cohort import CohortStrategy
 from strategies.exchange import Outcome
@@ -54,6 +53,7 @@ class KMeans(CohortStrategy):
                 f"rounds: '{self.settings.method}' takes {allowed} (found: {self.settings.rounds})"
             )
         self._course: list[dict[str, float]] = []
+        self._begun: dict[str, Any] = {}
 
     # ----------------------------------------------------------------------- what a method overrides
 
@@ -115,11 +115,23 @@ class KMeans(CohortStrategy):
         return Budget(self.hyper, queries, bounds, clipped=unit == "client")
 
     def summary(self) -> None:
-        """Log what is about to run and what it costs; write the latter to ``privacy.json``."""
+        """Log what is about to run and what it costs; write the latter to ``privacy.json``.
+
+        Raises:
+            ConfigurationError: if a resumed run would go on with another budget, or ask devices twice.
+        """
         super().summary()
+        if self.settings.resume and self._begun != self._record():
+            raise ConfigurationError(
+                "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
+            )
+        if self.settings.resume and self.budget and self.roster.deployed:
+            raise ConfigurationError(
+                "resume: a private clustering of real devices cannot go on: what was asked and lost has been released "
+                "all the same, and asking again would cost more than the budget"
+            )
         if self.budget is None:
-            log.info("no privacy: %s", "nothing of the clients is used" if self.hyper.privacy_unit != "none" else
-                     "kmeans.privacy-unit = 'none'")  # fmt: skip
+            log.info("privacy: no noise is added to anything")
             return
         for line in self.budget.lines():
             log.info("privacy: %s", line)
@@ -225,21 +237,8 @@ class KMeans(CohortStrategy):
         return {}, {"course": self._course, "budget": self._record()}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back.
-
-        Raises:
-            ConfigurationError: if the run would go on with another budget, or asks devices twice.
-        """
-        if self.roster.deployed and self.budget:
-            raise ConfigurationError(
-                "resume: a private clustering of real devices cannot go on: what was asked and lost has been released "
-                "all the same, and asking again would cost more than the budget"
-            )
-        if facts["budget"] != self._record():
-            raise ConfigurationError(
-                "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
-            )
-        self._course = list(facts["course"])
+        """Take them back."""
+        self._course, self._begun = list(facts["course"]), facts["budget"]
 
     def _record(self) -> dict[str, Any]:
         return self.budget.record() if self.budget else {}

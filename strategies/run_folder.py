@@ -68,13 +68,15 @@ class RunFolder:
     Args:
         path: the folder.
         config: the fully resolved run configuration, flat keys.
+        table: the table of the method's own keys.
 
     Attributes:
         opened: whether the folder is this run's, by :meth:`create` or :meth:`reopen`.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, bool | int | float | str]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, bool | int | float | str], table: str) -> None:
         self.path = path
+        self._table = table
         self._config = dict(config)
         self._records: list[dict[str, Any]] = []
         self.opened = False
@@ -108,7 +110,7 @@ class RunFolder:
                 than ``rounds`` rounds already.
             RunError: if the checkpoint is missing or damaged.
         """
-        if differing := differing_settings(read_config(self.path), self._config):
+        if differing := differing_settings(read_config(self.path), self._config, self._table):
             raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
         checkpoint = read_checkpoint(self.path)
         if checkpoint.round > rounds:
@@ -165,15 +167,15 @@ class RunFolder:
         write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
-def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
+def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
     """Return what was and is of every key that changes a run's results and differs between two configurations.
 
-    Such are all but ``FREE_ON_RESUME`` and the tables of other methods.
+    Such are all but ``FREE_ON_RESUME`` and other tables than ``table``, the method's own.
     """
 
     def matters(key: str) -> bool:
-        method, dot, _ = key.partition(".")
-        return method == now["method"] if dot else key not in FREE_ON_RESUME
+        prefix, dot, _ = key.partition(".")
+        return prefix == table if dot else key not in FREE_ON_RESUME
 
     keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
     return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]

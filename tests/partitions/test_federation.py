@@ -15,7 +15,7 @@ from scipy.stats import chi2_contingency
 import partitions.federation
 from common.errors import ConfigurationError, DataError
 from partitions.datasets import DATASETS, Dataset, Split
-from partitions.federation import PARTITIONERS, Shares, build, federate
+from partitions.federation import PARTITIONERS, Shares, _federate, build, federate
 from partitions.settings import FederationSettings
 from tests.partitions.made import write
 from tests.support import settings
@@ -245,7 +245,7 @@ class TestCache:
         )
         first, dataset = federate(chosen)
         assert _fields(first) == _fields(build(chosen, dataset))
-        federate.cache_clear()  # as another process would find it
+        _federate.cache_clear()  # as another process would find it
         monkeypatch.setattr(partitions.federation, "build", None)  # cannot be built again
         again, _ = federate(chosen)
         assert _fields(again) == _fields(first)
@@ -256,7 +256,7 @@ class TestCache:
             dataset="femnist", data_dir=str(tmp_path), cache_dir=str(tmp_path), partitioner="natural", num_clients=0
         )
         first, _ = federate(chosen)
-        federate.cache_clear()
+        _federate.cache_clear()
         assert _fields(federate(chosen)[0]) == _fields(first)
         assert first.names.tolist() == ["f0000_00", "f0001_00", "f0002_00", "f0003_00"]
 
@@ -277,7 +277,7 @@ class TestCache:
         sizes = []
         for rows in (30, 40):
             write(tmp_path, "mnist", train=rows, test=10)
-            federate.cache_clear()
+            _federate.cache_clear()
             partitions.federation.load.cache_clear()
             sizes.append(len(federate(settings(num_clients=3, **chosen))[0].train.rows))
         assert sizes == [30, 40]
