@@ -154,6 +154,20 @@ def pareto(
 
 
 @cli.command()
+def census(
+    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
+    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
+    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
+) -> None:
+    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
+    from partitions.census import download, write_census
+
+    write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
+    print(folder.absolute())
+
+
+@cli.command()
 def report(
     runs: Annotated[list[str], typer.Argument(help="run ids or folders")],
     runs_dir: RunsDir = None,

@@ -137,7 +137,7 @@ def run_folder(settings: Settings) -> Path:
         if (path / "config.toml").exists():
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{settings.dataset}"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{Path(settings.dataset).name}"
     return folder(settings.runs_dir) / f"{stem}-{os.getpid()}"
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from common.errors import ConfigurationError, DataError, nearest
 from common.files import write_array, write_atomically
 from common.settings import folder
+from partitions.tables import ADULT, TableSchema
 from partitions.words import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
-_FORMAT = 2
+_FORMAT = 3
 """Version of the decoded cache; a new number makes old caches unused."""
 
 
@@ -44,7 +45,7 @@ class DatasetSpec:
         hub: its id on the Hugging Face hub ("" where it has none).
         kind: how its columns become arrays.
         x: the input column (images and texts; tables name theirs in ``partitions.tables``).
-        y: the label column.
+        y: the label column; "" where there is none, and all examples are of one class.
         classes: number of classes C; 1, the number of outputs, where y is a number to predict ("regression").
         shape: shape of one input: (channels, height, width), (length,), (words, numbers) or (features,).
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
@@ -53,6 +54,8 @@ class DatasetSpec:
         labels: the classes' values in the file where they are not 0..C-1 already.
         subset: the hub's configuration name.
         source: the dataset whose local files these are, where it is another one.
+        table: the columns of a table, and how they become features.
+        folder: the folder of a dataset of the user's own, which its ``schema.toml`` describes.
         made: "module:function" that draws it from the run's settings, where it has no files.
     """
 
@@ -70,6 +73,8 @@ class DatasetSpec:
     labels: tuple[int | str, ...] = ()
     subset: str | None = None
     source: str = ""
+    table: TableSchema | None = None
+    folder: str = ""
     made: str = ""
 
 
@@ -135,7 +140,8 @@ DATASETS: Mapping[str, DatasetSpec] = {
         ),
         DatasetSpec(
             "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
-            client_columns=("occupation", "workclass", "native.country"), test=False, labels=("<=50K", ">50K"),
+            client_columns=("occupation", "workclass", "native.country", "education"), test=False,
+            labels=("<=50K", ">50K"), table=ADULT,
         ),
         DatasetSpec(
             "synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",),
@@ -187,7 +193,14 @@ class Dataset:
 
 
 def find_spec(name: str) -> DatasetSpec:
-    """Return the description of dataset ``name``, or raise :class:`ConfigurationError` with the nearest word."""
+    """Return the description of dataset ``name``, or raise :class:`ConfigurationError` with the nearest word.
+
+    A path names a dataset of the user's own: a folder with ``schema.toml`` and ``train.parquet``.
+    """
+    if "/" in name:
+        from partitions.schema import read_schema
+
+        return read_schema(folder(name))
     if name not in DATASETS:
         raise ConfigurationError(
             f"dataset: '{name}' is not a dataset{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}."
@@ -201,6 +214,8 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
     Raises:
         DataError: if ``data-dir`` is set but has no such dataset. The environment variable is only an offer.
     """
+    if spec.folder:
+        return Path(spec.folder)
     if data_dir:
         path = folder(data_dir) / (spec.source or spec.name)
         if not (path / "train.parquet").is_file():
@@ -222,7 +237,7 @@ def _fingerprint(spec: DatasetSpec, path: Path | None, words: Vocabulary | None)
     files = [] if path is None else sorted(path.glob("*.parquet"))
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     vocabularies = [words.name] if words else []
-    facts = [_FORMAT, spec.name, spec.hub, stamps, *vocabularies]
+    facts = [_FORMAT, spec.name, spec.hub, stamps, *vocabularies, *([repr(spec)] if spec.folder else [])]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from common.errors import DataError
 from common.text import ALPHABET, encode
 from partitions.datasets import DatasetSpec, Split
-from partitions.tables import ADULT_COLUMNS, encode_adult
+from partitions.tables import encode_table
 from partitions.words import Vocabulary
 
 if TYPE_CHECKING:
@@ -52,11 +52,14 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, wor
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
     table = source if isinstance(source, pyarrow.Table) else source.data.table
-    _check_columns(spec, table, [spec.y], name)
+    _check_columns(spec, table, [spec.y] if spec.y else [], name)
     x = decode_inputs(spec, table, name, words)
-    labels = table.column(spec.y).to_pylist()
-    regression = spec.kind == "regression"
-    y = _numbers(labels, (), f"{name}: column '{spec.y}'") if regression else _labels(spec, labels, name)
+    if not spec.y:
+        y: NDArray[Any] = np.zeros(len(x), np.int64)
+    elif spec.kind == "regression":
+        y = _numbers(table.column(spec.y).to_pylist(), (), f"{name}: column '{spec.y}'")
+    else:
+        y = _labels(spec, table.column(spec.y).to_pylist(), name)
     clients = {
         column: np.array([str(value) for value in table.column(column).to_pylist()])
         for column in spec.client_columns
@@ -82,13 +85,14 @@ def decode_inputs(
                 raise DataError(f"{name}: not one word of column '{spec.x}' is in the file of embeddings")
             return numbers
         case "table":
-            return encode_adult({column: table.column(column).to_pylist() for column in ADULT_COLUMNS}, name)
+            assert spec.table is not None, "tables have a schema"
+            return encode_table(spec.table, {c: table.column(c).to_pylist() for c in spec.table.columns}, name)
         case "regression":
             return _numbers(table.column(spec.x).to_pylist(), spec.shape, f"{name}: column '{spec.x}'")
 
 
 def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], name: str) -> None:
-    wanted = [*(ADULT_COLUMNS if spec.kind == "table" else [spec.x]), *labels]
+    wanted = [*(spec.table.columns if spec.table else [spec.x]), *labels]
     missing = [column for column in wanted if column not in table.column_names]
     if missing:
         raise DataError(

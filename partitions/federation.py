@@ -144,7 +144,7 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         )
     dataset = _dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
-    name = f"{settings.dataset}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+    name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
@@ -209,7 +209,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     column = _client_column(settings, dataset) if natural else None
     if settings.min_test_examples and not natural:
         raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
-    test_from_train = dataset.test is None or (column is not None and column not in dataset.test.clients)
+    test_from_train = dataset.test is None or (column is not None and not _names_clients(dataset.test, column))
     train_rows = rng.permutation(len(dataset.train))
     train_rows, server = choose_rows(settings, dataset, train_rows)
     if test_from_train and not natural:
@@ -227,8 +227,9 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     elif test_from_train:
         train, test = _hold_back(train)
     else:
-        order = np.argsort(test_split.clients[column], kind="stable")
-        values = test_split.clients[column][order]
+        values = _owners(test_split, column)
+        order = np.argsort(values, kind="stable")
+        values = values[order]
         test = [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
     empty = [i for i, rows in enumerate(train) if len(rows) == 0]
     if empty:
@@ -257,14 +258,14 @@ def _with_enough_tests(
     settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
 ) -> Rows:
     """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples."""
-    owners = dataset.train.clients[column]
+    owners = _owners(dataset.train, column)
     if test_from_train:
         names, counts = np.unique(owners, return_counts=True)
         counts = np.minimum(counts, settings.samples_per_client or counts)
         counts = counts - np.array([_kept(int(count)) for count in counts])
     else:
         assert dataset.test is not None
-        names, counts = np.unique(dataset.test.clients[column], return_counts=True)
+        names, counts = np.unique(_owners(dataset.test, column), return_counts=True)
     left = rows[np.isin(owners[rows], names[counts >= settings.min_test_examples])]
     if len(left) == 0:
         raise DataError(
@@ -281,12 +282,25 @@ def _client_column(settings: FederationSettings, dataset: Dataset) -> str:
         raise ConfigurationError(
             f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none"
         )
-    if settings.client_column and settings.client_column not in columns:
+    unknown = [c for c in settings.client_column.split("+") if c not in columns] if settings.client_column else []
+    if unknown:
         raise ConfigurationError(
-            f"client-column: '{settings.client_column}' is not one of {', '.join(columns)}, the columns of "
-            f"'{settings.dataset}' that name clients{nearest(settings.client_column, columns)}"
+            f"client-column: '{unknown[0]}' is not one of {', '.join(columns)}, the columns of '{settings.dataset}' "
+            f"that name clients; several are joined by '+'{nearest(unknown[0], columns)}"
         )
     return settings.client_column or columns[0]
+
+
+def _names_clients(split: Split, column: str) -> bool:
+    return set(column.split("+")) <= split.clients.keys()
+
+
+def _owners(split: Split, column: str) -> NDArray[np.str_]:
+    """Return the name of each row's client, (n,): a column's, or those of several joined by "+"."""
+    first, *others = (split.clients[part] for part in column.split("+"))
+    for other in others:
+        first = np.char.add(np.char.add(first, "+"), other)
+    return np.asarray(first)
 
 
 def _partition(
@@ -311,7 +325,7 @@ def _partition(
         rows = rows[: n * m]
     table: dict[str, NDArray[np.generic]] = {"row": rows, "label": dataset.train.y[rows]}
     if column is not None:
-        table["client"] = dataset.train.clients[column][rows]
+        table["client"] = _owners(dataset.train, column)[rows]
     make: Make = importlib.import_module(PARTITIONERS[settings.partitioner]).make
     partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, "federation") % 2**32)
     partitioner.dataset = hub

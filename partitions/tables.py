@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,35 +44,70 @@ ADULT_CATEGORIES: Mapping[str, str] = {
 ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
 
 
-def encode_adult(columns: Mapping[str, Sequence[object]], source: str) -> NDArray[np.float32]:
-    """Return standardised numbers and one-hot categories of UCI Adult rows.
+@dataclass(frozen=True)
+class TableSchema:
+    """Which columns of a table are inputs, and how each becomes features, in this order.
+
+    Attributes:
+        numbers: columns of numbers, each with the mean and standard deviation to standardise it by.
+        categories: columns of words, each with all its values; each value is one 0/1 feature.
+        vectors: columns of lists of numbers, each with its length; taken as they are.
+    """
+
+    numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All input columns."""
+        return (*self.numbers, *self.categories, *self.vectors)
+
+    @property
+    def features(self) -> int:
+        """How many features they make."""
+        return len(self.numbers) + sum(map(len, self.categories.values())) + sum(self.vectors.values())
+
+
+ADULT = TableSchema(ADULT_NUMBERS, {name: tuple(words.split()) for name, words in ADULT_CATEGORIES.items()})
+
+
+def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], source: str) -> NDArray[np.float32]:
+    """Return the features of a table's rows, (n, schema.features).
 
     Args:
-        columns: the columns ``ADULT_COLUMNS``, each with n values.
+        schema: the columns.
+        columns: the values of each, n of them.
         source: where they come from, for error messages.
 
-    Returns:
-        Features of shape (n, 108).
-
     Raises:
-        DataError: naming a column and the first category in it that is not known.
+        DataError: naming a column and the first thing in it that does not fit the schema.
     """
     features = []
-    for name, (mean, std) in ADULT_NUMBERS.items():
-        try:
-            numbers = np.asarray(columns[name], dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{source}: column '{name}' holds something that is no number: {error}") from error
-        if not np.isfinite(numbers).all():
-            raise DataError(f"{source}: column '{name}' has no number in row {int(np.argmin(np.isfinite(numbers)))}")
+    for name, (mean, std) in schema.numbers.items():
+        numbers = _numbers(columns[name], name, source)
         features.append(((numbers - mean) / std)[:, None])
-    for name, words in ADULT_CATEGORIES.items():
-        categories = words.split()
+    for name, categories in schema.categories.items():
         values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
         unknown = set(values) - set(categories)
         if unknown:
-            raise DataError(
-                f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {categories}."
-            )
+            known = list(categories) if len(categories) <= 50 else f"{len(categories)} others"
+            raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {known}.")
         features.append((values[:, None] == np.array(categories)[None, :]).astype(np.float32))
+    for name, length in schema.vectors.items():
+        vectors = _numbers(columns[name], name, source)
+        if vectors.shape[1:] != (length,):
+            raise DataError(f"{source}: column '{name}' must hold lists of {length} numbers")
+        features.append(vectors)
     return np.concatenate(features, axis=1, dtype=np.float32)
+
+
+def _numbers(values: Sequence[object], name: str, source: str) -> NDArray[np.float32]:
+    try:
+        numbers = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{source}: column '{name}' holds something that is no number: {error}") from error
+    finite = np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(f"{source}: column '{name}' has no number in row {int(np.argmin(finite))}")
+    return numbers

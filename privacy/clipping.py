@@ -25,5 +25,5 @@ def clip_rows(rows: Array, bound: float) -> Array:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if norms.max(initial=0.0) <= bound:
         return rows
-    result: Array = rows * np.minimum(1.0, bound / np.maximum(norms, np.finfo(rows.dtype).tiny))
+    result: Array = rows * (bound / np.maximum(norms, bound))
     return result

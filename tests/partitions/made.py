@@ -115,7 +115,8 @@ def _adult(rows: int, rng: np.random.Generator) -> Made:
         features[:6] = (np.array(numbers) - ADULT_MEAN) / ADULT_STD
         features[6 + np.array(ones)] = 1
     cells = [cell for cell, _, _ in chosen]
-    clients = {name: [cell[name] for cell in cells] for name in ("occupation", "workclass", "native.country")}
+    columns = ("occupation", "workclass", "native.country", "education")
+    clients = {name: [cell[name] for cell in cells] for name in columns}
     return Made(pyarrow.Table.from_pylist(cells), x, np.arange(rows) % 2, clients)
 
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from common.errors import DataError
-from partitions.tables import ADULT_COLUMNS, encode_adult
+from partitions.tables import ADULT, ADULT_COLUMNS, encode_table
 from tests.partitions.made import make
 
 REAL = Path(os.environ.get("FLORILEGIUM_DATA", "/nowhere")) / "adult"
@@ -27,7 +27,7 @@ def _columns(rows: int = 2) -> dict[str, list]:
 
 def test_two_rows_by_hand():
     made = make("adult", 2)
-    features = encode_adult(_columns(), "here")
+    features = encode_table(ADULT, _columns(), "here")
     assert features.dtype == np.float32
     np.testing.assert_allclose(features, made.x, rtol=1e-3, atol=1e-4)
 
@@ -40,7 +40,7 @@ def test_html_entities_and_blanks_are_understood():
     columns, plain = _columns(), _columns()
     columns["native.country"][1] = " Trinadad&amp;Tobago"
     columns["sex"][0] = " Male "
-    np.testing.assert_array_equal(encode_adult(columns, "here"), encode_adult(plain, "here"))
+    np.testing.assert_array_equal(encode_table(ADULT, columns, "here"), encode_table(ADULT, plain, "here"))
 
 
 @pytest.mark.skipif(not (REAL / "train.parquet").is_file(), reason="needs the real files of $FLORILEGIUM_DATA")
@@ -55,7 +55,7 @@ def test_the_real_rows_are_encoded_as_scikit_learn_does():
     encoder = OneHotEncoder(sparse_output=False).fit(np.concatenate(words))
     for i, part in enumerate((train, test)):
         expected = np.concatenate([scaler.transform(numbers[i]), encoder.transform(words[i])], axis=1)
-        np.testing.assert_allclose(encode_adult(part, "here"), expected, atol=2e-3)
+        np.testing.assert_allclose(encode_table(ADULT, part, "here"), expected, atol=2e-3)
 
 
 class TestFailure:
@@ -65,7 +65,7 @@ class TestFailure:
         known = columns[column][0]
         columns[column][1] = "Martian"
         with pytest.raises(DataError) as caught:
-            encode_adult(columns, "a.parquet")
+            encode_table(ADULT, columns, "a.parquet")
         message = str(caught.value)
         assert message.startswith(f"a.parquet: column '{column}' has the unknown category 'Martian'. Known: ")
         assert known in message
@@ -74,10 +74,10 @@ class TestFailure:
         columns = _columns()
         columns["age"][1] = None
         with pytest.raises(DataError, match=r"a\.parquet: column 'age'"):
-            encode_adult(columns, "a.parquet")
+            encode_table(ADULT, columns, "a.parquet")
 
     def test_a_word_among_the_numbers_is_named(self):
         columns = _columns()
         columns["age"][1] = "old"
         with pytest.raises(DataError, match=r"a\.parquet: column 'age'"):
-            encode_adult(columns, "a.parquet")
+            encode_table(ADULT, columns, "a.parquet")
