@@ -239,7 +239,7 @@ def picture(points: Sequence[Point]) -> Figure:
         # Sphere packing alone may cost a hundred times as much as anything else.
         low, high = min(finite), max(front_costs(points))
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     return figure
 
 

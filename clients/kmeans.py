@@ -76,14 +76,21 @@ class KMeansClient(BaseClient):
         return {"sums": totals, "counts": counts}
 
     def guarded(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer ``arrays``, each clipped, and given its share of the noise, as ``config`` says."""
-        answered = dict(arrays)
-        if self.hyper.privacy_unit != "none":
-            for name, array in arrays.items():
-                guard = Guard(*(config[f"{name}-{what}"] for what in ("kind", "bound", "scale")))
-                answered[name] = guard.clip(array)
-                if guard.scale:
-                    answered[name] += guard.noise(self._noise(config, name), array.shape, config["shares"])
+        """Answer ``arrays``, clipped and given their shares of the noise, as ``config`` says.
+
+        Sums and counts are scaled down together, as far as the one needs it that exceeds its bound more: their ratio is
+        a mean, which must not move.
+        """
+        if self.hyper.privacy_unit == "none":
+            return Answer(arrays, len(self.data.train))
+        answered = {}
+        guards = {name: Guard(*(config[f"{name}-{what}"] for what in ("kind", "bound", "scale"))) for name in arrays}
+        factor = min(guards[name].factor(array) for name, array in arrays.items())
+        for name, array in arrays.items():
+            answered[name] = factor * array
+            if guards[name].scale:
+                noise = guards[name].noise(self._noise(config, name), array.shape, config["shares"])
+                answered[name] = answered[name] + noise
         return Answer(answered, len(self.data.train))
 
     def _noise(self, config: Config, name: str) -> np.random.Generator:

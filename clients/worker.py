@@ -7,6 +7,7 @@ import sys
 from functools import lru_cache
 
 import torch
+from threadpoolctl import threadpool_limits
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP = 1 << 30
@@ -21,10 +22,11 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
-        one_thread: whether torch shall compute with one thread, as in a simulation with a process per core.
+        one_thread: whether torch and NumPy shall compute with one thread, as in a simulation with a process per core.
     """
     if one_thread:
         torch.set_num_threads(1)
+        threadpool_limits(1)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def clip(array: Array, bound: float, order: int = 2) -> Array:
-    """Return ``array`` scaled down to norm ``bound`` where its norm, over all entries, is larger.
+def clipping_factor(array: Array, bound: float, order: int = 2) -> float:
+    """Return the factor, at most 1, that scales ``array`` down to norm ``bound``.
 
     Args:
         array: any shape.
         bound: B, ≥ 0.
-        order: of the norm, 1 or 2.
+        order: of the norm over all entries, 1 or 2.
     """
     norm = float(np.linalg.norm(array.ravel(), order))
-    return array * (bound / norm) if norm > bound else array
+    return bound / norm if norm > bound else 1.0
 
 
 def clip_rows(rows: Array, bound: float) -> Array:

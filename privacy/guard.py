@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.accounting import Kind
-from privacy.clipping import clip
+from privacy.clipping import clipping_factor
 from privacy.noise import draw
 
 Array = NDArray[np.float64]
@@ -28,9 +28,9 @@ class Guard:
     bound: float
     scale: float
 
-    def clip(self, contribution: Array) -> Array:
-        """Return ``contribution``, scaled down to norm B."""
-        return clip(contribution, self.bound, 2 if self.kind == "gaussian" else 1)
+    def factor(self, contribution: Array) -> float:
+        """Return what scales ``contribution`` down to norm B: 1 where its norm is no larger."""
+        return clipping_factor(contribution, self.bound, 2 if self.kind == "gaussian" else 1)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...], shares: int = 1) -> Array:
         """Return one of ``shares`` shares of the sum's noise."""

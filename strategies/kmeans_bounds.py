@@ -1,7 +1,10 @@
 """Bounds on what a client sends, where one client more or less must make no difference (Scott, thesis, D.7.4).
 
-A bound that is no key of the configuration is taken from the server's data, which cost no privacy: a hundred clients of
-the median size are drawn from them, and the bound is the largest norm of what these would send.
+Bounds that are no keys of the configuration are taken from the server's data, which cost no privacy: a hundred clients
+of the median size m are drawn from them. What is sent in step 1 is bounded by the largest norm of what these would send;
+in step 2, m points have weights of sum m; in step 3, k clusters have k means, the norm of each being typically that of the
+drawn ones, and k contributions. A client has no more than m of either. Sums and contributions are scaled down together,
+so that a bound that is too small makes a client count less, but moves no mean.
 """
 
 from __future__ import annotations
@@ -25,14 +28,17 @@ def client_bounds(hyper: KMeansHyper, points: Array, size: int, rng: np.random.G
     """
     centers = k_means(points, np.ones(len(points)), hyper.k, 1, rng)
     upper = np.triu_indices(points.shape[1])
-    norms = []
+    outer, squares = [], []
     for _ in range(_CLIENTS):
         drawn = points[rng.integers(len(points), size=size)]
         totals, counts = sums(drawn, nearest(drawn, centers)[0], hyper.k)
-        means = totals / np.maximum(counts, 1)[:, None]
-        outer = np.linalg.norm((drawn.T @ drawn)[upper])
-        norms.append([outer, size, np.linalg.norm(means), (counts > 0).sum()])
-    largest = np.max(norms, axis=0)
-    keys = {"outer": hyper.clip_outer, "weights": hyper.clip_weights, "sums": hyper.clip_sums,
-            "counts": hyper.clip_counts}  # fmt: skip
-    return {name: key or float(bound) for (name, key), bound in zip(keys.items(), largest, strict=True)}
+        means = totals[counts > 0] / counts[counts > 0, None]
+        outer.append(np.linalg.norm((drawn.T @ drawn)[upper]))
+        squares.append((means**2).sum(axis=1).mean())
+    clusters = min(hyper.k, size)
+    return {
+        "outer": hyper.clip_outer or float(max(outer)),
+        "weights": hyper.clip_weights or float(size),
+        "sums": hyper.clip_sums or float(np.sqrt(clusters * np.median(squares))),
+        "counts": hyper.clip_counts or float(clusters),
+    }

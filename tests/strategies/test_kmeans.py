@@ -235,6 +235,17 @@ class TestSensitivity:
                 order, bound = bounds[name]
                 assert np.linalg.norm(array.ravel(), order) <= bound * (1 + 1e-9)
 
+    @given(POINTS)
+    def test_clipping_moves_no_mean(self, points: list[list[float]]) -> None:
+        # Sums and contributions shrink together.
+        client = _client(np.array(points), **{"kmeans.privacy-unit": "client"})
+        found = _phases(points, **{"kmeans.privacy-unit": "client"})["lloyd"]
+        centers = np.random.default_rng(2).normal(size=(4, 3)) * 3
+        labels = ((np.array(points)[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
+        for j in set(labels.tolist()):
+            mean = client.points()[labels == j].mean(axis=0)
+            np.testing.assert_allclose(found["sums"][j], found["counts"][j] * mean, atol=1e-6)
+
     def test_clients_send_means_where_they_are_protected(self) -> None:
         points = [[1.0, 0, 0], [3.0, 0, 0], [0, 0, 9.0]]
         keys = {"kmeans.privacy-unit": "client"}
