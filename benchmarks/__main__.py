@@ -133,6 +133,16 @@ def pefll(workers: int) -> list[Row]:
     return [Row(what, own / (clients + server), 1.5, "", details)]
 
 
+def kmeans(workers: int) -> list[Row]:
+    """What private clustering takes after start-up."""
+    rows = []
+    for recipe, bound in (("feddp-kmeans-mixture", 5), ("feddp-kmeans-clients", 8), ("feddp-kmeans-clients:n5000", 20)):
+        training, evaluation = suite.kmeans_seconds(recipe, workers)
+        details = f"{training:.1f} s of clustering and {evaluation:.1f} s of evaluation"
+        rows.append(Row(f"recipe `{recipe}` after start-up", training + evaluation, bound, " s", details))
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -142,6 +152,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "evaluation": evaluation,
     "ppfe": ppfe,
     "pefll": pefll,
+    "kmeans": kmeans,
 }
 
 

@@ -65,6 +65,14 @@ def pefll_seconds(rounds: int, workers: int) -> float:
         return float(np.median(read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"][4:]))
 
 
+def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
+    """Return the seconds of a clustering, and of its evaluation, from the first message to the last."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = _finish(_start({**read_recipe(recipe), "evaluate-every": 0}, workers, Path(folder)))
+        line = json.loads((path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+        return float(line["seconds"]), float(line["evaluation_seconds"])
+
+
 def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
     """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
 """Bounds on what a client sends, where one client more or less must make no difference (Scott, thesis, D.7.4).
 
 Bounds that are no keys of the configuration are taken from the server's data, which cost no privacy: a hundred clients
-of the median size m are drawn from them. What is sent in step 1 is bounded by the largest norm of what these would send;
-in step 2, m points have weights of sum m; in step 3, k clusters have k means, the norm of each being typically that of the
-drawn ones, and k contributions. A client has no more than m of either. Sums and contributions are scaled down together,
-so that a bound that is too small makes a client count less, but moves no mean.
+of the median size m are drawn from them. What is sent in step 1 is bounded by the largest norm of what these would
+send; in step 2, m points have weights of sum m; in step 3, k clusters have k means, the norm of each being typically
+that of the drawn ones, and k contributions. A client has no more than m of either. Sums and contributions are scaled
+down together, so that a bound that is too small makes a client count less, but moves no mean.
 """
 
 from __future__ import annotations
