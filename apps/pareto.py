@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from apps.methods import METHODS
 from apps.settings import defaults, parse
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import Value, parse_numbers
 
@@ -93,7 +93,7 @@ def keys_of(cell: Cell, base: Mapping[str, Value]) -> dict[str, Value]:
     """Return the complete configuration of a run."""
     keys = {**defaults(), **base, "method": cell.method, "rounds": cell.steps + 1, "seed": cell.seed}
     keys |= {"kmeans.epsilon": cell.epsilon} if cell.epsilon else {}
-    return keys | ({"kmeans.split": cell.split} if cell.split else {})
+    return keys | {"kmeans.epsilons": ""} | ({"kmeans.split": cell.split} if cell.split else {})
 
 
 def carry_out(keys: Mapping[str, Value]) -> dict[str, float]:
@@ -116,6 +116,8 @@ def sweep(
     wanted: Sequence[Cell], base: Mapping[str, Value], target: Path, workers: int, tell: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Carry out ``wanted`` in ``workers`` processes; return their lines, those of ``points.csv`` among them."""
+    if base.get("kmeans.privacy-unit") == "none":
+        raise ConfigurationError("kmeans.privacy-unit: 'none' costs no ε to draw anything against")
     for cell in wanted:
         parse(keys_of(cell, base))
     told = json.dumps(dict(sorted(base.items())), indent=2) + "\n"
@@ -131,9 +133,11 @@ def sweep(
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         results = pool.map(carry_out, [keys_of(cell, base) for cell in left], chunksize=4)
         for number, (cell, result) in enumerate(zip(left, results, strict=True), start=1):
+            if result["epsilon_spent"] > cell.epsilon:
+                raise RunError(f"{cell} spent ε = {result['epsilon_spent']:g}, more than its budget")
             done[cell] = {**asdict(cell), **result}
+            _write(file, list(done.values()))
             if number % 10 == 0 or number == len(left):
-                _write(file, list(done.values()))
                 tell(f"{number} of {len(left)} runs")
     return [done[cell] for cell in wanted]
 

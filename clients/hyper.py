@@ -257,7 +257,8 @@ class KMeansHyper(Section):
     """Keys ``kmeans.*`` of all clustering methods."""
 
     k: int = Field(ge=1, description="number of clusters")
-    dimensions: int = Field(ge=0, description="of the data subspace of FedDP-Init; 0: k")
+    choose_k: int = Field(ge=0, description="choose k from 1 to this after step 2 of FedDP-Init, by the elbow; 0: `k`")
+    dimensions: int = Field(ge=0, description="of the data subspace of FedDP-Init; 0: k, or `choose-k`")
     restarts: int = Field(ge=1, description="of k-means on the server; the best is taken")
     weight_threshold: float = Field(ge=0, description="server points with a smaller noisy weight are dropped")
     margin: float = Field(
@@ -281,6 +282,9 @@ class KMeansHyper(Section):
     )
     gaussian: Literal["analytic", "classical"] = Field(description="formula of the Gaussian mechanism's σ")
     radius: float = Field(ge=0, description="Δ, to which examples are clipped; 0: the radius of the server's data")
+    client_size: int = Field(
+        ge=0, description="points of a usual client, as is publicly known, for the bounds; 0: `samples-per-client`"
+    )
     clip_outer: float = Field(ge=0, description="bound of what a client sends in step 1; 0: see the page")
     clip_weights: float = Field(ge=0, description="the same in step 2")
     clip_sums: float = Field(ge=0, description="the same in step 3 and FedDP-Lloyds, means")

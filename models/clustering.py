@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,6 +51,13 @@ def k_means(points: Array, weights: Array, k: int, restarts: int, rng: np.random
 def cost(points: Array, weights: Array, centers: Array) -> float:
     """Return Σ w_i min_j ‖x_i − ν_j‖²."""
     return float((weights * nearest(points, centers)[1]).sum())
+
+
+def elbow(costs: Sequence[float]) -> int:
+    """Return k at the elbow of the costs of 1, 2, … clusters: farthest below the line from the first to the last."""
+    y = np.asarray(costs, float)
+    scaled = (y - y[-1]) / max(float(y[0] - y[-1]), np.finfo(float).tiny)
+    return int((1 - np.linspace(0, 1, len(y)) - scaled).argmax()) + 1
 
 
 def clustering_accuracy(table: Array) -> float:

@@ -22,7 +22,7 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 
 from common.errors import ConfigurationError
 from partitions.datasets import DatasetSpec
@@ -37,7 +37,15 @@ class _Schema(BaseModel):
     clients: tuple[str, ...] = ()
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    vectors: dict[str, int] = Field(default_factory=dict)
+    vectors: dict[str, PositiveInt] = Field(default_factory=dict)
+
+    @field_validator("categories")
+    @classmethod
+    def _are_distinct(cls, categories: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for name, values in categories.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} has a value twice")
+        return categories
 
 
 @lru_cache(maxsize=16)

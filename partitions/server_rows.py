@@ -26,6 +26,11 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
     """
     s = settings
     if dataset.server is not None:
+        for key, choice in (("client-rows", s.client_rows), ("server-ood-rows", s.server_ood_rows)):
+            if choice:
+                raise ConfigurationError(
+                    f"{key}: '{s.dataset}' is made to measure; there are no rows to choose (found: {choice!r})"
+                )
         return rows, rows[:0]
     own = rows[_matching("client-rows", s.client_rows, dataset, rows)]
     if not s.server_examples and not s.server_ood_examples:
@@ -35,7 +40,14 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
             f"server-ood-rows: say which rows server-ood-examples = {s.server_ood_examples} are chosen from, as in "
             "'workclass=Private'"
         )
-    present = own[dataset.train.y[own] < dataset.spec.classes - s.server_missing]
+    if s.server_ood_examples and not s.client_rows:
+        raise ConfigurationError(
+            "client-rows: without it clients hold rows of every kind, and none is out-of-distribution"
+        )
+    held = np.unique(dataset.train.y[own])
+    if s.server_missing >= len(held):
+        raise ConfigurationError(f"server-missing: the clients have {len(held)} classes, of which one must be left")
+    present = own[np.isin(dataset.train.y[own], held[: len(held) - s.server_missing])]
     strange = rows[_matching("server-ood-rows", s.server_ood_rows, dataset, rows) & ~np.isin(rows, own)]
     for key, wanted, pool in (
         ("server-examples", s.server_examples, present),

@@ -86,7 +86,10 @@ def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], s
     features = []
     for name, (mean, std) in schema.numbers.items():
         numbers = _numbers(columns[name], name, source)
-        features.append(((numbers - mean) / std)[:, None])
+        scaled = ((numbers.astype(np.float64) - mean) / std)[:, None]
+        if (np.abs(scaled) > np.finfo(np.float32).max).any():
+            raise DataError(f"{source}: column '{name}' has a number that its scale in the schema makes too large")
+        features.append(scaled.astype(np.float32))
     for name, categories in schema.categories.items():
         values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
         unknown = set(values) - set(categories)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from models.clustering import Array
+from models.clustering import Array, cost, elbow, k_means
 from models.parameters import Arrays
 from strategies.kmeans import KMeans
 from strategies.kmeans_budget import Query, init_queries, lloyds_queries
@@ -25,9 +25,12 @@ log = logging.getLogger("flwr")
 class FedDPKMeans(KMeans):
     """Differentially private federated clustering with server data."""
 
+    chooses_k = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._weighted: Arrays = {}  # the server's points in the data subspace, and their noisy weights
+        self._elbow: list[float] = []
 
     def queries(self, steps: int) -> list[Query]:
         """FedDP-Init's sums, then FedDP-Lloyds'."""
@@ -39,7 +42,10 @@ class FedDPKMeans(KMeans):
         projected = self.points @ basis
         weights = self.ask(grid, 1, "weigh", {"basis": basis, "points": projected})["weights"]
         self._weighted = {"points": projected, "weights": weights}
-        ξ = self.cluster(*self._heavy(projected, weights))
+        heavy = self._heavy(projected, weights)
+        if self.hyper.choose_k:
+            self._choose(*heavy)
+        ξ = self.cluster(*heavy)
         released = self.ask(grid, 1, "locate", {"basis": basis, "centers": ξ})
         return self.divide(released, "locate", ξ @ basis.T)
 
@@ -52,26 +58,40 @@ class FedDPKMeans(KMeans):
         matrix = np.zeros((d, d))
         matrix[np.triu_indices(d)] = upper
         _, vectors = np.linalg.eigh(matrix, UPLO="U")
-        return np.ascontiguousarray(vectors[:, ::-1][:, : self.hyper.dimensions or self.hyper.k])
+        return np.ascontiguousarray(vectors[:, ::-1][:, : self.hyper.dimensions or self.most])
 
     def _heavy(self, points: Array, weights: Array) -> tuple[Array, Array]:
         """Return the points of weight ``weight-threshold`` or more, and their weights; at least the k heaviest."""
         heavy = (weights >= self.hyper.weight_threshold) & (weights > 0)
-        if heavy.sum() >= self.hyper.k:
+        if heavy.sum() >= self.most:
             return points[heavy], weights[heavy]
         log.warning(
             "only %d of the server's points have a weight of kmeans.weight-threshold = %g; the heaviest %d are taken",
-            int(heavy.sum()), self.hyper.weight_threshold, self.hyper.k,
+            int(heavy.sum()), self.hyper.weight_threshold, self.most,
         )  # fmt: skip
-        order = np.argsort(-weights, kind="stable")[: self.hyper.k]
+        order = np.argsort(-weights, kind="stable")[: self.most]
         return points[order], np.maximum(weights[order], 1.0)
 
+    def _choose(self, points: Array, weights: Array) -> None:
+        """Set k to the elbow of the costs of 1 to ``choose-k`` clusters; it costs no privacy, being computed here."""
+        self._elbow = [
+            cost(points, weights, k_means(points, weights, k, self.hyper.restarts, self.rng("elbow", k)))
+            for k in range(1, self.most + 1)
+        ]
+        self.k = elbow(self._elbow)
+        log.info("k = %d is at the elbow of 1 to %d clusters", self.k, self.most)
+
+    def report(self) -> dict[str, Any]:
+        """Besides, the costs that k was chosen by."""
+        facts = super().report()
+        return {**facts, "kmeans": {**facts["kmeans"], **({"elbow": self._elbow} if self._elbow else {})}}
+
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Besides, the weighted points, from which k can be chosen (D.8.3)."""
+        """Besides, the weighted points, and the costs that k was chosen by."""
         _, facts = super().state()
-        return self._weighted, facts
+        return self._weighted, {**facts, "elbow": self._elbow}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         super().restore(arrays, facts)
-        self._weighted = dict(arrays)
+        self._weighted, self._elbow = dict(arrays), list(facts["elbow"])

@@ -25,4 +25,4 @@ class KFed(KMeans):
     def initialise(self, grid: Grid) -> Array:
         """Ask every client for its centres and merge them."""
         outcome = self.exchange(grid, self.sample(1), 1, "cluster", reduce="stack")
-        return merge_centers(outcome.arrays["centers"], self.hyper.k, self.rng("merge"))
+        return merge_centers(outcome.arrays["centers"], self.k, self.rng("merge"))

@@ -44,6 +44,8 @@ class KMeans(CohortStrategy):
     hyper: KMeansHyper
     refines: ClassVar[bool] = True
     """Whether FedDP-Lloyds may follow; not after what is no private method anyway."""
+    chooses_k: ClassVar[bool] = False
+    """Whether ``kmeans.choose-k`` has a meaning."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,6 +56,12 @@ class KMeans(CohortStrategy):
             )
         self._course: list[dict[str, float]] = []
         self._begun: dict[str, Any] = {}
+        if self.hyper.choose_k and not self.chooses_k:
+            raise ConfigurationError(
+                f"kmeans.choose-k: '{self.settings.method}' has no weighted points to choose k by; set it to 0"
+            )
+        self.k = self.hyper.k
+        self.most = self.hyper.choose_k or self.hyper.k
 
     # ----------------------------------------------------------------------- what a method overrides
 
@@ -77,9 +85,9 @@ class KMeans(CohortStrategy):
     def _server_points(self) -> Array:
         examples = server_examples(self.settings, deployed=self.roster.deployed)
         points: Array = examples.x.flatten(1).double().numpy(force=True)
-        if len(points) < self.hyper.k:
+        if len(points) < self.most:
             raise ConfigurationError(
-                f"kmeans.k: {self.hyper.k} clusters need at least as many points of the server; it has {len(points)} "
+                f"kmeans.k: {self.most} clusters need at least as many points of the server; it has {len(points)} "
                 "(keys server-examples, server-ood-examples, server-data)"
             )
         return points
@@ -87,7 +95,12 @@ class KMeans(CohortStrategy):
     @cached_property
     def radius(self) -> float:
         """Δ: the key, or the largest norm of the server's points."""
-        return self.hyper.radius or float(np.linalg.norm(self._server_points, axis=1).max())
+        radius = self.hyper.radius or float(np.linalg.norm(self._server_points, axis=1).max())
+        if not 0 < radius < np.inf:
+            raise ConfigurationError(
+                f"kmeans.radius: the server's points have the radius {radius:g}, to which none can be clipped; give Δ"
+            )
+        return radius
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """Return the server's generator for a purpose."""
@@ -101,8 +114,8 @@ class KMeans(CohortStrategy):
         unit, queries = self.hyper.privacy_unit, self.queries(self.settings.rounds - 1)
         if unit == "none" or not queries:
             return None
-        sizes = np.array([self.roster.clients[client].train for client in self.trainable()])
-        units = int(sizes.sum()) if unit == "example" else len(sizes)
+        clients = self.trainable()
+        units = sum(self.roster.clients[client].train for client in clients) if unit == "example" else len(clients)
         if self.hyper.delta * units >= 1:
             log.warning(
                 "kmeans.delta: δ = %g is not below 1/%d, one over the number of units: it would allow to publish one "
@@ -111,7 +124,13 @@ class KMeans(CohortStrategy):
         if unit == "example":
             bounds = {"outer": self.radius**2, "weights": 1.0, "sums": self.radius, "counts": 1.0}
         else:
-            bounds = client_bounds(self.hyper, self._server_points, int(np.median(sizes)), self.rng("bounds"))
+            size = self.hyper.client_size or self.settings.samples_per_client
+            if not size:
+                raise ConfigurationError(
+                    "kmeans.client-size: say how many points a usual client has, as is publicly known; bounds taken "
+                    "from the clients themselves would give them away"
+                )
+            bounds = client_bounds(self.hyper, self._server_points, self.most, size, self.rng("bounds"))
         return Budget(self.hyper, queries, bounds, clipped=unit == "client")
 
     def summary(self) -> None:
@@ -135,11 +154,9 @@ class KMeans(CohortStrategy):
             return
         for line in self.budget.lines():
             log.info("privacy: %s", line)
+        if not self.roster.deployed:
+            log.info("privacy: of a simulation, whose noise anybody who knows the seed can take away")
         write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
-        if self.roster.deployed:
-            log.warning(
-                "privacy: the guarantee is for the centres; figures of an evaluation leave the devices as they are"
-            )
 
     def ask(self, grid: Grid, server_round: int, phase: str, arrays: Arrays) -> Arrays:
         """Have the cohort carry out ``phase`` on ``arrays``; return the sums it releases, with their noise.
@@ -152,7 +169,7 @@ class KMeans(CohortStrategy):
         by_devices = self.hyper.noise_at == "device" and bool(guards)
         shares = ceil((1 - self.hyper.dropout) * len(cohort))
         config: dict[str, Any] = {"shares": shares}
-        config["radius"] = self.radius if guards and self.hyper.privacy_unit == "example" else 0.0
+        config["radius"] = self.radius if self.hyper.privacy_unit == "example" else float("inf")
         for name, guard in guards.items():
             config |= {f"{name}-kind": guard.kind, f"{name}-bound": guard.bound}
             config[f"{name}-scale"] = guard.scale if by_devices else 0.0
@@ -162,12 +179,10 @@ class KMeans(CohortStrategy):
                 f"{len(outcome.clients)} of {len(cohort)} devices added their noise, {shares} must, so that the sums "
                 "are private; raise kmeans.dropout to let more of them fail"
             )
-        if by_devices:
+        if by_devices or self.hyper.privacy_unit == "none":
             return outcome.arrays
         return {
             name: array + guards[name].noise(self._noise(server_round, phase, name), array.shape)
-            if name in guards
-            else array
             for name, array in outcome.arrays.items()
         }
 
@@ -210,7 +225,7 @@ class KMeans(CohortStrategy):
 
     def cluster(self, points: Array, weights: Array) -> Array:
         """Return k centres of weighted points, by scikit-learn."""
-        return k_means(points, weights, self.hyper.k, self.hyper.restarts, self.rng("k-means"))
+        return k_means(points, weights, self.k, self.hyper.restarts, self.rng("k-means"))
 
     # ------------------------------------------------------------------------------------- evaluation
 
@@ -218,12 +233,19 @@ class KMeans(CohortStrategy):
         """Return the clients whose points are clustered; a clustering is measured on these very points."""
         return self.trainable()
 
+    def trainable(self) -> list[str]:
+        """Return all clients but unseen ones: labels are not needed."""
+        return self.roster.ids("seen", "unlabeled")
+
     def measure(
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
-        """Have ``clients`` measure the centres on their points."""
-        request: dict[str, Any] = {**config, "arrays": arrays}
+        """Have ``clients`` measure the centres on their points; real devices in a private run only keep the centres."""
+        figures = not (self.roster.deployed and self.budget)
+        request: dict[str, Any] = {**config, "arrays": arrays, "figures": figures}
         outcome = self.exchange(grid, clients, server_round, "test", reduce="sum", evaluation=True, **request)
+        if not figures:
+            return outcome
         mean = float(np.average(outcome.metrics["loss"], weights=outcome.metrics["num-examples"]))
         accuracy = clustering_accuracy(outcome.arrays["table"])
         log.info("round %d: cost per point %.4f, clustering accuracy %.4f", server_round, mean, accuracy)
@@ -233,12 +255,12 @@ class KMeans(CohortStrategy):
     # ----------------------------------------------------------------------------------------- state
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The measurements, and the budget, which a resumed run must keep to."""
-        return {}, {"course": self._course, "budget": self._record()}
+        """The measurements, k, and the budget, which a resumed run must keep to."""
+        return {}, {"course": self._course, "budget": self._record(), "k": self.k}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take them back."""
-        self._course, self._begun = list(facts["course"]), facts["budget"]
+        self._course, self._begun, self.k = list(facts["course"]), facts["budget"], int(facts["k"])
 
     def _record(self) -> dict[str, Any]:
         return self.budget.record() if self.budget else {}
@@ -246,4 +268,4 @@ class KMeans(CohortStrategy):
     def report(self) -> dict[str, Any]:
         """Cost per point and clustering accuracy after each evaluated round, and the budget."""
         last = {name: value for name, value in self._course[-1].items() if name != "round"} if self._course else {}
-        return {"kmeans": {**last, "k": self.hyper.k, "course": self._course}, "privacy": self._record()}
+        return {"kmeans": {**last, "k": self.k, "course": self._course}, "privacy": self._record()}

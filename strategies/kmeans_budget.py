@@ -98,6 +98,12 @@ class Budget:
             pairs = zip(queries, epsilons(scale), strict=True)
             return [Release(query.kind, self._multiplier(query, ε), query.times) for query, ε in pairs]
 
+        for name, sensitivity in sensitivities.items():
+            if not 0 < sensitivity < float("inf"):
+                raise ConfigurationError(
+                    f"kmeans: one {hyper.privacy_unit} changes '{name}' by {sensitivity:g} at most"
+                )
+
         scale = 1.0 if given or not queries else calibrate(releases, hyper.epsilon, hyper.delta)
         self.epsilon = total(releases(scale), hyper.delta)
         self.spendings = [

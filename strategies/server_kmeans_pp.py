@@ -16,5 +16,5 @@ class ServerKMeansPP(KMeans):
         """Draw k points by k-means++; no client is asked."""
         from sklearn.cluster import kmeans_plusplus
 
-        centers, _ = kmeans_plusplus(self.points, self.hyper.k, random_state=int(self.rng("k-means").integers(2**31)))
+        centers, _ = kmeans_plusplus(self.points, self.k, random_state=int(self.rng("k-means").integers(2**31)))
         return np.asarray(centers, np.float64)

@@ -14,4 +14,4 @@ class SpherePacking(KMeans):
 
     def initialise(self, grid: Grid) -> Array:
         """Pack spheres; no client is asked."""
-        return sphere_packing(self.radius, self.points.shape[1], self.hyper.k, self.rng("packing"))
+        return sphere_packing(self.radius, self.points.shape[1], self.k, self.rng("packing"))

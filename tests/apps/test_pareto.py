@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from apps.elbow import choose_k, elbow
+from apps.elbow import choose_k
 from apps.pareto import Cell, Point, cells, front, keys_of, questions, summarise, sweep, table, write
 from common.errors import ConfigurationError
 from common.settings import Value
+from models.clustering import elbow
+from strategies.run_folder import read_checkpoint
 from tests.support import CACHE
 
 BASE: dict[str, Value] = {
@@ -37,7 +40,8 @@ class TestCells:
         assert [c.seed for c in wanted if c.method == "optimal"] == [1, 2]
 
     def test_keys(self) -> None:
-        keys = keys_of(Cell("feddp-kmeans", 2, 0.7, "0.25,0.25,0.25,0.25", 3), BASE)
+        keys = keys_of(Cell("feddp-kmeans", 2, 0.7, "0.25,0.25,0.25,0.25", 3), {**BASE, "kmeans.epsilons": "9,9,9,9"})
+        assert keys["kmeans.epsilons"] == ""
         assert (keys["rounds"], keys["kmeans.epsilon"], keys["seed"]) == (3, 0.7, 3)
         assert keys["kmeans.split"] == "0.25,0.25,0.25,0.25"
 
@@ -106,7 +110,10 @@ class TestElbow:
         keys: dict[str, Value] = {**BASE, "num-clients": 20, "samples-per-client": 1000, "kmeans.epsilon": 4.0}
         assert choose_k(keys, 16, tmp_path) == 10
         assert (tmp_path / "elbow.png").exists()
-        assert len((tmp_path / "elbow.csv").read_text().splitlines()) == 17
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert len(summary["kmeans"]["elbow"]) == 16
+        assert len(read_checkpoint(tmp_path / "run").arrays["centers"]) == 10
+        assert 3.99 < summary["privacy"]["epsilon"] <= 4.0  # one run, one budget
 
     def test_too_few_values(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="an elbow needs at least three values of k"):

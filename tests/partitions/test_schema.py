@@ -14,6 +14,7 @@ from common.errors import ConfigurationError, DataError
 from partitions.census import FEATURES, write_census
 from partitions.datasets import find_spec, load
 from partitions.federation import federate
+from partitions.schema import read_schema
 from tests.support import settings
 
 SCHEMA = """
@@ -57,11 +58,12 @@ def test_labels(tmp_path: Path) -> None:
 
 def test_a_changed_schema_is_decoded_anew(tmp_path: Path) -> None:
     folder = _write(tmp_path / "people")
-    first = load(str(folder), "", str(tmp_path / "cache")).fingerprint
-    other = tmp_path / "again" / "people"
-    other.parent.mkdir()
-    _write(other, SCHEMA.replace("40.0", "30.0"))
-    assert load(str(other), "", str(tmp_path / "cache")).fingerprint != first
+    first = load(str(folder), "", str(tmp_path / "cache"))
+    (folder / "schema.toml").write_text(SCHEMA.replace("40.0", "30.0"))
+    for memory in (read_schema, load):  # as another process would find it
+        memory.cache_clear()
+    second = load(str(folder), "", str(tmp_path / "cache"))
+    np.testing.assert_allclose(second.train.x[:, 0], first.train.x[:, 0] + 1)
 
 
 def test_natural_clients_of_several_columns(tmp_path: Path) -> None:
@@ -86,6 +88,12 @@ def test_bad_values_are_named(tmp_path: Path) -> None:
             load(str(folder), "", str(tmp_path / "cache"))
 
 
+def test_a_scale_that_overflows_is_named(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "people", SCHEMA.replace("10.0", "0.1"), age=[3e38, 1.0, 2.0, 3.0])
+    with pytest.raises(DataError, match="column 'age' has a number that its scale in the schema makes too large"):
+        load(str(folder), "", str(tmp_path / "cache"))
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -93,6 +101,8 @@ def test_bad_values_are_named(tmp_path: Path) -> None:
         ('colour = "red"', "colour: Extra inputs are not permitted"),
         ('clients = ["town"]', "it names no input column"),
         ("[numbers]\nage = [1.0, 0.0]", "numbers.age has no positive standard deviation"),
+        ("[vectors]\nembedding = 0", "vectors.embedding: Input should be greater than 0"),
+        ('[categories]\nsex = ["f", "f"]', "sex has a value twice"),
         ('label = "rich"\n[vectors]\nembedding = 3', "label and labels go together"),
     ],
 )

@@ -48,6 +48,10 @@ class TestChosenRows:
         assert dataset.train.y[federation.server].max() <= 5
         assert set(dataset.train.y[federation.train.rows].tolist()) == set(range(10))
 
+    def test_missing_classes_are_among_those_the_clients_have(self) -> None:
+        federation, dataset = federate(settings(**{**DIGITS, "server-missing": 2}))
+        assert set(dataset.train.y[federation.server].tolist()) <= {0, 1, 8, 9}
+
     def test_without_server_examples_there_are_none(self) -> None:
         federation, _ = federate(settings())
         assert not len(federation.server)
@@ -74,6 +78,8 @@ class TestChosenRows:
             ({"client-rows": "label=11"}, ConfigurationError, "client-rows: column 'label' has no value '11'"),
             ({"client-rows": "colour=red"}, ConfigurationError, "'colour' is not a column of 'digits'"),
             ({"server-ood-rows": ""}, ConfigurationError, "server-ood-rows: say which rows"),
+            ({"client-rows": ""}, ConfigurationError, "client-rows: without it clients hold rows of every kind"),
+            ({"server-missing": 4}, ConfigurationError, "server-missing: the clients have 4 classes"),
             ({"server-ood-examples": 5000}, DataError, "server-ood-examples: 'digits' has"),
             ({"server-examples": 5000}, DataError, "server-examples: 'digits' has"),
         ],
@@ -133,9 +139,10 @@ class TestMixture:
             ({"samples-per-client": 0}, "samples-per-client"),
             ({"server-examples": 205}, "use a multiple of 10"),
             ({"server-missing": 10}, "leave out fewer"),
+            ({"client-rows": "label=1"}, "'gaussian-mixture' is made to measure; there are no rows to choose"),
         ],
     )
-    def test_bad_sizes_are_refused(self, keys: dict[str, int], said: str) -> None:
+    def test_bad_keys_are_refused(self, keys: dict[str, int | str], said: str) -> None:
         with pytest.raises(ConfigurationError, match=said):
             federate(settings(**{**MIXTURE, **keys}))
 
