@@ -123,7 +123,7 @@ def pareto(
     steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
     splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
-    choose_k: Annotated[int, typer.Option(help="instead, draw the elbow of 1 to so many clusters and name k")] = 0,
+    choose_k: Annotated[int, typer.Option(help="instead, one run that chooses k from 1 to this; draw the elbow")] = 0,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from apps.one_process import run_here
 from apps.settings import defaults
@@ -34,6 +35,7 @@ def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
     axes = figure.subplots()
     axes.plot(range(1, largest + 1), clustering["elbow"], "o-")
     axes.axvline(clustering["k"], color="C1", linestyle="--", label=f"elbow: k = {clustering['k']}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="k", ylabel="cost of the weighted server points")
     axes.legend()
     write_atomically(target / "elbow.png", lambda temporary: figure.savefig(temporary, format="png", dpi=150))
