@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from models.clustering import Array, distances, k_means, nearest, sums
@@ -39,14 +41,14 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
     return np.asarray(KMeans(k, init=start, n_init=1).fit(points).cluster_centers_, np.float64)
 
 
-def merge_centers(local: Array, k: int, rng: np.random.Generator) -> Array:
-    """Return the centres (k, d) of all clients' local centres (n, k', d) (algorithm 2).
+def merge_centers(local: Sequence[Array], k: int, rng: np.random.Generator) -> Array:
+    """Return the centres (k, d) of all clients' local centres, (k^(z), d) each (algorithm 2).
 
     From those of one client, drawn at random, the farthest of all others is added until there are k; each local centre
     goes to the nearest of these, and the mean of those that went together is a centre.
     """
-    everything = local.reshape(-1, local.shape[-1])
-    chosen = local[rng.integers(len(local))][:k]
+    everything = np.concatenate(local)
+    chosen = local[int(rng.integers(len(local)))][:k]
     while len(chosen) < k:
         farthest = nearest(everything, chosen)[1].argmax()
         chosen = np.vstack([chosen, everything[farthest]])

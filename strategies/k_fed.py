@@ -1,6 +1,6 @@
 """k-FED, server side: one exchange, a clustering of the clients' own centres (Dennis et al. 2021). Not private.
 
-Received: each client's centres (k', d).
+Received: each client's centres (k', d) and which of these rows it has found, (k',).
 """
 
 from __future__ import annotations
@@ -25,4 +25,5 @@ class KFed(KMeans):
     def initialise(self, grid: Grid) -> Array:
         """Ask every client for its centres and merge them."""
         outcome = self.exchange(grid, self.sample(1), 1, "cluster", reduce="stack")
-        return merge_centers(outcome.arrays["centers"], self.k, self.rng("merge"))
+        local = zip(outcome.arrays["centers"], outcome.arrays["found"], strict=True)
+        return merge_centers([centers[found > 0] for centers, found in local], self.k, self.rng("merge"))

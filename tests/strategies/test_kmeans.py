@@ -25,6 +25,8 @@ from apps.settings import parse
 from clients.export import load_model, predict
 from clients.feddp_kmeans import FedDPKMeansClient
 from clients.host import Host
+from clients.k_fed import KFedClient
+from clients.kmeans import KMeansClient
 from clients.state import ClientState
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
@@ -91,14 +93,14 @@ def _server(tmp_path: Path, **keys: Value) -> tuple[KMeans, OneProcess]:
     return strategy, grid
 
 
-def _client(points: np.ndarray, **keys: Value) -> FedDPKMeansClient:
+def _client(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **keys: Value) -> KMeansClient:
     """Return a client that holds ``points``."""
     options, hyper = parse(config(**{**KEYS, **keys}))
     examples = Examples(torch.from_numpy(points), torch.zeros(len(points), dtype=torch.int64))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     model = build("centers", (points.shape[1],), 10, 1)
     state = ClientState(Path("/nonexistent"), 1, [], 0)
-    return FedDPKMeansClient("0", data, model, get_arrays(model), state, options, hyper)
+    return kind("0", data, model, get_arrays(model), state, options, hyper)
 
 
 class TestExactLimits:
@@ -488,9 +490,15 @@ class TestMistakes:
         with pytest.raises(ConfigurationError, match=r"kmeans\.client-size: say how many points a usual client has"):
             private.budget  # noqa: B018
 
-    def test_k_fed_needs_enough_points(self, run: Run) -> None:
-        with pytest.raises(RunError, match=r"its 5 points make no 10 clusters of their own; lower kmeans\.local-k"):
-            run("few", method="k-fed", **{"samples-per-client": 5})
+    def test_a_client_of_few_points_has_as_many_centers_in_k_fed(self, run: Run) -> None:
+        client = _client(np.array([[1.0, 2.0], [5.0, 6.0]]), kind=KFedClient, **{"kmeans.k": 4})
+        answer = client.perform({}, {"round": 1, "phase": "cluster"}).arrays
+        np.testing.assert_array_equal(answer["found"], [1, 1, 0, 0])
+        assert sorted(map(tuple, answer["centers"][:2])) == [(1.0, 2.0), (5.0, 6.0)]
+        path = run("few", method="k-fed", **{"samples-per-client": 5})  # 12 clients have 60 points and find 10 clusters
+        assert _centers(path).shape == (10, 100)
+        with pytest.raises(RunError, match="it has no points to cluster"):
+            _client(np.zeros((0, 2)), kind=KFedClient).perform({}, {"round": 1, "phase": "cluster"})
 
 
 class TestResume:
