@@ -15,6 +15,7 @@ from clients.hyper import (
     HeadHyper,
     KMeansHyper,
     KNNPerHyper,
+    MDMHyper,
     PeFLLHyper,
     PerFedAvgHyper,
     PFedFDAHyper,
@@ -41,7 +42,7 @@ class Method:
         name: class name of the strategy; its client's is ``<name>Client``.
         hyper: the method's own keys.
         title, source: what it is, and whose.
-        task: what it does with a dataset: predict classes or numbers, or cluster inputs.
+        task: what it does with a dataset: predict classes or numbers, cluster inputs, or count values.
         table: the table of its own keys where several methods share one; "": that of its name.
     """
 
@@ -50,7 +51,7 @@ class Method:
     hyper: type[Section]
     title: str
     source: str
-    task: Literal["classification", "regression", "clustering"] = "classification"
+    task: Literal["classification", "regression", "clustering", "histograms"] = "classification"
     table: str = ""
 
     def strategy(self) -> type[CohortStrategy]:
@@ -106,5 +107,8 @@ METHODS: Mapping[str, Method] = {
     "sphere-packing": _clustering("sphere_packing", "SpherePacking", "Centres without data", "Su et al. 2017"),
     "k-fed": _clustering("k_fed", "KFed", "One-shot clustering of centres", "Dennis et al. 2021"),
     "optimal": _clustering("optimal", "Optimal", "k-means of all data in one place", "reference"),
+    "mdm": Method(
+        "mdm", "MDM", MDMHyper, "How clients differ: a mixture model", "Scott, thesis, chapter 3", task="histograms"
+    ),
     "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
 }

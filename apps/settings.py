@@ -66,7 +66,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
-        tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering"}
+        tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
         fitting = [name for name, method in METHODS.items() if method.task in tasks]
         if config.get("method") in METHODS and config["method"] not in fitting:
             problems.append(

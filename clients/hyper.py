@@ -6,6 +6,7 @@ Defaults are in ``pyproject.toml``.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -302,3 +303,33 @@ class KMeansHyper(Section):
         if len(parse_numbers(text)) != wanted:
             raise ValueError(f"'{text}' must have {wanted} shares")
         return text
+
+
+def _check_sizes(text: str) -> str:
+    if text and (len(edges := parse_whole(text)) < 2 or any(a >= b for a, b in pairwise(edges))):
+        raise ValueError(f"'{text}' lists no increasing edges, such as '1,10,100,1000'")
+    return text
+
+
+class MDMHyper(Section):
+    """Keys ``mdm.*``."""
+
+    components: Annotated[str, AfterValidator(_check_whole)] = Field(
+        description="K, or several to choose from in one run"
+    )
+    feature: str = Field(min_length=1, description="what is counted: `label`, or a column of a table")
+    bins: str = Field(description="edges of the bins a column of numbers is counted in, as `0:200000:5000,inf`")
+    size_bins: Annotated[str, AfterValidator(_check_sizes)] = Field(
+        description='edges of bins of clients\' sizes, as `1,10,100,1000`; "": a bin for every size'
+    )
+    max_size: int = Field(ge=0, description="M, the largest size, where every size has a bin; 0: the largest there is")
+    validation_fraction: float = Field(
+        ge=0, lt=1, description="share of the clients that choose among several K, and do nothing else"
+    )
+    tolerance: float = Field(
+        ge=0, description="stop when no mean log-likelihood changes by this; where all clients take part in a round"
+    )
+    privacy_unit: Literal["client", "example", "none"] = Field(description="what the guarantee is for; none: no noise")
+    epsilon: float = Field(gt=0, description="ε of the whole run")
+    delta: float = Field(gt=0, lt=1, description="δ of the whole run")
+    clip: float = Field(gt=0, description="bound on the norm of all that a client sends at a time, in a private run")

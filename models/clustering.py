@@ -31,23 +31,6 @@ def sums(points: Array, labels: Labels, k: int) -> tuple[Array, Array]:
     return chosen @ points, chosen.sum(axis=1)
 
 
-def k_means(points: Array, weights: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:
-    """Return the centres (k, d) of scikit-learn's weighted k-means: k-means++, then Lloyd's algorithm.
-
-    Args:
-        points: (n, d) with n ≥ k.
-        weights: (n,), > 0.
-        k: number of centres.
-        restarts: the best of so many runs is returned.
-        rng: the generator that seeds them.
-    """
-    from sklearn.cluster import KMeans  # takes a second, and most clients need none
-
-    seed = int(rng.integers(2**31))
-    found = KMeans(k, n_init=restarts, random_state=seed).fit(points, sample_weight=weights)
-    return np.asarray(found.cluster_centers_, np.float64)
-
-
 def cost(points: Array, weights: Array, centers: Array) -> float:
     """Return Σ w_i min_j ‖x_i − ν_j‖²."""
     return float((weights * nearest(points, centers)[1]).sum())

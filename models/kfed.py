@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from sklearn.cluster import KMeans
 
-from models.clustering import Array, distances, k_means, nearest, sums
+from models.clustering import Array, distances, nearest, sums
+from models.kmeans import k_means
 
 
 def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:
@@ -22,8 +24,6 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
         restarts: of the k-means.
         rng: the generator.
     """
-    from sklearn.cluster import KMeans
-
     _, _, basis = np.linalg.svd(points, full_matrices=False)
     projected = points @ basis[:k].T
     found = k_means(projected, np.ones(len(points)), k, restarts, rng)

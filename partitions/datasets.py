@@ -147,6 +147,12 @@ DATASETS: Mapping[str, DatasetSpec] = {
             "synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",),
             made="partitions.synthetic:linear",
         ),
+        *(
+            DatasetSpec(
+                name, "", "table", "", "", classes, (1,), client_columns=("client",), made="partitions.histograms:histograms"
+            )
+            for name, classes in (("histograms", 10), ("histograms-5", 5))
+        ),
         DatasetSpec("gaussian-mixture", "", "table", "", "", 10, (100,), made="partitions.mixture:mixture"),
     )
 }  # fmt: skip

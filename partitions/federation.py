@@ -19,6 +19,7 @@ from common.files import write_atomically
 from common.seeds import entropy, numpy_generator
 from common.settings import folder
 from partitions.datasets import Dataset, Split, find_spec, load
+from partitions.mdm_params import fingerprint
 from partitions.server_rows import choose_rows
 from partitions.settings import FederationSettings
 
@@ -36,6 +37,7 @@ PARTITIONERS: Mapping[str, str] = {
     "dirichlet": "partitions.dirichlet",
     "rotation": "partitions.rotation",
     "natural": "partitions.natural",
+    "mdm": "partitions.mdm",
 }
 """The module of each kind of heterogeneity; imported when used, since flwr-datasets takes seconds to import."""
 
@@ -144,6 +146,7 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         )
     dataset = _dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
+    key += fingerprint(settings.mdm_params)
     name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,7 +319,8 @@ def _partition(
         raise ConfigurationError("num-clients: 0 (all there are) goes with partitioner = 'natural' only; give a number")
     if n > len(rows):
         raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
-    if m and column is None and settings.partitioner != "classes":
+    module = importlib.import_module(PARTITIONERS[settings.partitioner])
+    if m and column is None and not getattr(module, "CHOOSES_ROWS", False):
         if n * m > len(rows):
             raise DataError(
                 f"samples-per-client: {n} clients with {m} samples each need {n * m} training examples; "
@@ -326,7 +330,9 @@ def _partition(
     table: dict[str, NDArray[np.generic]] = {"row": rows, "label": dataset.train.y[rows]}
     if column is not None:
         table["client"] = _owners(dataset.train, column)[rows]
-    make: Make = importlib.import_module(PARTITIONERS[settings.partitioner]).make
+    if hasattr(module, "columns"):
+        table |= module.columns(settings, dataset, rows)
+    make: Make = module.make
     partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, "federation") % 2**32)
     partitioner.dataset = hub
     try:

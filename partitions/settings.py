@@ -78,6 +78,7 @@ class FederationSettings(Section):
     min_test_examples: int = Field(ge=0)
     embeddings: Annotated[str, AfterValidator(check_folder)]
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
+    mdm_params: str
     client_rows: Annotated[str, AfterValidator(_check_rows)]
     server_examples: int = Field(ge=0)
     server_missing: int = Field(ge=0)

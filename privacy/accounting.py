@@ -17,7 +17,8 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy.optimize import brentq
 
-Kind = Literal["gaussian", "laplace"]
+from privacy.noise import Kind
+
 Formula = Literal["analytic", "classical"]
 
 _INTERVAL = 1e-4

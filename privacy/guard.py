@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.accounting import Kind
 from privacy.clipping import clipping_factor
-from privacy.noise import draw
+from privacy.noise import Kind, draw
 
 Array = NDArray[np.float64]
 

@@ -7,12 +7,12 @@ difference of two exponential ones, which are sums of n gamma variables of shape
 from __future__ import annotations
 
 import secrets
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.accounting import Kind
-
+Kind = Literal["gaussian", "laplace"]
 Array = NDArray[np.float64]
 
 

@@ -140,6 +140,10 @@ class CohortStrategy(Strategy):
         """Return whether ``server_round`` is the last one, to which ``final-participation`` applies."""
         return server_round == self.settings.rounds
 
+    def finished(self, server_round: int) -> bool:
+        """Return whether the run may end with ``server_round``, before its last. Here: never."""
+        return False
+
     def trainable(self) -> list[str]:
         """Return the clients that training may ask: seen and labeled ones."""
         return self.roster.ids("seen")
@@ -286,24 +290,23 @@ class CohortStrategy(Strategy):
         """See :meth:`configure_evaluate`."""
         raise NotImplementedError("clients are evaluated by measure()")
 
-    def _summarise(self, outcome: Outcome) -> MetricRecord:
-        """Summarise each group of clients; the figures go to the run's folder."""
+    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+        """Return the figures of each group of clients, and remember each client's. Here: what the clients measured."""
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }
         examples = outcome.metrics["num-examples"]
-        self._figures = {
-            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])
-            for group in GROUPS
-            if (groups == group).any()
-        }
         self._clients = [
             {"client": client, "group": groups[i], "train_examples": self.roster.clients[client].train,
              "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
             for i, client in enumerate(outcome.clients)
         ]  # fmt: skip
-        return MetricRecord({f"{g}-{k}": v for g, figures in self._figures.items() for k, v in figures.items()})
+        return {
+            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])
+            for group in GROUPS
+            if (groups == group).any()
+        }
 
     def _evaluate_round(
         self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool
@@ -312,9 +315,9 @@ class CohortStrategy(Strategy):
         config = ConfigRecord({**self._evaluate_config, "keep": final})
         clients = self.evaluated()
         if not clients:
-            log.warning("round %d: no client has test examples, so nothing is evaluated", server_round)
+            log.warning("round %d: there is no client to evaluate on", server_round)
             return None
-        metrics = self._summarise(self.measure(clients, server_round, arrays, grid, config))
+        self._figures = self.figures(self.measure(clients, server_round, arrays, grid, config))
         line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
         line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
         line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
@@ -325,7 +328,7 @@ class CohortStrategy(Strategy):
                 "round %d, %s clients: %s", server_round, group,
                 ", ".join(f"{name} {value:.4f}" for name, value in figures.items()),
             )  # fmt: skip
-        return metrics
+        return MetricRecord({f"{g}-{k}": v for g, figures in self._figures.items() for k, v in figures.items()})
 
     # ---------------------------------------------------------------------------------------- loop
 
@@ -376,7 +379,7 @@ class CohortStrategy(Strategy):
                 started = time.perf_counter()
                 arrays = self.train_round(server_round, arrays, grid)
                 self._seconds.append(time.perf_counter() - started)
-            final = server_round == num_rounds
+            final = server_round == num_rounds or (server_round > done and self.finished(server_round))
             if final or (server_round > done and every and server_round % every == 0):
                 metrics = self._evaluate_round(server_round, arrays, grid, final=final)
                 if metrics is not None:
@@ -385,6 +388,8 @@ class CohortStrategy(Strategy):
                     result.evaluate_metrics_serverapp[server_round] = measured
                 self._save(server_round, arrays)
             self._report_progress("running", server_round, num_rounds)
+            if final:
+                break
         result.arrays = arrays
         self._finish()
         return result

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from models.clustering import Array, cost, elbow, k_means
+from models.clustering import Array, cost, elbow
+from models.kmeans import k_means
 from models.parameters import Arrays
 from strategies.kmeans import KMeans
 from strategies.kmeans_budget import Query, init_queries, lloyds_queries

@@ -24,7 +24,8 @@ from clients.wire import pack, unpack
 from common.errors import ConfigurationError, RunError
 from common.files import write_text
 from common.seeds import numpy_generator
-from models.clustering import Array, clustering_accuracy, k_means
+from models.clustering import Array, clustering_accuracy
+from models.kmeans import k_means
 from models.parameters import Arrays
 from partitions.server_data import server_examples
 from privacy.clipping import clip_rows

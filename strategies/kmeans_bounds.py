@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from clients.hyper import KMeansHyper
-from models.clustering import Array, k_means, nearest, sums
+from models.clustering import Array, nearest, sums
+from models.kmeans import k_means
 
 _CLIENTS = 100
 

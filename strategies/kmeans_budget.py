@@ -9,8 +9,9 @@ from typing import Any
 from clients.hyper import KMeansHyper
 from common.errors import ConfigurationError
 from common.settings import parse_numbers
-from privacy.accounting import Kind, Release, calibrate, multiplier, total
+from privacy.accounting import Release, calibrate, multiplier, total
 from privacy.guard import Guard
+from privacy.noise import Kind
 
 
 @dataclass(frozen=True)

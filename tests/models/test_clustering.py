@@ -9,8 +9,9 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
 from models.centers import Centers
-from models.clustering import clustering_accuracy, cost, distances, k_means, nearest, sums
+from models.clustering import clustering_accuracy, cost, distances, nearest, sums
 from models.kfed import local_centers, merge_centers
+from models.kmeans import k_means
 from models.packing import sphere_packing
 
 

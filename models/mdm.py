@@ -1,0 +1,210 @@
+"""Mixtures of Dirichlet-multinomials: what they say of histograms, and the steps that fit them (Scott, thesis, chapter 3).
+
+Shapes: n histograms of C categories, K components, S bins of sizes (a histogram's size m is the sum of its counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, gammaln, logsumexp
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SMALLEST_ALPHA, LARGEST_ALPHA = 1e-6, 1e6
+"""Bounds of every α_kj: a category that no client has would get 0, histograms without any spread infinity."""
+SMALLEST_PI = 1e-12
+"""A size that no client of a cohort has keeps this probability, since a later client may have it."""
+EMPTY = 1e-3
+"""A component that stands for fewer clients than this is empty."""
+SPREAD = 0.5
+"""Standard deviation of log α around the largest component's where an empty one starts anew."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The law of a client's histogram (equation 3.3).
+
+    Attributes:
+        tau: τ, weights of the components, (K,).
+        pi: Π, probabilities of each component's bins of sizes, (K, S).
+        alpha: A, Dirichlet parameters of each component, (K, C).
+        edges: bin b holds the sizes edges[b] to edges[b + 1] − 1, equally likely; (S + 1,), increasing, from 1 on.
+    """
+
+    tau: Array
+    pi: Array
+    alpha: Array
+    edges: Counts
+
+    def sample(self, n: int, rng: np.random.Generator) -> Counts:
+        """Draw n histograms, (n, C)."""
+        components = rng.choice(len(self.tau), size=n, p=self.tau / self.tau.sum())
+        histograms = np.zeros((n, self.alpha.shape[1]), np.int64)
+        for i, k in enumerate(components):
+            b = rng.choice(len(self.edges) - 1, p=self.pi[k] / self.pi[k].sum())
+            size = rng.integers(self.edges[b], self.edges[b + 1])
+            histograms[i] = rng.multinomial(size, rng.dirichlet(self.alpha[k]))
+        return histograms
+
+
+def size_bins(sizes: Counts, edges: Counts) -> Counts:
+    """Return the bin of every size, (n,).
+
+    Raises:
+        ValueError: if a size lies in none.
+    """
+    outside = (sizes < edges[0]) | (sizes >= edges[-1])
+    if outside.any():
+        raise ValueError(
+            f"a size of {sizes[outside][0]} lies outside the bins, which hold {edges[0]} to {edges[-1] - 1}"
+        )
+    return np.searchsorted(edges, sizes, side="right") - 1
+
+
+def check_counts(counts: NDArray[np.number]) -> Counts:
+    """Return histograms (n, C) as whole numbers.
+
+    Raises:
+        ValueError: if they are no table, or a count is negative or fractional, or a histogram is empty.
+    """
+    if counts.ndim != 2:
+        raise ValueError(f"histograms make a table (n, C), not an array of shape {counts.shape}")
+    wrong = ~np.isfinite(counts) | (counts < 0) | (counts != np.floor(counts))
+    if wrong.any():
+        raise ValueError(f"{counts[wrong][0]} is no count; counts are whole numbers ≥ 0")
+    if not counts.any(axis=1).all():
+        raise ValueError("a histogram has no count above 0")
+    return counts.astype(np.int64)
+
+
+def log_joint(counts: Counts, mixture: Mixture) -> Array:
+    """Return log τ_k p(c, m | α_k, π_k) of every histogram and component, (n, K) (equations 3.1 to 3.3)."""
+    c, sizes = counts[:, None, :], counts.sum(axis=1)
+    α, total = mixture.alpha, mixture.alpha.sum(axis=1)
+    multinomial = gammaln(sizes + 1) - gammaln(counts + 1).sum(axis=1)
+    polya = gammaln(total) - gammaln(sizes[:, None] + total) + (gammaln(c + α) - gammaln(α)).sum(axis=2)
+    bins = size_bins(sizes, mixture.edges)
+    with np.errstate(divide="ignore"):  # a component may have weight 0
+        weights = np.log(mixture.tau) + np.log(mixture.pi[:, bins]).T
+    result: Array = weights - np.log(np.diff(mixture.edges)[bins])[:, None] + multinomial[:, None] + polya
+    return result
+
+
+def log_likelihood(counts: Counts, mixture: Mixture) -> Array:
+    """Return log q(c, m) of every histogram, (n,) (equation 3.3)."""
+    result: Array = logsumexp(log_joint(counts, mixture), axis=1)
+    return result
+
+
+def moments(counts: Counts, components: Counts, k: int, edges: Counts) -> dict[str, Array]:
+    """Return the sums of algorithm 5 over histograms that contribute to one component each.
+
+    Args:
+        counts: (n, C).
+        components: k_i, (n,).
+        k: K.
+        edges: of the bins of sizes.
+
+    Returns:
+        ``sizes`` E (K, S), ``first`` P (K, C), ``second`` Q (K, C).
+    """
+    chosen = np.eye(k)[components]
+    sizes = counts.sum(axis=1)
+    shares = counts / sizes[:, None]
+    return {"sizes": _by_bin(chosen, sizes, edges), "first": chosen.T @ shares, "second": chosen.T @ shares**2}
+
+
+def initial(sums: Mapping[str, Array], edges: Counts) -> Mixture:
+    """Return the mixture that algorithm 5 starts from, by matching moments.
+
+    α_0 is the median of (P̄_j − Q̄_j)/(Q̄_j − P̄_j²) over the categories j where both are above 0, and C where there is
+    none: equation (3.9) takes the first category alone. A component that no client chose takes the sums of all.
+    """
+    counted = sums["sizes"].sum(axis=1)
+    none = counted < EMPTY
+    rows = {
+        name: np.where(none[:, None], array.sum(axis=0) / max(1, (~none).sum()), array) for name, array in sums.items()
+    }
+    clients = np.maximum(rows["sizes"].sum(axis=1), EMPTY)[:, None]
+    mean, square = (np.maximum(rows[name], 0.0) / clients for name in ("first", "second"))
+    k, categories = mean.shape
+    totals = np.full(k, float(categories))
+    for row in range(k):
+        spread, variance = mean[row] - square[row], square[row] - mean[row] ** 2
+        sound = (spread > 0) & (variance > 1e-12)
+        if sound.any():
+            totals[row] = np.median(spread[sound] / variance[sound])
+    shares = mean / np.maximum(mean.sum(axis=1), 1e-12)[:, None]
+    return Mixture(np.full(k, 1 / k), _probabilities(rows["sizes"]), _bounded(totals[:, None] * shares), edges)
+
+
+def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
+    """Return the sums of algorithm 6 over histograms (n, C).
+
+    Returns:
+        ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (1,), and the numerator and denominator of the
+        step in α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13 and 3.14; Σ ω a and Σ ω b in A.29).
+    """
+    joint = log_joint(counts, mixture)
+    likelihood = logsumexp(joint, axis=1)
+    ω = np.exp(joint - likelihood[:, None])
+    sizes, α = counts.sum(axis=1), mixture.alpha
+    total = α.sum(axis=1)
+    a = α * (digamma(counts[:, None, :] + α) - digamma(α))
+    b = digamma(sizes[:, None] + total) - digamma(total)
+    return {
+        "weights": ω.sum(axis=0),
+        "sizes": _by_bin(ω, sizes, mixture.edges),
+        "numerator": np.einsum("nk,nkc->kc", ω, a),
+        "denominator": (ω * b).sum(axis=0),
+        "likelihood": likelihood.sum(keepdims=True),
+    }
+
+
+def update(mixture: Mixture, sums: Mapping[str, Array]) -> Mixture:
+    """Return the next estimate (equations 3.17 to 3.19), also from sums with noise, which may be negative.
+
+    A component without weight keeps its α and Π.
+    """
+    ω, b = np.maximum(sums["weights"], 0.0), sums["denominator"]
+    moves = (ω > EMPTY) & (b > 0)
+    alpha = np.where(moves[:, None], sums["numerator"] / np.where(moves, b, 1.0)[:, None], mixture.alpha)
+    pi = np.where((ω > EMPTY)[:, None], _probabilities(sums["sizes"]), mixture.pi)
+    tau = ω / ω.sum() if ω.any() else mixture.tau
+    return Mixture(tau, pi, _bounded(alpha), mixture.edges)
+
+
+def start_anew(mixture: Mixture, k: int, rng: np.random.Generator) -> Mixture:
+    """Return ``mixture`` with component k started anew: half of the largest one, its α scattered around that one's."""
+    largest = int(mixture.tau.argmax())
+    tau, pi, alpha = mixture.tau.copy(), mixture.pi.copy(), mixture.alpha.copy()
+    tau[[k, largest]] = tau[largest] / 2
+    pi[k] = pi[largest]
+    alpha[k] = alpha[largest] * np.exp(SPREAD * rng.standard_normal(alpha.shape[1]))
+    return Mixture(tau / tau.sum(), pi, _bounded(alpha), mixture.edges)
+
+
+def _by_bin(weights: Array, sizes: Counts, edges: Counts) -> Array:
+    """Return the weights (n, K) of histograms added up over their bins of sizes, (K, S)."""
+    total = np.zeros((len(edges) - 1, weights.shape[1]))
+    np.add.at(total, size_bins(sizes, edges), weights)
+    return total.T
+
+
+def _probabilities(sums: Array) -> Array:
+    """Return rows that sum to 1, none of their entries under ``SMALLEST_PI`` or nearly so."""
+    positive = np.maximum(sums, 0.0)
+    whole = positive.sum(axis=1, keepdims=True)
+    shares = np.where(whole > 0, positive / np.where(whole > 0, whole, 1.0), 1 / sums.shape[1])
+    shares = np.maximum(shares, SMALLEST_PI)
+    result: Array = shares / shares.sum(axis=1, keepdims=True)
+    return result
+
+
+def _bounded(alpha: Array) -> Array:
+    return np.clip(alpha, SMALLEST_ALPHA, LARGEST_ALPHA)

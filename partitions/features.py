@@ -1,0 +1,109 @@
+"""The modelled feature of a client's examples: the label, a column of words, or a column of numbers in bins.
+
+Its values make a client's histogram (Scott, thesis, section 3.3.1). They are read off the encoded examples, so that
+they are the same on a device as in a simulation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError, RunError, nearest
+from partitions.datasets import DatasetSpec
+
+Values = NDArray[np.int64]
+LABEL = "label"
+_RANGE = re.compile(r"([^:]+):([^:]+):([^:]+)")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature with C categories.
+
+    Attributes:
+        name: "label", or the column.
+        categories: C.
+        values: returns the category of every example, (n,) in 0..C−1, for encoded inputs (n, …) and labels (n,).
+    """
+
+    name: str
+    categories: int
+    values: Callable[[NDArray[np.generic], NDArray[np.generic]], Values]
+
+
+def parse_edges(text: str) -> list[float]:
+    """Return the edges that a text such as ``"0:200000:5000, inf"`` lists: numbers, or start:stop:step with the stop.
+
+    Raises:
+        ValueError: if they are no increasing numbers, two at least.
+    """
+    edges: list[float] = []
+    try:
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            if match := _RANGE.fullmatch(part):
+                start, stop, step = map(float, match.groups())
+                edges += [start + step * i for i in range(round((stop - start) / step) + 1)]
+            else:
+                edges.append(float(part))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        edges = []
+    if len(edges) < 2 or not all(a < b for a, b in pairwise(edges)):
+        raise ValueError(f"'{text}' lists no increasing edges, such as '0,18,65,inf' or '0:200000:5000,inf'")
+    return edges
+
+
+def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
+    """Return a feature of a dataset.
+
+    Args:
+        spec: the dataset.
+        name: "label", or a column of a table.
+        bins: edges of the semi-closed intervals that a column of numbers is counted in; "" for anything else.
+
+    Raises:
+        ConfigurationError: if there is no such feature, or bins are missing or too many.
+    """
+    schema = spec.table
+    numbers = list(schema.numbers) if schema else []
+    words = list(schema.categories) if schema else []
+    if name not in (LABEL, *numbers, *words):
+        known = ", ".join([LABEL, *numbers, *words])
+        raise ConfigurationError(
+            f"mdm.feature: '{name}' is no feature of '{spec.name}'{nearest(name, [LABEL, *numbers, *words])} "
+            f"Known: {known}."
+        )
+    if (name in numbers) != bool(bins):
+        raise ConfigurationError(
+            f"mdm.bins: '{name}' holds numbers, which are counted in bins: give their edges" if name in numbers
+            else f"mdm.bins: '{name}' has categories already; leave the bins out (found: '{bins}')"
+        )  # fmt: skip
+    if name == LABEL:
+        return Feature(name, spec.classes, lambda x, y: y.astype(np.int64))
+    assert schema is not None
+    if name in words:
+        earlier = words[: words.index(name)]
+        start = len(numbers) + sum(len(schema.categories[word]) for word in earlier)
+        stop = start + len(schema.categories[name])
+        return Feature(name, stop - start, lambda x, y: x[:, start:stop].argmax(axis=1).astype(np.int64))
+    column, (mean, std) = numbers.index(name), schema.numbers[name]
+    edges = parse_edges(bins)
+    # Compared as they are encoded, so that a number on an edge is on its right side.
+    encoded = ((np.array(edges, np.float32).astype(np.float64) - mean) / std).astype(np.float32)
+
+    def binned(x: NDArray[np.generic], y: NDArray[np.generic]) -> Values:
+        values = x[:, column].astype(np.float32)
+        outside = (values < encoded[0]) | (values >= encoded[-1])
+        if outside.any():
+            raise RunError(
+                f"mdm.bins: {values[outside][0] * std + mean:g} in column '{name}' lies in none of the bins, which "
+                f"cover {edges[0]:g} to {edges[-1]:g}; add edges, -inf or inf"
+            )
+        return np.searchsorted(encoded, values, side="right").astype(np.int64) - 1
+
+    return Feature(name, len(edges) - 1, binned)

@@ -1,0 +1,297 @@
+"""MDM, server side: a mixture of Dirichlet-multinomials fitted to clients' histograms, from sums alone (Scott, thesis, ch. 3).
+
+Before round 1 clients choose components at random and the moments of these start the mixtures (algorithm 5); every
+round is a step of generalised EM (algorithm 6), of several numbers K of components at once; at the end clients that
+took no part choose K (appendix A.1). Sent and received: see ``clients/mdm.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from clients.hyper import MDMHyper, parse_whole
+from clients.mdm import split, stack
+from clients.wire import pack, unpack
+from common.errors import ConfigurationError
+from common.seeds import numpy_generator
+from models.mdm import EMPTY, Array, Counts, Mixture, initial, start_anew, update
+from models.parameters import Arrays
+from privacy.accounting import Release, multiplier, total
+from privacy.noise import draw, secret_generator
+from strategies.cohort import CohortStrategy
+from strategies.evaluation import Figures
+from strategies.exchange import Outcome
+from strategies.run_folder import Checkpoint
+
+log = logging.getLogger("flwr")
+
+
+class MDM(CohortStrategy):
+    """How clients differ, learned without looking at any."""
+
+    broadcasts_model: ClassVar[bool] = False
+    hyper: MDMHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.numbers = parse_whole(self.hyper.components)
+        if self.settings.rounds < 1:
+            raise ConfigurationError("rounds: 'mdm' needs at least 1")
+        self._course: list[list[float]] = []
+        self._history: dict[str, list[Array]] = {"tau": [], "alpha": []}
+        self._reseeded: list[dict[str, int]] = []
+        self._compared: list[dict[str, float]] = []
+        self._chosen = 0
+        self._latest: list[Mixture] = []
+
+    # ---------------------------------------------------------------------------------- who takes part
+
+    def trainable(self) -> list[str]:
+        """Return the clients that the mixtures are fitted to; those without labels too, where no labels are counted."""
+        return [client for client in self._counted() if client not in self._validating()]
+
+    def evaluated(self) -> list[str]:
+        """Return the clients that choose K."""
+        return sorted(self._validating())
+
+    def _counted(self) -> list[str]:
+        return self.roster.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
+
+    def _validating(self) -> set[str]:
+        """Return a share of the clients, where there is a K to choose; a client's lot never changes."""
+        if len(self.numbers) < 2:
+            return set()
+        share, seed = self.hyper.validation_fraction, self.settings.seed
+        return {c for c in self._counted() if numpy_generator(seed, "mdm", "validation", c).random() < share}
+
+    @cached_property
+    def edges(self) -> Counts:
+        """The edges of the bins of sizes, (S + 1,): those of ``mdm.size-bins``, or one bin for each size up to M."""
+        clients = self._counted()
+        largest = max(self.roster.clients[client].train for client in clients)
+        bins = parse_whole(self.hyper.size_bins) if self.hyper.size_bins else []
+        edges = np.array(bins or range(1, (self.hyper.max_size or largest) + 2), np.int64)
+        if edges[-2] > largest:
+            raise ConfigurationError(
+                f"mdm.max-size, mdm.size-bins: the last bin begins with {edges[-2]} examples, but no client has more "
+                f"than {largest}; lower it"
+            )
+        return edges
+
+    def summary(self) -> None:
+        """Log what is about to run, and what it costs.
+
+        Raises:
+            ConfigurationError: if there are too few clients for so many components, or to choose their number.
+        """
+        super().summary()
+        if max(self.numbers) >= len(self.trainable()):
+            raise ConfigurationError(
+                f"mdm.components: {max(self.numbers)} components need more clients than that; there are "
+                f"{len(self.trainable())}"
+            )
+        if len(self.numbers) > 1 and not self.evaluated():
+            raise ConfigurationError(
+                f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients is none, "
+                "so that none can choose among several mdm.components; raise it"
+            )
+        if self.settings.resume and self.roster.deployed and self.noise:
+            raise ConfigurationError(
+                "resume: a private run of real devices cannot go on: what was asked and lost has been released all the "
+                "same, and asking again would cost more than the budget"
+            )
+        log.info(
+            "mdm: %d sizes in %d bins, components: %s", self.edges[-1] - 1, len(self.edges) - 1, self.hyper.components
+        )
+        if self.noise:
+            facts = self.privacy()
+            log.info(
+                "privacy: noise of standard deviation %.4g on %d sums of contributions clipped to %.4g; all together "
+                "(ε = %.4g, δ = %g)-private for one %s", self.noise, facts["releases"], self.hyper.clip,
+                facts["epsilon"], self.hyper.delta, self.hyper.privacy_unit,
+            )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------- privacy
+
+    @cached_property
+    def noise(self) -> float:
+        """σ on every sum; 0 without privacy.
+
+        A client takes part in the first exchange and in every round, or else in the comparison. n releases with
+        Gaussian noise of multiplier z are one with z/√n.
+        """
+        h = self.hyper
+        if h.privacy_unit == "none":
+            return 0.0
+        return self._sensitivity * sqrt(self.settings.rounds + 1) * multiplier("gaussian", h.epsilon, h.delta)
+
+    @property
+    def _sensitivity(self) -> float:
+        """How much one unit changes a sum: a client adds its contribution, an example may change a client's to any other."""
+        return self.hyper.clip * (2 if self.hyper.privacy_unit == "example" else 1)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return what the guarantee is; empty without."""
+        if not self.noise:
+            return {}
+        releases = self.settings.rounds + 1
+        spent = total([Release("gaussian", self.noise / self._sensitivity, releases)], self.hyper.delta)
+        return {"unit": self.hyper.privacy_unit, "epsilon": spent, "delta": self.hyper.delta, "releases": releases,
+                "noise": self.noise, "clip": self.hyper.clip}  # fmt: skip
+
+    def ask(
+        self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, arrays: Arrays, **more: Any
+    ) -> Outcome:
+        """Have ``cohort`` carry out ``phase``; return the sums, with noise in a private run."""
+        outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=pack(arrays), **more)
+        if self.noise:
+            for name, array in outcome.arrays.items():
+                rng = secret_generator() if self.roster.deployed else self._rng("noise", server_round, phase, name)
+                outcome.arrays[name] = array + draw(rng, "gaussian", self.noise, array.shape)
+        return outcome
+
+    def _rng(self, *purpose: str | int) -> np.random.Generator:
+        return numpy_generator(self.settings.seed, "mdm", *purpose)
+
+    # ----------------------------------------------------------------------------------------- rounds
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Start from nothing: the first exchange finds the first mixtures."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """The mixtures start from the clients' moments."""
+        raise ConfigurationError("init: method 'mdm' starts from the clients' own moments")
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Take a step of EM, from the moments in round 1."""
+        mixtures = split(unpack(arrays), self.numbers) if server_round > 1 else self._initialise(grid)
+        outcome = self.ask(grid, self.sample(server_round), server_round, "expect", stack(mixtures))
+        if "likelihood" in outcome.arrays:
+            self._course.append((outcome.arrays["likelihood"] / len(outcome.clients)).tolist())
+        moved = [
+            self._revive(update(mixture, sums), server_round, sums)
+            for mixture, sums in zip(mixtures, self._apart(outcome.arrays), strict=True)
+        ]
+        self._latest = moved
+        stacked = stack(moved)
+        for name, steps in self._history.items():
+            steps.append(stacked[name])
+        return pack(stacked)
+
+    def _initialise(self, grid: Grid) -> list[Mixture]:
+        outcome = self.ask(grid, self.sample(0), 0, "initialise", {"edges": self.edges})
+        return [initial(sums, self.edges) for sums in self._apart(outcome.arrays)]
+
+    def _apart(self, sums: Arrays) -> list[Arrays]:
+        """Return the sums of every mixture."""
+        ends = np.cumsum(self.numbers)
+        rows = {name: array for name, array in sums.items() if name != "likelihood"}
+        return [
+            {name: array[b - k : b] for name, array in rows.items()} for k, b in zip(self.numbers, ends, strict=True)
+        ]
+
+    def _revive(self, mixture: Mixture, server_round: int, sums: Arrays) -> Mixture:
+        """Start components anew that stand for no client; each once, since a second time it is not needed."""
+        number = len(mixture.tau)
+        for k in np.flatnonzero(sums["weights"] < EMPTY):
+            place = {"k": number, "component": int(k)}
+            if any(place.items() <= earlier.items() for earlier in self._reseeded):
+                continue
+            log.warning("round %d: component %d of %d is empty and starts anew", server_round, k + 1, number)
+            self._reseeded.append({"round": server_round, **place})
+            mixture = start_anew(mixture, int(k), self._rng("anew", server_round, number, int(k)))
+        return mixture
+
+    def finished(self, server_round: int) -> bool:
+        """Return whether no mean log-likelihood has changed by ``mdm.tolerance``, where all clients take part in a round.
+
+        That of a sample of them says too little.
+        """
+        if not self.hyper.tolerance or len(self._course) < 2 or len(self.cohort) < len(self.trainable()):
+            return False
+        last, before = np.array(self._course[-1]), np.array(self._course[-2])
+        return bool((np.abs(last - before) < self.hyper.tolerance).all())
+
+    # ------------------------------------------------------------------------------------- choice of K
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Have the clients that took no part compare the mixtures; choose K."""
+        outcome = self.ask(grid, clients, server_round, "compare", unpack(arrays), evaluation=True)
+        n = len(outcome.clients)
+        means = outcome.arrays["relative"] / n
+        self._chosen = choose(self.numbers, means, outcome.arrays["products"] / n, n)
+        shown = outcome.arrays["likelihood"] / n if "likelihood" in outcome.arrays else means
+        self._compared = [
+            {"k": k, "log_likelihood": float(value)} for k, value in zip(self.numbers, shown, strict=True)
+        ]
+        log.info("round %d: k = %d; %s", server_round, self._chosen,
+                 ", ".join(f"{c['k']}: {c['log_likelihood']:.4f}" for c in self._compared))  # fmt: skip
+        return outcome
+
+    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+        """Return the mean log-likelihood of every mixture; nobody's own figures are known here."""
+        return {"seen": {f"log_likelihood_{int(c['k'])}": c["log_likelihood"] for c in self._compared}}
+
+    # ----------------------------------------------------------------------------------------- state
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The course of the estimates and of the likelihood."""
+        history = {name: np.stack(steps) for name, steps in self._history.items()}
+        return {**history, "pi": stack(self._latest)["pi"], "edges": self.edges}, {
+            "course": self._course,
+            "reseeded": self._reseeded,
+        }
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._history = {name: list(arrays[name]) for name in self._history}
+        last = {name: steps[-1] for name, steps in self._history.items()}
+        self._latest = split({**last, "pi": arrays["pi"], "edges": arrays["edges"]}, self.numbers)
+        self._course, self._reseeded = list(facts["course"]), list(facts["reseeded"])
+
+    def report(self) -> dict[str, Any]:
+        """The chosen mixture in the form of ``mdm-params``, and how it came about."""
+        chosen = self._chosen or self.numbers[0]
+        mixture = self._latest[self.numbers.index(chosen)]
+        facts = {
+            "k": chosen,
+            "feature": self.hyper.feature,
+            "bins": self.hyper.bins,
+            "tau": mixture.tau.tolist(),
+            "alpha": mixture.alpha.tolist(),
+            "edges": mixture.edges.tolist(),
+            "pi": mixture.pi.tolist(),
+            "compared": self._compared,
+            "reseeded": self._reseeded,
+            "course": self._course,
+        }
+        return {"mdm": facts, "privacy": self.privacy()}
+
+
+def choose(numbers: Sequence[int], means: Array, products: Array, n: int) -> int:
+    """Return the smallest K whose mean log-likelihood is at most one standard error below the best.
+
+    The error is that of the difference between the two on the same clients.
+
+    Args:
+        numbers: the K's.
+        means: mean log-likelihood of each, up to a constant of the client.
+        products: mean of the products of two clients' log-likelihoods, (len(numbers), len(numbers)).
+        n: number of clients.
+    """
+    best = int(np.argmax(means))
+    square = products[best, best] - 2 * products[best] + np.diag(products)  # mean of the squared differences
+    gaps = means[best] - means
+    errors = np.sqrt(np.maximum(square - gaps**2, 0.0) / n)
+    return min(k for k, gap, error in zip(numbers, gaps, errors, strict=True) if gap <= error)
