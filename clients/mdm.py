@@ -29,7 +29,7 @@ class MDMClient(BaseClient):
 
     @phase
     def initialise(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer ``sizes``, ``first``, ``second``, for one component of every mixture, drawn at random (algorithm 5)."""
+        """Answer ``sizes``, ``first``, ``second``, for one component of every mixture drawn at random (algorithm 5)."""
         self._fits(arrays)
         parts = []
         for k in self.numbers:

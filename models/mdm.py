@@ -1,4 +1,4 @@
-"""Mixtures of Dirichlet-multinomials: what they say of histograms, and the steps that fit them (Scott, thesis, chapter 3).
+"""Mixtures of Dirichlet-multinomials: what they say of histograms, and the steps that fit them (Scott, thesis, 3.3).
 
 Shapes: n histograms of C categories, K components, S bins of sizes (a histogram's size m is the sum of its counts).
 """
@@ -148,7 +148,7 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
 
     Returns:
         ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (1,), and the numerator and denominator of the
-        step in α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13 and 3.14; Σ ω a and Σ ω b in A.29).
+        step in α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29).
     """
     joint = log_joint(counts, mixture)
     likelihood = logsumexp(joint, axis=1)

@@ -149,7 +149,8 @@ DATASETS: Mapping[str, DatasetSpec] = {
         ),
         *(
             DatasetSpec(
-                name, "", "table", "", "", classes, (1,), client_columns=("client",), made="partitions.histograms:histograms"
+                name, "", "table", "", "", classes, (1,), client_columns=("client",), 
+                made="partitions.histograms:histograms",
             )
             for name, classes in (("histograms", 10), ("histograms-5", 5))
         ),

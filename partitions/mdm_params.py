@@ -1,4 +1,4 @@
-"""Laws of clients' histograms by name (Scott, thesis, tables A.1 and A.1.2), or from a file or a run of method ``mdm``."""
+"""Laws of clients' histograms: by name (Scott, thesis, table A.1 and A.1.2), from a file, or from a run of ``mdm``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MDM, server side: a mixture of Dirichlet-multinomials fitted to clients' histograms, from sums alone (Scott, thesis, ch. 3).
+"""MDM, server side: a mixture of Dirichlet-multinomials fitted to clients' histograms by sums (Scott, thesis, ch. 3).
 
 Before round 1 clients choose components at random and the moments of these start the mixtures (algorithm 5); every
 round is a step of generalised EM (algorithm 6), of several numbers K of components at once; at the end clients that
@@ -101,7 +101,7 @@ class MDM(CohortStrategy):
         if len(self.numbers) > 1 and not self.evaluated():
             raise ConfigurationError(
                 f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients is none, "
-                "so that none can choose among several mdm.components; raise it"
+                "but some must choose among several mdm.components; raise it"
             )
         if self.settings.resume and self.roster.deployed and self.noise:
             raise ConfigurationError(
@@ -135,7 +135,7 @@ class MDM(CohortStrategy):
 
     @property
     def _sensitivity(self) -> float:
-        """How much one unit changes a sum: a client adds its contribution, an example may change a client's to any other."""
+        """How much one unit changes a sum: a client all it sends; an example may turn that into anything else."""
         return self.hyper.clip * (2 if self.hyper.privacy_unit == "example" else 1)
 
     def privacy(self) -> dict[str, Any]:
@@ -212,9 +212,9 @@ class MDM(CohortStrategy):
         return mixture
 
     def finished(self, server_round: int) -> bool:
-        """Return whether no mean log-likelihood has changed by ``mdm.tolerance``, where all clients take part in a round.
+        """Return whether no mean log-likelihood has changed by ``mdm.tolerance``.
 
-        That of a sample of them says too little.
+        Only where all clients take part in a round: that of a sample of them says too little.
         """
         if not self.hyper.tolerance or len(self._course) < 2 or len(self.cohort) < len(self.trainable()):
             return False
