@@ -73,6 +73,13 @@ def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
         return float(line["seconds"]), float(line["evaluation_seconds"])
 
 
+def mdm_seconds(workers: int) -> tuple[float, int]:
+    """Return the seconds of all rounds of the recipe ``mdm`` after start-up, and their number."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = read_checkpoint(_finish(_start(read_recipe("mdm"), workers, Path(folder)))).facts["seconds"]
+        return sum(seconds), len(seconds)
+
+
 def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
     """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:

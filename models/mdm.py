@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, logsumexp
+from scipy.special import digamma, gammaln
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -97,7 +97,7 @@ def log_joint(counts: Counts, mixture: Mixture) -> Array:
 
 def log_likelihood(counts: Counts, mixture: Mixture) -> Array:
     """Return log q(c, m) of every histogram, (n,) (equation 3.3)."""
-    result: Array = logsumexp(log_joint(counts, mixture), axis=1)
+    result: Array = np.logaddexp.reduce(log_joint(counts, mixture), axis=1)
     return result
 
 
@@ -151,7 +151,7 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
         step in α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29).
     """
     joint = log_joint(counts, mixture)
-    likelihood = logsumexp(joint, axis=1)
+    likelihood = np.logaddexp.reduce(joint, axis=1)
     ω = np.exp(joint - likelihood[:, None])
     sizes, α = counts.sum(axis=1), mixture.alpha
     total = α.sum(axis=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
@@ -70,7 +70,7 @@ class MDM(CohortStrategy):
         if len(self.numbers) < 2:
             return set()
         share, seed = self.hyper.validation_fraction, self.settings.seed
-        return {c for c in self._counted() if numpy_generator(seed, "mdm", "validation", c).random() < share}
+        return {client for client in self._counted() if _lot(seed, client) < share}
 
     @cached_property
     def edges(self) -> Counts:
@@ -100,8 +100,8 @@ class MDM(CohortStrategy):
             )
         if len(self.numbers) > 1 and not self.evaluated():
             raise ConfigurationError(
-                f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients is none, "
-                "but some must choose among several mdm.components; raise it"
+                f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients are "
+                "none, but some must choose among several mdm.components; raise it"
             )
         if self.settings.resume and self.roster.deployed and self.noise:
             raise ConfigurationError(
@@ -277,6 +277,12 @@ class MDM(CohortStrategy):
             "course": self._course,
         }
         return {"mdm": facts, "privacy": self.privacy()}
+
+
+@cache
+def _lot(seed: int, client: str) -> float:
+    """Return a number in [0, 1) that is a client's for good."""
+    return float(numpy_generator(seed, "mdm", "validation", client).random())
 
 
 def choose(numbers: Sequence[int], means: Array, products: Array, n: int) -> int:
