@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,25 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
+from apps.cli_studies import studies
 from common.errors import FlorilegiumError
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
-Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
-RunsDir = Annotated[Path | None, typer.Option(help="where runs are written (default: key runs-dir)")]
+cli.add_typer(studies)
 
 
 def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
     return {"runs-dir": str(runs_dir)} if runs_dir else {}
-
-
-def _runs_dir(runs_dir: Path | None) -> str:
-    from apps.settings import defaults
-
-    return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
 
 
 def _show(table: Table) -> None:
@@ -104,7 +94,7 @@ def sweep(
     from apps.launch import Simulation
     from apps.sweep import cells, read_sweep, recipe_name, run_cells, write_sweep
 
-    overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(runs_dir)})
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)
     folder = Path(str(overrides["runs-dir"]))
     with Simulation(workers) as simulation:
@@ -112,59 +102,6 @@ def sweep(
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
     print(target)
-
-
-@cli.command()
-def pareto(
-    recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
-    assignments: Assignments = None,
-    methods: Annotated[str, typer.Option(help="clustering methods; all by default")] = "",
-    epsilons: Annotated[str, typer.Option(help="budgets ε of a whole run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
-    steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
-    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
-    seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
-    choose_k: Annotated[int, typer.Option(help="instead, one run that chooses k from 1 to this; draw the elbow")] = 0,
-    workers: Workers = CORES,
-    runs_dir: RunsDir = None,
-    output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
-) -> None:
-    """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
-    from apps.experiment import resolve
-    from apps.sweep import recipe_name
-
-    base = resolve(recipe, assignments or [], {})
-    target = output or Path(_runs_dir(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
-    if choose_k:
-        from apps.elbow import choose_k as choose
-
-        print(f"k = {choose(base, choose_k, target)}")
-        print(target)
-        return
-    from apps.methods import METHODS
-    from apps.pareto import SPLITS, cells, summarise, sweep, write
-    from clients.hyper import parse_counts
-    from common.settings import parse_numbers
-
-    chosen = methods.split(",") if methods else [name for name, m in METHODS.items() if m.task == "clustering"]
-    shares = splits.split(";") if splits else SPLITS
-    wanted = cells(chosen, parse_numbers(epsilons), parse_counts(steps), shares, parse_counts(seeds))
-    console = Console(stderr=True)
-    print(write(summarise(sweep(wanted, base, target, workers, console.print)), target))
-    print(target)
-
-
-@cli.command()
-def census(
-    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
-    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
-    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
-    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
-) -> None:
-    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
-    from partitions.census import download, write_census
-
-    write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
-    print(folder.absolute())
 
 
 @cli.command()
@@ -177,22 +114,7 @@ def report(
     from apps.report import write_report
     from strategies.run_folder import find_run
 
-    print(write_report([find_run(name, _runs_dir(runs_dir)) for name in runs], output))
-    print(output)
-
-
-@cli.command()
-def descriptors(
-    run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
-    runs_dir: RunsDir = None,
-    output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
-) -> None:
-    """Show whether clients with similar data have similar descriptors, over the course of training."""
-    from apps.descriptors import write_correlations
-    from strategies.run_folder import find_run
-
-    table, _ = write_correlations(find_run(run, _runs_dir(runs_dir)), output)
-    print(table.read_text(encoding="utf-8"), end="")
+    print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output))
     print(output)
 
 
@@ -283,7 +205,7 @@ def export(
     from apps.personal import personalise as make
     from strategies.run_folder import find_run
 
-    print(make(find_run(run, _runs_dir(runs_dir)), output, client))
+    print(make(find_run(run, runs_folder(runs_dir)), output, client))
 
 
 @cli.command()
@@ -302,7 +224,7 @@ def personalise(
 
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
-    print(make(find_run(run, _runs_dir(runs_dir)), output, client, data, labeled=not unlabeled))
+    print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled))
 
 
 @cli.command()

@@ -34,6 +34,8 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         return rows, rows[:0]
     own = rows[_matching("client-rows", s.client_rows, dataset, rows)]
     if not s.server_examples and not s.server_ood_examples:
+        if s.share_out == "server":
+            raise ConfigurationError("share-out: the server has no rows to share out; give it server-examples")
         return own, rows[:0]
     if s.server_ood_examples and not s.server_ood_rows:
         raise ConfigurationError(
@@ -56,7 +58,7 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         if wanted > len(pool):
             raise DataError(f"{key}: '{s.dataset}' has {len(pool)} rows to choose {wanted} from")
     server = np.concatenate([present[: s.server_examples], strange[: s.server_ood_examples]])
-    return own[~np.isin(own, server)], server
+    return (own[~np.isin(own, server)], server) if s.share_out == "clients" else (server, rows[:0])
 
 
 def _matching(key: str, choice: str, dataset: Dataset, rows: Rows) -> NDArray[np.bool_]:

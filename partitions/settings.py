@@ -84,6 +84,7 @@ class FederationSettings(Section):
     server_missing: int = Field(ge=0)
     server_ood_rows: Annotated[str, AfterValidator(_check_rows)]
     server_ood_examples: int = Field(ge=0)
+    share_out: Literal["clients", "server"]
     server_data: Annotated[str, AfterValidator(check_folder)]
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)

@@ -1,0 +1,22 @@
+"""What several commands take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
+Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
+RunsDir = Annotated[Path | None, typer.Option(help="where runs are written (default: key runs-dir)")]
+
+
+def runs_folder(runs_dir: Path | None) -> str:
+    """Return the folder of runs: the option, or the key's default."""
+    from apps.settings import defaults
+
+    return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])

@@ -1,0 +1,141 @@
+"""The commands of single methods' studies: tables and pictures that only some runs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from apps.cli_options import CORES, Assignments, RunsDir, Workers, runs_folder
+
+studies = typer.Typer()
+
+
+@studies.command()
+def pareto(
+    recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
+    assignments: Assignments = None,
+    methods: Annotated[str, typer.Option(help="clustering methods; all by default")] = "",
+    epsilons: Annotated[str, typer.Option(help="budgets ε of a whole run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
+    steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
+    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
+    choose_k: Annotated[int, typer.Option(help="instead, one run that chooses k from 1 to this; draw the elbow")] = 0,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
+) -> None:
+    """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
+    from apps.experiment import resolve
+    from apps.sweep import recipe_name
+
+    base = resolve(recipe, assignments or [], {})
+    target = output or Path(runs_folder(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
+    if choose_k:
+        from apps.elbow import choose_k as choose
+
+        print(f"k = {choose(base, choose_k, target)}")
+        print(target)
+        return
+    from apps.methods import METHODS
+    from apps.pareto import SPLITS, cells, summarise, sweep, write
+    from clients.hyper import parse_counts
+    from common.settings import parse_numbers
+
+    chosen = methods.split(",") if methods else [name for name, m in METHODS.items() if m.task == "clustering"]
+    shares = splits.split(";") if splits else SPLITS
+    wanted = cells(chosen, parse_numbers(epsilons), parse_counts(steps), shares, parse_counts(seeds))
+    console = Console(stderr=True)
+    print(write(summarise(sweep(wanted, base, target, workers, console.print)), target))
+    print(target)
+
+
+@studies.command()
+def census(
+    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
+    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
+    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
+) -> None:
+    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
+    from partitions.census import download, write_census
+
+    write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
+    print(folder.absolute())
+
+
+@studies.command()
+def descriptors(
+    run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
+) -> None:
+    """Show whether clients with similar data have similar descriptors, over the course of training."""
+    from apps.descriptors import write_correlations
+    from strategies.run_folder import find_run
+
+    table, _ = write_correlations(find_run(run, runs_folder(runs_dir)), output)
+    print(table.read_text(encoding="utf-8"), end="")
+    print(output)
+
+
+@studies.command()
+def heterogeneity(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method mdm")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for heterogeneity.md and heterogeneity.png")] = Path("report"),
+) -> None:
+    """Show real clients beside those that a run of mdm simulates, and beside clients that are all alike."""
+    from apps.heterogeneity import write_heterogeneity
+    from strategies.run_folder import find_run
+
+    print(write_heterogeneity(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
+def recovery(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method mdm, of clients drawn by name")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for recovery.md and recovery.png")] = Path("report"),
+) -> None:
+    """Show how well runs of mdm have found the laws that their clients were drawn from."""
+    from apps.recovery import write_recovery
+    from strategies.run_folder import find_run
+
+    print(write_recovery([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(output)
+
+
+@studies.command()
+def fidelity(
+    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' finds the law")],
+    assignments: Assignments = None,
+    batch_sizes: Annotated[str, typer.Option(help="of local training")] = "10,20",
+    learning_rates: Annotated[str, typer.Option(help="of local training")] = "0.01,0.05,0.1",
+    epochs: Annotated[str, typer.Option(help="of local training")] = "1,5",
+    disjoint: Annotated[bool, typer.Option("--disjoint", help="simulated ones have other rows than real ones")] = False,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+) -> None:
+    """Train on real and on simulated clients over hyper-parameters: which simulation predicts the accuracy?"""
+    from apps.experiment import resolve, run_experiment
+    from apps.fidelity import Grid, study, write_fidelity
+    from apps.launch import Simulation
+    from apps.sweep import recipe_name
+    from clients.hyper import parse_counts
+    from common.settings import parse_numbers
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    grid = Grid(parse_counts(batch_sizes), parse_numbers(learning_rates), parse_counts(epochs))
+    folder, console = Path(str(overrides["runs-dir"])), Console(stderr=True)
+    with Simulation(workers) as simulation:
+        rows = study(
+            recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, console), disjoint=disjoint
+        )
+    target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
+    print(write_fidelity(rows, target))
+    print(target)

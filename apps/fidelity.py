@@ -1,0 +1,179 @@
+"""Does a simulation predict real training? FedAvg on real and on simulated clients, over settings (Scott, 3.4.2).
+
+Four kinds of clients: real ones; drawn from the law that ``mdm`` finds (MDM); with histograms of real ones, but other
+rows (conditional); and alike, each row any client's (IID). All are measured on the real clients' test examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from apps.experiment import pick, read_layers
+from apps.heterogeneity import histograms
+from apps.settings import Settings, defaults, parse
+from apps.sweep import Cell, recipe_name, run_cells
+from clients.hyper import MDMHyper
+from clients.training import evaluate
+from common.errors import ConfigurationError
+from common.files import write_atomically, write_text
+from common.settings import Value
+from models.mdm import Counts
+from models.networks import build
+from models.parameters import set_arrays
+from partitions.clientdata import Examples, to_inputs
+from partitions.federation import federate
+from strategies.run_folder import read_checkpoint
+
+KINDS = ("real", "MDM", "conditional", "IID")
+STYLES = {"real": ("C2", ":"), "MDM": ("C3", "-"), "conditional": ("C2", "-"), "IID": ("C0", "-")}
+ALIKE = 1e9
+"""α_0 of clients that are all alike."""
+LAW = "mdm"
+"""The variant of the recipe that finds the law."""
+
+Run = Callable[[Mapping[str, Value]], Path]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Hyper-parameters of FedAvg to try, all with all."""
+
+    batch_sizes: Sequence[int]
+    learning_rates: Sequence[float]
+    epochs: Sequence[int]
+
+    def settings(self) -> list[dict[str, Value]]:
+        """Return the keys of every point of the grid."""
+        return [
+            {"batch-size": batch, "local-epochs": epochs, "learning-rate": rate}
+            for batch, epochs, rate in product(self.batch_sizes, self.epochs, self.learning_rates)
+        ]
+
+
+def laws(base: Mapping[str, Value], law: Path, hyper: MDMHyper, target: Path) -> dict[str, dict[str, Value]]:
+    """Write the laws of clients that are alike or have real histograms; return what each kind adds to ``base``.
+
+    Args:
+        base: the keys of real clients.
+        law: the run that has found the law.
+        hyper: what it counted.
+        target: the folder to write to.
+    """
+    real = histograms(parse({**defaults(), **base})[0], hyper.feature, hyper.bins)
+    said = {"feature": hyper.feature, "bins": hyper.bins}
+    files = {"IID": said | _alike(real), "conditional": said | {"histograms": real.tolist()}}
+    for kind, content in files.items():
+        write_text(target / f"{kind.lower()}.json", json.dumps(content))
+    paths = {"MDM": law, **{kind: target / f"{kind.lower()}.json" for kind in files}}
+    simulated: dict[str, Value] = {"partitioner": "mdm", "samples-per-client": 0, "num-clients": len(real)}
+    return {"real": {}} | {kind: {**simulated, "mdm-params": str(path.absolute())} for kind, path in paths.items()}
+
+
+def _alike(real: Counts) -> dict[str, object]:
+    """Return the law of clients with the sizes of real ones and shares of all together."""
+    sizes = np.bincount(real.sum(axis=1))[1:]
+    shares = np.maximum(real.sum(axis=0) / real.sum(), 1 / ALIKE)
+    return {
+        "tau": [1.0],
+        "alpha": [(ALIKE * shares).tolist()],
+        "edges": list(range(1, len(sizes) + 2)),
+        "pi": [(sizes / sizes.sum()).tolist()],
+    }
+
+
+def study(
+    recipe: str, overrides: Mapping[str, Value], grid: Grid, runs_dir: Path, run: Run, *, disjoint: bool
+) -> list[dict[str, float]]:
+    """Return the accuracies of every kind of clients, at every point of the grid; finished runs are not run again.
+
+    Args:
+        recipe: of the real clients, with a variant ``mdm`` that finds their law.
+        overrides: keys that come last, in all runs.
+        grid: hyper-parameters of FedAvg.
+        runs_dir: where runs are.
+        run: carries out a run.
+        disjoint: whether simulated clients share out rows that no real client has (A.4.2), half of all.
+
+    Raises:
+        ConfigurationError: if the recipe has no such variant, or names no clients of its own.
+    """
+    layers, name = read_layers(recipe), recipe_name(recipe)
+    shared = {**overrides, **(_halves({**layers.keys, **overrides}) if disjoint else {})}
+    base: dict[str, Value] = {**layers.keys, **shared}
+    finds = {**layers.keys, **pick(LAW, layers.variants, f"recipe '{recipe}'", "variant"), **shared}
+    suffix = "-disjoint" if disjoint else ""
+    _, hyper = parse({**defaults(), **finds})
+    if not isinstance(hyper, MDMHyper):
+        raise ConfigurationError(f"recipe '{recipe}': its variant '{LAW}' must be of method 'mdm'")
+    label = f"{name}{suffix}-law"
+    (law,) = run_cells([Cell(LAW, None, label, {**finds, "run-name": label})], runs_dir, run)
+    kinds = laws(base, law, hyper, runs_dir / f"{name}{suffix}-laws")
+    rows = []
+    for point in grid.settings():
+        row: dict[str, float] = {key: float(value) for key, value in point.items()}
+        for kind, keys in kinds.items():
+            words = [f"{name}{suffix}", kind, *(f"{key}-{value}" for key, value in point.items())]
+            own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
+            if disjoint and kind != "real":
+                own["share-out"] = "server"
+            (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
+            row[kind] = accuracy(path, parse({**defaults(), **base})[0])
+        rows.append(row)
+    return rows
+
+
+def _halves(keys: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the keys that give half of all rows to the server."""
+    _, dataset = federate(parse({**defaults(), **keys})[0])
+    return {"server-examples": len(dataset.train) // 2}
+
+
+def accuracy(run: Path, settings: Settings) -> float:
+    """Return the accuracy of a run's last model on the test examples of all clients of ``settings`` together."""
+    federation, dataset = federate(settings)
+    split = dataset.train if federation.test_from_train else dataset.test
+    assert split is not None
+    rows = np.sort(federation.test.rows)
+    network = build(settings.model, dataset.spec.shape, dataset.spec.classes, settings.seed)
+    set_arrays(network, read_checkpoint(run).arrays)
+    right = 0.0
+    for part in np.array_split(rows, max(1, len(rows) // 1000)):
+        x = to_inputs(dataset.spec, np.asarray(split.x[part]), dataset.vocabulary)
+        right += evaluate(network, Examples(x, torch.from_numpy(split.y[part])))[1] * len(part)
+    return right / len(rows)
+
+
+def write_fidelity(rows: Sequence[Mapping[str, float]], output: Path) -> str:
+    """Write ``fidelity.md`` and ``fidelity.png`` to ``output``; return the table, accuracies in %."""
+    keys = [key for key in rows[0] if key not in KINDS]
+    lines = ["| " + " | ".join([*keys, *KINDS]) + " |", "|---" * (len(keys) + len(KINDS)) + "|"]
+    for row in rows:
+        cells = [f"{row[key]:g}" for key in keys] + [f"{100 * row[kind]:.1f}" for kind in KINDS]
+        lines.append("| " + " | ".join(cells) + " |")
+    gaps = {kind: np.mean([abs(row[kind] - row["real"]) for row in rows]) for kind in KINDS[1:]}
+    shown = ["mean difference from real", *[""] * len(keys), *(f"{100 * gap:.2f}" for gap in gaps.values())]
+    lines.append("| " + " | ".join(shown) + " |")
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for kind, (colour, line) in STYLES.items():
+        axes.plot([100 * row[kind] for row in rows], line, marker="o", markersize=3, color=colour, label=kind)
+    axes.set_xticks(
+        range(len(rows)), [", ".join(f"{row[key]:g}" for key in keys) for row in rows], rotation=60, fontsize=7
+    )
+    axes.set(xlabel=", ".join(keys), ylabel="accuracy on real clients (%)")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    write_atomically(output / "fidelity.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    text = "\n".join(lines)
+    write_text(output / "fidelity.md", text + "\n")
+    return text
