@@ -114,7 +114,7 @@ def fidelity(
     recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' finds the law")],
     assignments: Assignments = None,
     batch_sizes: Annotated[str, typer.Option(help="of local training")] = "10,20",
-    learning_rates: Annotated[str, typer.Option(help="of local training")] = "0.01,0.05,0.1",
+    learning_rates: Annotated[str, typer.Option(help="of local training")] = "0.02,0.1",
     epochs: Annotated[str, typer.Option(help="of local training")] = "1,2",
     disjoint: Annotated[bool, typer.Option("--disjoint", help="simulated ones have other rows than real ones")] = False,
     workers: Workers = CORES,

@@ -26,10 +26,10 @@ from clients.training import evaluate
 from common.errors import ConfigurationError
 from common.files import write_atomically, write_text
 from common.settings import Value
-from models.mdm import Counts
 from models.networks import build
 from models.parameters import set_arrays
 from partitions.clientdata import Examples, to_inputs
+from partitions.dirichlet_multinomial import Counts
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
 

@@ -17,7 +17,7 @@ from clients.hyper import MDMHyper
 from common.errors import RunError
 from common.files import write_atomically, write_text
 from common.seeds import numpy_generator
-from models.mdm import Counts
+from partitions.dirichlet_multinomial import Counts
 from partitions.features import find_feature
 from partitions.federation import client_rows, federate
 from partitions.mdm_params import read_law

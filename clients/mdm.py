@@ -15,9 +15,9 @@ from clients.hyper import MDMHyper, parse_whole
 from clients.wire import Config
 from common.errors import RunError
 from common.seeds import numpy_generator
-from models.mdm import Array, Counts, Mixture, check_counts, log_likelihood, moments, statistics
 from models.parameters import Arrays
 from partitions.datasets import find_spec
+from partitions.dirichlet_multinomial import Array, Counts, Mixture, check_counts, log_likelihood, moments, statistics
 from partitions.features import find_feature
 from privacy.clipping import clipping_factor
 

@@ -12,8 +12,8 @@ from flwr_datasets.partitioner import Partitioner
 from numpy.typing import NDArray
 
 from common.errors import ConfigurationError, DataError
-from models.mdm import Counts
 from partitions.datasets import Dataset
+from partitions.dirichlet_multinomial import Counts
 from partitions.features import find_feature
 from partitions.mdm_params import Law, fingerprint, read_law
 from partitions.settings import FederationSettings

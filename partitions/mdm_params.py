@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import ConfigurationError, DataError, nearest
 from common.settings import folder
-from models.mdm import Counts, Mixture, check_counts
+from partitions.dirichlet_multinomial import Counts, Mixture, check_counts
 from partitions.features import LABEL
 
 _EVEN = {value: (value,) * 10 for value in (0.5, 1.0, 2.5)}

@@ -22,8 +22,8 @@ from clients.mdm import split, stack
 from clients.wire import pack, unpack
 from common.errors import ConfigurationError
 from common.seeds import numpy_generator
-from models.mdm import EMPTY, Array, Counts, Mixture, initial, start_anew, update
 from models.parameters import Arrays
+from partitions.dirichlet_multinomial import EMPTY, Array, Counts, Mixture, initial, start_anew, update
 from privacy.accounting import Release, multiplier, total
 from privacy.noise import draw, secret_generator
 from strategies.cohort import CohortStrategy

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigurationError, DataError, RunError
-from models.mdm import Mixture
 from partitions.datasets import DATASETS
+from partitions.dirichlet_multinomial import Mixture
 from partitions.features import find_feature, parse_edges
 from partitions.federation import federate
 from partitions.mdm import deal

@@ -19,7 +19,7 @@ from clients.mdm import MDMClient
 from clients.wire import Reply
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
-from models.mdm import Mixture, initial, statistics, update
+from partitions.dirichlet_multinomial import Mixture, initial, statistics, update
 from partitions.federation import federate
 from partitions.mdm_params import read_law
 from strategies.mdm import MDM, choose

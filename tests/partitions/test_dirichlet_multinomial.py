@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import digamma
 from scipy.stats import dirichlet_multinomial
 
-from models.mdm import (
+from partitions.dirichlet_multinomial import (
     SMALLEST_ALPHA,
     Mixture,
     check_counts,
