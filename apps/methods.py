@@ -12,6 +12,7 @@ from clients.hyper import (
     FedBABUHyper,
     FedProxHyper,
     FedRepHyper,
+    FLowDUPHyper,
     HeadHyper,
     KMeansHyper,
     KNNPerHyper,
@@ -23,6 +24,7 @@ from clients.hyper import (
     PFedMeHyper,
     PPFEHyper,
     PPFELinearHyper,
+    SubspaceHyper,
 )
 from common.settings import NoHyper, Section
 
@@ -107,6 +109,8 @@ METHODS: Mapping[str, Method] = {
     "sphere-packing": _clustering("sphere_packing", "SpherePacking", "Centres without data", "Su et al. 2017"),
     "k-fed": _clustering("k_fed", "KFed", "One-shot clustering of centres", "Dennis et al. 2021"),
     "optimal": _clustering("optimal", "Optimal", "k-means of all data in one place", "reference"),
+    "flowdup": Method("flowdup", "FLowDUP", FLowDUPHyper, "Models of unlabeled data, in a subspace", "FLowDUP"),
+    "ld-fedavg": Method("ld_fedavg", "LDFedAvg", SubspaceHyper, "FedAvg in a random subspace", "FLowDUP, section 5.1"),
     "mdm": Method(
         "mdm", "MDM", MDMHyper, "How clients differ: a mixture model", "Scott, thesis, chapter 3", task="histograms"
     ),

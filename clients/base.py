@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clients.settings import ClientSettings
 from clients.state import ClientState
-from clients.training import GradientHook, Group, evaluate, train
+from clients.training import GradientHook, Group, Objective, evaluate, train
 from clients.wire import Config
 from common.errors import RunError
 from common.seeds import torch_generator
@@ -183,6 +183,7 @@ class BaseClient(NumPyClient):
         gradient_hook: GradientHook | None = None,
         groups: Sequence[Group] | None = None,
         weights: Tensor | None = None,
+        objective: Objective | None = None,
     ) -> float:
         """Train and return the mean loss: ``self.model`` on the client's data, unless told otherwise.
 
@@ -197,4 +198,5 @@ class BaseClient(NumPyClient):
             gradient_hook=gradient_hook,
             groups=groups,
             weights=weights,
+            objective=objective,
         )

@@ -333,3 +333,26 @@ class MDMHyper(Section):
     epsilon: float = Field(gt=0, description="ε of the whole run")
     delta: float = Field(gt=0, lt=1, description="δ of the whole run")
     clip: float = Field(gt=0, description="bound on the norm of all that a client sends at a time, in a private run")
+
+
+class SubspaceHyper(Section):
+    """Models in a random subspace."""
+
+    dimensions: int = Field(ge=1, description="k, dimensions of the subspace")
+    expansion: Literal["kronecker", "fastfood", "dense"] = Field(description="how the matrix P is drawn and applied")
+
+
+class FLowDUPHyper(SubspaceHyper):
+    """Keys ``flowdup.*``."""
+
+    penalty: float = Field(ge=0, description="λ, weight of the pull of v towards ψ_r")
+    learn_center: bool = Field(description="learn ψ_r; otherwise it stays 0")
+    labeled_share: float = Field(gt=0, le=1, description="α, share of the cohort that has labels; 1: no others train")
+    inner_model: str = Field(description='network of h₁; "": that of `model`')
+    features: int = Field(ge=1, description="e, outputs of h₁")
+    width: int = Field(ge=1, description="of the hidden layer of h₂")
+    output_scale: float = Field(ge=0, description="factor on the initial parameters of the last layer of h₂")
+    server_optimizer: Literal["sgd", "adam"] = Field(
+        description="what takes the server's steps, with `server-learning-rate` and, for sgd, `server-momentum`"
+    )
+    test_batch: int = Field(ge=0, description="inputs that make a model before a test; 0: all of the client")

@@ -20,6 +20,9 @@ GradientHook = Callable[[nn.Module, Tensor], None]
 Its arguments are the network and the batch: the rows of the examples that the gradients are of.
 """
 
+Objective = Callable[[Tensor], Tensor]
+"""What a batch costs: a function of its rows, differentiable in the parameters that are trained."""
+
 EVALUATION_BATCH = 256
 
 
@@ -80,8 +83,9 @@ def train(
     gradient_hook: GradientHook | None = None,
     groups: Sequence[Group] | None = None,
     weights: Tensor | None = None,
+    objective: Objective | None = None,
 ) -> float:
-    """Train ``model`` in place on ``examples`` with the cross-entropy loss.
+    """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
 
     Runs ``epochs`` epochs if given; else ``local-steps`` batches, where that is not 0; else ``local-epochs`` epochs.
 
@@ -94,6 +98,7 @@ def train(
         gradient_hook: changes the gradients before each step.
         groups: what is trained, and how fast; all else is frozen. Default: everything, at ``learning-rate``.
         weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
+        objective: what is minimised instead.
 
     Returns:
         The mean training loss per example over all steps, each before its update.
@@ -104,17 +109,14 @@ def train(
     optimizers = [make_optimizer(settings, group) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
+    objective = objective or _cross_entropy(model, examples, weights)
     total, seen = torch.zeros((), device=examples.y.device), 0
     with only_trainable(model, parameters):
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
             for rows in batches(examples, settings.batch_size, generator):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
-                outputs, y = model(examples.x[rows]), examples.y[rows]
-                if weights is None:
-                    loss = cross_entropy(outputs, y)
-                else:
-                    loss = (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
+                loss = objective(rows)
                 loss.backward()
                 if gradient_hook is not None:
                     gradient_hook(model, rows)
@@ -129,6 +131,16 @@ def train(
                     break
             epochs_left -= 1
     return float(total) / max(1, seen)
+
+
+def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None) -> Objective:
+    def objective(rows: Tensor) -> Tensor:
+        outputs, y = model(examples.x[rows]), examples.y[rows]
+        if weights is None:
+            return cross_entropy(outputs, y)
+        return (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
+
+    return objective
 
 
 @torch.no_grad()

@@ -53,15 +53,20 @@ class FedAvg(CohortStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the server step along the mean update."""
         outcome = self.require(self.collect(replies), len(self.cohort))
-        update: Arrays = {name: total / outcome.weight for name, total in outcome.arrays.items()}  # Δ_t
-        beta, eta = self.settings.server_momentum, self.settings.server_learning_rate
-        if beta:
-            if self._velocity is not None:
-                update = {name: beta * self._velocity[name] + step for name, step in update.items()}  # v_t
-            self._velocity = update
-        new = {name: (w + eta * update[name]).astype(w.dtype) for name, w in self._model.items()}
+        step = self.direction({name: total / outcome.weight for name, total in outcome.arrays.items()})
+        eta = self.settings.server_learning_rate
+        new = {name: (w + eta * step[name]).astype(w.dtype) for name, w in self._model.items()}
         self.learn(outcome)
         return pack(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
+
+    def direction(self, update: Arrays) -> Arrays:
+        """Return what the server's step goes along, for the mean update Δ_t: here v_t."""
+        beta = self.settings.server_momentum
+        if beta:
+            if self._velocity is not None:
+                update = {name: beta * self._velocity[name] + step for name, step in update.items()}
+            self._velocity = update
+        return update
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The velocity v."""

@@ -1,0 +1,98 @@
+"""FLowDUP, client side (algorithm 2): train the hypernetwork h that makes a model of unlabeled inputs.
+
+Received and answered: ψ, the parameters of h and the centre ψ_r. Every batch is halved at random: one half makes
+v = h(X), the other judges the model θ₀ + Pv, where the client has labels. All clients pull v towards ψ_r.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, phase
+from clients.hyper import FLowDUPHyper
+from clients.subspace import SubspaceClient
+from clients.training import EVALUATION_BATCH, Group
+from clients.wire import Config
+from common.errors import RunError
+from models.parameters import Arrays, get_arrays, set_arrays
+from models.set_hypernetwork import SetHypernetwork, build_set_hypernetwork
+from partitions.datasets import find_spec
+
+
+class FLowDUPClient(SubspaceClient):
+    """Makes its own model by one forward pass of h over its inputs."""
+
+    hyper: FLowDUPHyper
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Take steps along the gradient of ℒ + λΩ; answer the new ψ."""
+        h = self._received(arrays)
+        trained = [p for name, p in h.named_parameters() if name != "center" or self.hyper.learn_center]
+        x, y = self.data.train.x, self.data.train.y
+
+        def objective(rows: Tensor) -> Tensor:
+            """Return ℒ + λΩ of a batch; a single example makes a model that nothing judges."""
+            half = max(1, len(rows) // 2)
+            v = h(x[rows[:half]])
+            total: Tensor = self.hyper.penalty * (v - h.center).square().sum()
+            if self.data.labeled and len(rows) > half:
+                total = total + cross_entropy(self.logits(x[rows[half:]], v), y[rows[half:]])
+            return total
+
+        self.model.train()
+        group = Group(trained, self.settings.learning_rate)
+        loss = self.descend(config, model=h, groups=[group], objective=objective)
+        return Answer(get_arrays(h), len(self.data.train), {"loss": loss})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Make the client's model of its training inputs, whose labels are not looked at; evaluate it."""
+        x = self.data.train.x
+        if 0 < self.hyper.test_batch < len(x):
+            x = x[torch.randperm(len(x), generator=self.generator(config))[: self.hyper.test_batch].to(x.device)]
+        h = self._received(arrays)
+        with torch.no_grad():
+            self.become(h.outer(self._represent(h, x)), x)
+        return self.judged()
+
+    @phase
+    def embed(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer ``representation``, r(X) (e,), of all the client's inputs (equation 9)."""
+        r = self._represent(self._received(arrays), self.data.train.x)
+        return Answer({"representation": r.cpu().numpy()}, len(self.data.train))
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _received(self, arrays: Arrays) -> SetHypernetwork:
+        """Return h with the received ψ."""
+        s, spec = self.settings, find_spec(self.settings.dataset)
+        h = _hypernetwork(self.hyper, s.model, spec.shape, s.seed).to(self.data.train.y.device)
+        set_arrays(h, arrays)
+        return h
+
+    @torch.no_grad()
+    def _represent(self, h: SetHypernetwork, x: Tensor) -> Tensor:
+        """Return r(X) of any number of inputs, (e,)."""
+        if not len(x):
+            raise RunError("it has no inputs to make a model of")
+        h.eval()
+        total = torch.stack([h.inner(part).sum(dim=0) for part in x.split(EVALUATION_BATCH)]).sum(dim=0)
+        return total / len(x)
+
+
+@lru_cache(maxsize=2)
+def _hypernetwork(hyper: FLowDUPHyper, model: str, shape: tuple[int, ...], seed: int) -> SetHypernetwork:
+    """Return the process's one hypernetwork; its contents are overwritten by every client."""
+    return make_hypernetwork(hyper, model, shape, seed)
+
+
+def make_hypernetwork(hyper: FLowDUPHyper, model: str, shape: tuple[int, ...], seed: int) -> SetHypernetwork:
+    """Return h and ψ_r with their initial values."""
+    return build_set_hypernetwork(
+        hyper.inner_model or model, shape, hyper.features, hyper.width, hyper.dimensions, hyper.output_scale, seed
+    )

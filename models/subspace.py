@@ -1,0 +1,156 @@
+"""A random subspace of parameters, θ = θ₀ + Pv, with a matrix P that is never formed (FLowDUP, section 2).
+
+P has d rows and k columns, d in the millions and k in the thousands. It is drawn from a seed, the same in every process
+and precision, and keeps lengths on average: E‖Pv‖² = ‖v‖². Pᵀg comes from automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from common.errors import ConfigurationError
+from common.seeds import torch_generator
+
+
+class Expansion(ABC):
+    """The map v ↦ Pv.
+
+    Args:
+        d: number of rows, parameters of the network.
+        k: number of columns, at most d.
+        generator: what P is drawn from, in float32.
+    """
+
+    def __init__(self, d: int, k: int, generator: torch.Generator) -> None:
+        self.d, self.k = d, k
+        self.factors = self.draw(generator)
+
+    @abstractmethod
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the random tensors that make P, in float32."""
+
+    @abstractmethod
+    def __call__(self, v: Tensor) -> Tensor:
+        """Return Pv, (d,), for v (k,) of the factors' precision and device."""
+
+    def to(self, like: Tensor) -> Expansion:
+        """Move P to the device and precision of ``like``; return it."""
+        self.factors = {
+            name: factor.to(like) if factor.is_floating_point() else factor.to(like.device)
+            for name, factor in self.factors.items()
+        }
+        return self
+
+    def dense(self) -> Tensor:
+        """Return P itself, (d, k); for tests and small cases."""
+        factor = next(factor for factor in self.factors.values() if factor.is_floating_point())
+        return torch.stack([self(column) for column in torch.eye(self.k).to(factor)], dim=1)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the factors."""
+        return sum(factor.numel() * factor.element_size() for factor in self.factors.values())
+
+
+class Dense(Expansion):
+    """A matrix of normal numbers whose columns have length 1. It takes d·k numbers: for small cases."""
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return P."""
+        p = torch.randn(self.d, self.k, generator=generator)
+        return {"p": p / p.norm(dim=0)}
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Return Pv."""
+        return self.factors["p"] @ v
+
+
+class Kronecker(Expansion):
+    """P = A ⊗ B, the first d rows and k columns of it (Lotfi et al. 2022, section 3).
+
+    A and B have about √d rows and √k columns, orthonormal ones, so that the whole product's are. A factor makes up for
+    what is cut off.
+    """
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return A (d₁, k₁) and B (d₂, k₂), d₁d₂ ≥ d, k₁k₂ ≥ k; A holds the factor."""
+        rows, columns = _near_square(self.d), _near_square(self.k)
+        a, b = (torch.linalg.qr(torch.randn(m, n, generator=generator))[0] for m, n in zip(rows, columns, strict=True))
+        return {"a": a * math.sqrt(math.prod(rows) / self.d), "b": b}
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Return Pv: with v as a matrix V, (A ⊗ B)v is AVBᵀ."""
+        a, b = self.factors["a"], self.factors["b"]
+        whole = nn.functional.pad(v, (0, a.shape[1] * b.shape[1] - self.k))
+        return (a @ whole.view(a.shape[1], b.shape[1]) @ b.T).reshape(-1)[: self.d]
+
+
+class Fastfood(Expansion):
+    """Blocks HGΠHB of n rows, n ≥ k a power of two (Le et al. 2013; Li et al. 2018, section S7).
+
+    B has random signs, Π is a permutation, G has normal numbers, and H is the Hadamard matrix divided by √n. That is a
+    product of two smaller ones, so that two small matrix products apply it.
+    """
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return B, G (blocks, n), Π (blocks, n), and the two Hadamard matrices that make H."""
+        bits = max(1, math.ceil(math.log2(self.k)))
+        n = 2**bits
+        blocks = math.ceil(self.d / n)
+        signs = torch.randint(2, (blocks, n), generator=generator).float() * 2 - 1
+        permutation = torch.stack([torch.randperm(n, generator=generator) for _ in range(blocks)])
+        normal = torch.randn(blocks, n, generator=generator)
+        left, right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
+        return {"signs": signs, "permutation": permutation, "normal": normal, "left": left, "right": right}
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Return Pv."""
+        f = self.factors
+        n = f["signs"].shape[1]
+        mixed = self._transform(f["signs"] * nn.functional.pad(v, (0, n - self.k)))
+        product = self._transform(f["normal"] * mixed.gather(1, f["permutation"]))
+        return product.reshape(-1)[: self.d] * math.sqrt(n / self.d)
+
+    def _transform(self, x: Tensor) -> Tensor:
+        left, right = self.factors["left"], self.factors["right"]
+        return (left @ x.view(len(x), len(left), len(right)) @ right).view(x.shape) / math.sqrt(x.shape[1])
+
+
+EXPANSIONS: Mapping[str, type[Expansion]] = {"dense": Dense, "kronecker": Kronecker, "fastfood": Fastfood}
+
+
+def expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
+    """Return the expansion of a kind, the same for the same seed.
+
+    Raises:
+        ConfigurationError: if k > d, since a subspace has no more dimensions than the space.
+    """
+    check_dimensions(k, d)
+    return EXPANSIONS[kind](d, k, torch_generator(seed, "subspace", kind))
+
+
+def check_dimensions(k: int, d: int) -> None:
+    """Raise :class:`ConfigurationError` unless 1 ≤ k ≤ d."""
+    if not 1 <= k <= d:
+        raise ConfigurationError(
+            f"dimensions: a subspace of {k} dimensions does not fit a network of {d} parameters; lower it"
+        )
+
+
+def _near_square(size: int) -> tuple[int, int]:
+    """Return two numbers, nearly equal, whose product is ``size`` or slightly more."""
+    first = math.isqrt(size)
+    return first, math.ceil(size / first)
+
+
+def _hadamard(bits: int) -> Tensor:
+    """Return the Hadamard matrix of 2^bits rows, of 1 and −1."""
+    matrix, step = torch.ones(1, 1), torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    for _ in range(bits):
+        matrix = torch.kron(matrix, step)
+    return matrix

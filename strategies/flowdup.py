@@ -1,0 +1,94 @@
+"""FLowDUP, server side (algorithm 1): average the updates of ψ of a cohort of labeled and unlabeled clients.
+
+Sent and received: ψ, the parameters of the hypernetwork h and the centre ψ_r. θ₀ and P never travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clients.flowdup import make_hypernetwork
+from clients.hyper import FLowDUPHyper
+from common.errors import ConfigurationError
+from common.seeds import numpy_generator
+from models.parameters import Arrays, get_arrays
+from strategies.subspace import Subspace
+
+ADAPTIVITY = 1e-3
+"""τ of FedAdam (Reddi et al. 2021, algorithm 2)."""
+DECAY = (0.9, 0.99)
+"""β₁ and β₂ there."""
+
+
+class FLowDUP(Subspace):
+    """FedAvg, or FedAdam, of a hypernetwork, by clients with and without labels."""
+
+    hyper: FLowDUPHyper
+    _moments: tuple[Arrays, Arrays] | None = None
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Start from new ψ."""
+        s = self.settings
+        return get_arrays(make_hypernetwork(self.hyper, s.model, self.spec.shape, s.seed))
+
+    def trainable(self) -> list[str]:
+        """Return the labeled clients and, where they take part, the unlabeled ones."""
+        return self.roster.ids("seen", *(["unlabeled"] if self.hyper.labeled_share < 1 else []))
+
+    def sample(self, server_round: int) -> list[str]:
+        """Draw the cohort: a share α of it among labeled clients, the rest among the others.
+
+        Where there are too few of the ones, more of the others take part.
+        """
+        size = len(super().sample(server_round))
+        labeled, unlabeled = (
+            self.roster.ids("seen"),
+            [c for c in self.trainable() if not self.roster.clients[c].labeled],
+        )
+        wanted = round(self.hyper.labeled_share * size)
+        count = min(len(labeled), max(wanted, size - len(unlabeled)))
+        rng = numpy_generator(self.settings.seed, "cohort", server_round, "labels")
+        chosen = {
+            group[i]
+            for group, n in ((labeled, count), (unlabeled, min(size - count, len(unlabeled))))
+            for i in rng.choice(len(group), size=n, replace=False)
+        }
+        return [client for client in self.trainable() if client in chosen]
+
+    def _check_roster(self) -> None:
+        super()._check_roster()
+        if not self.roster.ids("seen"):
+            raise ConfigurationError("method 'flowdup' needs clients with labels in training; here none has any")
+
+    def direction(self, update: Arrays) -> Arrays:
+        """Return the direction of the server's step: the mean update, with momentum, or Adam's."""
+        if self.hyper.server_optimizer == "sgd":
+            return super().direction(update)
+        zeros = {name: np.zeros_like(step) for name, step in update.items()}
+        first, second = self._moments or (zeros, zeros)
+        (β1, β2) = DECAY
+        first = {name: β1 * first[name] + (1 - β1) * step for name, step in update.items()}
+        second = {name: β2 * second[name] + (1 - β2) * step**2 for name, step in update.items()}
+        self._moments = first, second
+        return {name: m / (np.sqrt(second[name]) + ADAPTIVITY) for name, m in first.items()}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The velocity, or Adam's moments."""
+        if self._moments is None:
+            return super().state()
+        pairs = zip(("first", "second"), self._moments, strict=True)
+        return {f"{kind}:{name}": array for kind, arrays in pairs for name, array in arrays.items()}, {"moments": True}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take them back."""
+        if "moments" not in facts:
+            super().restore(arrays, facts)
+            return
+        first, second = (
+            {name.partition(":")[2]: array for name, array in arrays.items() if name.startswith(kind)}
+            for kind in ("first:", "second:")
+        )
+        self._moments = first, second

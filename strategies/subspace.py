@@ -1,0 +1,23 @@
+"""Models in a random subspace, server side: θ₀ and P never travel, and the server needs neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clients.hyper import SubspaceHyper
+from models.networks import build
+from models.subspace import check_dimensions
+from partitions.datasets import find_spec
+from strategies.fedavg import FedAvg
+
+
+class Subspace(FedAvg):
+    """FedAvg of what makes a point of the subspace."""
+
+    hyper: SubspaceHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec = find_spec(self.settings.dataset)
+        network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
+        check_dimensions(self.hyper.dimensions, sum(parameter.numel() for parameter in network.parameters()))

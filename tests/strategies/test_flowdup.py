@@ -1,0 +1,254 @@
+"""FLowDUP and LD-FedAvg: gradients of the whole objective, what labels and messages are used, limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from torch.nn.functional import cross_entropy
+
+from apps.settings import parse
+from clients.flowdup import FLowDUPClient, make_hypernetwork
+from clients.ld_fedavg import POINT
+from clients.state import ClientState
+from clients.wire import Reply, Request
+from common.errors import ConfigurationError
+from common.settings import Value
+from models.networks import build
+from models.parameters import get_arrays
+from models.subspace import Expansion, expansion
+from partitions.clientdata import CPU, ClientData, Examples
+from strategies.run_folder import read_checkpoint
+from tests.grid import run_app
+from tests.support import config, settings
+
+Run = Callable[..., Path]
+KEYS: dict[str, Value] = {
+    "method": "flowdup", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 2, "local-epochs": 1,
+    "batch-size": 20, "learning-rate": 0.1, "weighting": "uniform", "flowdup.dimensions": 30, "flowdup.features": 7,
+    "flowdup.width": 6, "ld-fedavg.dimensions": 30,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that carries out a run in this process and returns its folder."""
+
+    def go(name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value) -> Path:
+        names = {} if "resume" in keys else {"run-name": name}
+        go.grid = run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
+        return tmp_path / name
+
+    return go
+
+
+def _client(x: torch.Tensor, y: torch.Tensor, *, labeled: bool = True, **keys: Value) -> FLowDUPClient:
+    options, hyper = parse(config(**{**KEYS, **keys}))
+    examples = Examples(x, y)
+    data = ClientData(lambda: examples, lambda: examples, labeled=labeled, simulated=True, device=CPU)
+    model = build("mlp", (1, 8, 8), 10, options.seed)
+    state = ClientState(Path("/nonexistent"), 1, [], 0)
+    return FLowDUPClient("0", data, model, get_arrays(model), state, options, hyper)
+
+
+def _examples(n: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 1, 8, 8, generator=generator), torch.randint(10, (n,), generator=generator)
+
+
+def _start(client: FLowDUPClient) -> dict[str, np.ndarray]:
+    arrays = get_arrays(make_hypernetwork(client.hyper, "mlp", (1, 8, 8), 1))
+    rng = np.random.default_rng(0)
+    arrays["center"] = rng.normal(size=arrays["center"].shape).astype(np.float32)
+    return arrays
+
+
+def _update(client: FLowDUPClient, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    answer = client.perform(arrays, {"phase": "train", "round": 1})
+    return {name: answer.arrays[name] - array for name, array in arrays.items()}
+
+
+class TestObjective:
+    def test_a_step_is_the_gradient_of_the_whole_objective(self) -> None:
+        """Against an objective written anew with the dense P in double precision, by central differences."""
+        x, y = _examples(12)
+        client = _client(x, y, **{"batch-size": 12, "flowdup.penalty": 0.3, "learning-rate": 1.0})
+        arrays = _start(client)
+        moved = _update(client, arrays)
+        order = torch.randperm(12, generator=client.generator({"phase": "train", "round": 1}))
+        h = make_hypernetwork(client.hyper, "mlp", (1, 8, 8), 1).double()
+        network = build("mlp", (1, 8, 8), 10, 1).double()
+        shapes = {name: p.shape for name, p in network.named_parameters()}
+        θ0 = torch.cat([p.detach().flatten() for p in network.parameters()])
+        p = expansion("kronecker", len(θ0), 30, 1).to(θ0).dense()
+
+        def objective(ψ: dict[str, torch.Tensor]) -> float:
+            h.load_state_dict(ψ)
+            with torch.no_grad():
+                v = h.outer(h.inner(x[order[:6]].double()).mean(dim=0))
+                θ, tensors, start = θ0 + p @ v, {}, 0
+                for name, shape in shapes.items():
+                    tensors[name] = θ[start : start + shape.numel()].view(shape)
+                    start += shape.numel()
+                logits = torch.func.functional_call(network, tensors, (x[order[6:]].double(),))
+                return float(cross_entropy(logits, y[order[6:]]) + 0.3 * ((v - ψ["center"]) ** 2).sum())
+
+        base = {name: torch.from_numpy(array).double() for name, array in arrays.items()}
+        rng, step = np.random.default_rng(1), 1e-5
+        for name in base:
+            for _ in range(4):
+                index = tuple(int(rng.integers(n)) for n in base[name].shape)
+                ends = []
+                for sign in (1, -1):
+                    changed = {n: t.clone() for n, t in base.items()}
+                    changed[name][index] += sign * step
+                    ends.append(objective(changed))
+                slope = (ends[0] - ends[1]) / (2 * step)
+                assert moved[name][index] == pytest.approx(-slope, rel=2e-3, abs=2e-5), (name, index)
+
+    def test_labels_of_unlabeled_clients_change_nothing(self) -> None:
+        x, y = _examples(30)
+        arrays = _start(_client(x, y))
+        one, other = (_update(_client(x, labels, labeled=False), arrays) for labels in (y, (y + 3) % 10))
+        for name, change in one.items():
+            np.testing.assert_array_equal(change, other[name])
+        assert np.abs(one["center"]).max() > 0
+        assert max(np.abs(change).max() for name, change in one.items() if name != "center") > 0
+        with_labels = [_update(_client(x, labels), arrays) for labels in (y, (y + 3) % 10)]
+        assert any(not np.array_equal(with_labels[0][name], with_labels[1][name]) for name in arrays)
+
+    def test_one_example_only_pulls(self) -> None:
+        x, y = _examples(1)
+        arrays = _start(_client(x, y))
+        alone, unlabeled = (_update(_client(x, y, labeled=labeled), arrays) for labeled in (True, False))
+        for name, change in alone.items():
+            np.testing.assert_array_equal(change, unlabeled[name])
+
+    def test_a_center_that_is_not_learned_stays_zero(self, run: Run) -> None:
+        path = run("still", **{"flowdup.learn-center": False})
+        assert not read_checkpoint(path).arrays["center"].any()
+        assert read_checkpoint(run("moves")).arrays["center"].any()
+
+    def test_a_strong_pull_makes_all_models_the_same(self) -> None:
+        """λ → ∞: with nothing but the pull, h(X) − ψ_r shrinks to nothing for every client."""
+        gaps = {}
+        for penalty in (0.0, 1.0):
+            clients = [
+                _client(*_examples(20, seed), labeled=False, **{"flowdup.penalty": penalty, "learning-rate": 0.02})
+                for seed in range(4)
+            ]
+            arrays = _start(clients[0])
+            for server_round in range(60):
+                for client in clients:
+                    arrays = client.perform(arrays, {"phase": "train", "round": server_round}).arrays
+            h = make_hypernetwork(clients[0].hyper, "mlp", (1, 8, 8), 1)
+            h.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+            with torch.no_grad():
+                gaps[penalty] = max(float((h(client.data.train.x) - h.center).norm()) for client in clients)
+        assert gaps[1.0] < 0.05 * gaps[0.0]
+
+
+class TestMessages:
+    def test_only_psi_travels(self, run: Run) -> None:
+        run("traffic", **{"labeled-fraction": 0.5})
+        names = set(get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1)))
+        for message in run.grid.sent:
+            if message.metadata.message_type != "query.roster":
+                request = Request.unpack(message.content)
+                assert set(request.arrays) == names
+                assert not request.scatter
+        for message in run.grid.received:
+            if message.metadata.message_type == "train":
+                assert set(Reply.unpack(message.content).arrays) == names
+
+    def test_a_share_of_the_cohort_has_labels(self, run: Run) -> None:
+        def labeled_per_round(**keys: Value) -> list[tuple[int, int]]:
+            run(f"cohort{len(keys)}", **{"num-clients": 20, "labeled-fraction": 0.5, "cohort-size": 8, **keys})
+            found: dict[int, list[str]] = {}
+            for message in run.grid.sent:
+                if message.metadata.message_type == "train":
+                    request = Request.unpack(message.content)
+                    found.setdefault(int(request.config["round"]), []).extend(request.clients)
+            from partitions.federation import federate
+
+            federation, _ = federate(settings(**{**KEYS, "num-clients": 20, "labeled-fraction": 0.5}))
+            return [(len(c), sum(bool(federation.labeled[int(i)]) for i in c)) for c in found.values()]
+
+        assert labeled_per_round(**{"flowdup.labeled-share": 0.75}) == [(8, 6), (8, 6)]
+        assert labeled_per_round(**{"flowdup.labeled-share": 1.0, "rounds": 3}) == [(8, 8)] * 3
+
+    def test_packing_changes_nothing(self, run: Run) -> None:
+        one, other = (read_checkpoint(run(f"nodes{nodes}", nodes)).arrays for nodes in (1, 3))
+        for name, array in one.items():
+            np.testing.assert_allclose(other[name], array, rtol=1e-5, atol=1e-6)
+
+
+class TestLimits:
+    def test_a_subspace_of_everything_is_fedavg(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """k = d and P = 1: LD-FedAvg's θ₀ + v is FedAvg's model."""
+        d = sum(p.numel() for p in build("mlp", (1, 8, 8), 10, 1).parameters())
+
+        class Identity(Expansion):
+            def draw(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
+                return {"one": torch.ones(1)}
+
+            def __call__(self, v: torch.Tensor) -> torch.Tensor:
+                return v
+
+        monkeypatch.setattr("clients.subspace._expansion", lambda kind, d, k, seed: Identity(d, k, torch.Generator()))
+        low = run("low", method="ld-fedavg", **{"ld-fedavg.dimensions": d})
+        full = read_checkpoint(run("full", method="fedavg")).arrays
+        model = build("mlp", (1, 8, 8), 10, 1)
+        θ0 = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+        θ = np.concatenate([full[name].ravel() for name, _ in model.named_parameters()])
+        np.testing.assert_allclose(θ0 + read_checkpoint(low).arrays[POINT], θ, rtol=1e-4, atol=1e-5)
+        figures = [
+            json.loads((path / "summary.json").read_text())["final"]["seen"]["loss"]
+            for path in (low, low.parent / "full")
+        ]
+        assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+
+    def test_it_learns_and_serves_clients_without_labels(self, run: Run) -> None:
+        keys = {"rounds": 40, "num-clients": 20, "labeled-fraction": 0.6, "unseen-fraction": 0.2,
+                "flowdup.dimensions": 400, "learning-rate": 0.3, "local-epochs": 2, "flowdup.features": 32,
+                "flowdup.width": 32, "max-grad-norm": 10.0}  # fmt: skip
+        final = json.loads((run("learns", **keys) / "summary.json").read_text())["final"]
+        assert {"seen", "unseen", "unlabeled"} == set(final)
+        assert final["seen"]["accuracy"] > 0.7
+        assert min(figures["accuracy"] for figures in final.values()) > 0.3  # of ten classes, each client has 2 or 3
+
+    def test_adam_goes_along_signs_at_first(self, run: Run) -> None:
+        """FedAdam's first step is (1 − β₁)Δ/(√(1 − β₂)|Δ| + τ): 0.1/0.1 per entry where Δ is far above τ."""
+        before = get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1))
+        keys = {"rounds": 1, "learning-rate": 1.0, "server-learning-rate": 0.01}
+        plain = read_checkpoint(run("plain", **{**keys, "server-learning-rate": 1.0})).arrays
+        path = run("adam", **{**keys, "flowdup.server-optimizer": "adam"})
+        for name, array in read_checkpoint(path).arrays.items():
+            Δ = plain[name].astype(np.float64) - before[name]
+            expected = 0.01 * 0.1 * Δ / (0.1 * np.abs(Δ) + 1e-3)
+            np.testing.assert_allclose(array - before[name], expected, rtol=1e-3, atol=2e-6)
+
+    def test_a_broken_run_goes_on_to_the_same_end(self, run: Run, tmp_path: Path) -> None:
+        keys = {"rounds": 3, "evaluate-every": 1, "flowdup.server-optimizer": "adam", "server-learning-rate": 0.01}
+        whole = run("whole", nodes=1, **keys)
+
+        def stop(message: Message) -> None:
+            if message.metadata.message_type == "train" and message.content["config"]["round"] == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run("broken", nodes=1, intercept=stop, **keys)
+        run("broken", nodes=1, resume="broken", **keys)
+        for name, array in read_checkpoint(whole).arrays.items():
+            np.testing.assert_array_equal(read_checkpoint(tmp_path / "broken").arrays[name], array)
+
+
+class TestMistakes:
+    def test_a_subspace_larger_than_the_network_is_refused(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match="a subspace of 9999999 dimensions does not fit"):
+            run("large", **{"flowdup.dimensions": 9_999_999, "flowdup.width": 1})
