@@ -12,6 +12,7 @@ from clients.hyper import (
     FedBABUHyper,
     FedProxHyper,
     FedRepHyper,
+    FedTTAHyper,
     FLowDUPHyper,
     HeadHyper,
     KMeansHyper,
@@ -111,6 +112,7 @@ METHODS: Mapping[str, Method] = {
     "optimal": _clustering("optimal", "Optimal", "k-means of all data in one place", "reference"),
     "flowdup": Method("flowdup", "FLowDUP", FLowDUPHyper, "Models of unlabeled data, in a subspace", "FLowDUP"),
     "ld-fedavg": Method("ld_fedavg", "LDFedAvg", SubspaceHyper, "FedAvg in a random subspace", "FLowDUP, section 5.1"),
+    "fedtta": Method("fedtta", "FedTTA", FedTTAHyper, "A model that adapts to unlabeled inputs", "Ye et al. 2024"),
     "mdm": Method(
         "mdm", "MDM", MDMHyper, "How clients differ: a mixture model", "Scott, thesis, chapter 3", task="histograms"
     ),

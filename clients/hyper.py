@@ -356,3 +356,10 @@ class FLowDUPHyper(SubspaceHyper):
         description="what takes the server's steps, with `server-learning-rate` and, for sgd, `server-momentum`"
     )
     test_batch: int = Field(ge=0, description="inputs that make a model before a test; 0: all of the client")
+
+
+class FedTTAHyper(Section):
+    """Keys ``fedtta.*``."""
+
+    adaptation_rate: float = Field(gt=0, description="α, step size of the adaptation to unlabeled inputs")
+    width: int = Field(ge=1, description="of the two hidden layers of φ, the network that is the loss")

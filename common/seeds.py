@@ -8,6 +8,8 @@ streams on every machine, whatever was drawn elsewhere before.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,3 +36,16 @@ def torch_generator(seed: int, *path: Word) -> torch.Generator:
     import torch  # takes seconds, and the command line draws nothing with it
 
     return torch.Generator().manual_seed(entropy(seed, *path) % 2**63)
+
+
+@contextmanager
+def torch_initialisation(seed: int, *path: Word) -> Iterator[None]:
+    """Let torch's initialisers, which know the global generator alone, draw from ``seed`` and ``path``.
+
+    The global generator is given back as it was.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(entropy(seed, *path) % 2**63)
+        yield

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from common.seeds import entropy
+from common.seeds import torch_initialisation
 
 
 class HyperNetwork(nn.Module):
@@ -31,8 +31,7 @@ class HyperNetwork(nn.Module):
         if not shapes:
             raise ValueError("a hypernetwork makes the parameters of a network, and this one has none")
         self._shapes = dict(shapes)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(entropy(seed, "hypernetwork") % 2**63)
+        with torch_initialisation(seed, "hypernetwork"):
             layers: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU()]
             for _ in range(hidden):
                 layers += [nn.Linear(width, width), nn.ReLU()]

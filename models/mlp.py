@@ -7,6 +7,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from common.seeds import torch_initialisation
+
 
 def linear(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """One dense layer, the inputs flattened: softmax regression for C classes, linear regression for one output."""
@@ -22,3 +24,11 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:
             fc3=nn.Linear(32, classes),
         )
     )
+
+
+def adaptation_network(classes: int, width: int, seed: int) -> nn.Sequential:
+    """Return φ of FedTTA, from logits (n, C) to a number each, (n, 1): three layers, from ``seed``."""
+    with torch_initialisation(seed, "adaptation"):
+        return nn.Sequential(
+            nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+        )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigurationError, nearest
-from common.seeds import entropy
+from common.seeds import torch_initialisation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,9 +54,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
 
     module, _, function = NETWORKS[name].partition(":")
     builder: Callable[[tuple[int, ...], int], nn.Sequential] = getattr(importlib.import_module(module), function)
-    # torch's initialisers draw from the global generator; it is given back as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(entropy(seed, "model", name) % 2**63)
+    with torch_initialisation(seed, "model", name):
         try:
             network = builder(shape, classes)
         except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from common.seeds import entropy
+from common.seeds import torch_initialisation
 from models.networks import build
 
 
@@ -45,6 +45,5 @@ def build_set_hypernetwork(
 ) -> SetHypernetwork:
     """Return h with initial parameters from ``seed``; h₁ is ``network`` with a last layer of ``features`` outputs."""
     inner = build(network, shape, features, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(entropy(seed, "set-hypernetwork") % 2**63)
+    with torch_initialisation(seed, "set-hypernetwork"):
         return SetHypernetwork(inner, features, width, k, scale)

@@ -1,0 +1,93 @@
+"""FedTTA, client side: a model that adapts to unlabeled inputs by a step along a learned loss (Ye et al. 2024; ARM-LL).
+
+Received and answered: the network's arrays and, after ``adaptation.``, those of a small network φ on its logits. A
+client adapts the network by θ' = θ − α ∇_θ L_φ(X; θ), L_φ the root mean square of φ(f(x; θ)) over X, which takes no
+labels; those with labels train θ and φ so that θ' predicts well.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import FedTTAHyper
+from clients.training import EVALUATION_BATCH, evaluate
+from clients.wire import Config
+from common.errors import RunError
+from models.mlp import adaptation_network
+from models.parameters import Arrays, get_arrays, set_arrays
+from partitions.datasets import find_spec
+
+PREFIX = "adaptation."
+
+
+class FedTTAClient(BaseClient):
+    """Trains the network and the loss it adapts by; adapts before a test."""
+
+    hyper: FedTTAHyper
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Minimise the loss of the adapted network; answer network and φ."""
+        if not self.data.labeled:
+            raise RunError("this client has no labels to train with")
+        φ, examples = self._receive(arrays), self.data.train
+        both = nn.ModuleList([self.model, φ])
+
+        def objective(rows: Tensor) -> Tensor:
+            x = examples.x[rows]
+            adapted = self.adapted(φ, x, dict(self.model.named_parameters()), differentiable=True)
+            return cross_entropy(functional_call(self.model, adapted, (x,)), examples.y[rows])
+
+        loss = self.descend(config, model=both, objective=objective)
+        answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
+        return Answer(answer, len(examples), {"loss": loss})
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Adapt to the client's training inputs, whose labels are not looked at; evaluate before and after."""
+        φ = self._receive(arrays)
+        before = evaluate(self.model, self.data.test)
+        self.model.eval()
+        for part in self.data.train.x.split(EVALUATION_BATCH):
+            adapted = self.adapted(φ, part, dict(self.model.named_parameters()), differentiable=False)
+            with torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    parameter.copy_(adapted[name])
+        after = evaluate(self.model, self.data.test)
+        names = ("loss", "accuracy", "loss_global", "accuracy_global")
+        return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)))
+
+    def adapted(
+        self, φ: nn.Module, x: Tensor, parameters: dict[str, Tensor], *, differentiable: bool
+    ) -> dict[str, Tensor]:
+        """Return θ' for inputs ``x`` (n, …), differentiable in θ and φ where asked for."""
+        outputs = φ(functional_call(self.model, parameters, (x,)))
+        loss = outputs.square().mean().add(TINY).sqrt()
+        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=differentiable)
+        α = self.hyper.adaptation_rate
+        return {name: θ - α * g for (name, θ), g in zip(parameters.items(), gradients, strict=True)}
+
+    def _receive(self, arrays: Arrays) -> nn.Module:
+        """Give the network its arrays; return φ with its own."""
+        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(PREFIX)})
+        classes = find_spec(self.settings.dataset).classes
+        φ = _adaptation(classes, self.hyper.width, self.settings.seed).to(self.data.train.y.device)
+        own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        set_arrays(φ, own)
+        return φ
+
+
+TINY = 1e-12
+"""Under the root, whose slope at 0 is infinite."""
+
+
+@lru_cache(maxsize=2)
+def _adaptation(classes: int, width: int, seed: int) -> nn.Module:
+    """Return the process's one φ; its contents are overwritten by every client."""
+    return adaptation_network(classes, width, seed)

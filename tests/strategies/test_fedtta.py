@@ -1,0 +1,93 @@
+"""FedTTA: the adaptation step, its limit, what is trained, clients without labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apps.settings import parse
+from clients.fedtta import PREFIX, FedTTAClient
+from clients.state import ClientState
+from common.settings import Value
+from models.mlp import adaptation_network
+from models.networks import build
+from models.parameters import get_arrays
+from partitions.clientdata import CPU, ClientData, Examples
+from strategies.run_folder import read_checkpoint
+from tests.grid import run_app
+from tests.support import config
+
+Run = Callable[..., Path]
+KEYS: dict[str, Value] = {
+    "method": "fedtta", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 3, "local-epochs": 1,
+    "learning-rate": 0.1, "fedtta.width": 16,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that carries out a run in this process and returns its folder."""
+
+    def go(name: str, **keys: Value) -> Path:
+        run_app(config(**{**KEYS, **keys, "run-name": name, "runs-dir": str(tmp_path)}), 2)
+        return tmp_path / name
+
+    return go
+
+
+def test_adaptation_is_a_step_down_the_learned_loss() -> None:
+    """θ' − θ = −α ∇ of the root mean square of φ(f(x; θ)), by central differences in double precision."""
+    options, hyper = parse(config(**{**KEYS, "fedtta.adaptation-rate": 0.5}))
+    model, φ = build("mlp", (1, 8, 8), 10, 1).double(), adaptation_network(10, 16, 1).double()
+    x = torch.randn(9, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    examples = Examples(x, torch.zeros(9, dtype=torch.int64))
+    data = ClientData(lambda: examples, lambda: examples, labeled=False, simulated=True, device=CPU)
+    state = ClientState(Path("/nonexistent"), 1, [], 0)
+    client = FedTTAClient("0", data, model, get_arrays(model), state, options, hyper)
+    adapted = client.adapted(φ, x, dict(model.named_parameters()), differentiable=False)
+    rng, step = np.random.default_rng(1), 1e-6
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(φ(model(x)).square().mean().sqrt())
+
+    for name, parameter in model.named_parameters():
+        for _ in range(3):
+            index = tuple(int(rng.integers(n)) for n in parameter.shape)
+            before = parameter.detach()[index].item()
+            ends = []
+            for sign in (1, -1):
+                parameter.data[index] = before + sign * step
+                ends.append(loss())
+            parameter.data[index] = before
+            slope = (ends[0] - ends[1]) / (2 * step)
+            assert adapted[name][index].item() - before == pytest.approx(-0.5 * slope, rel=1e-4, abs=1e-8)
+
+
+def test_without_adaptation_it_is_fedavg(run: Run) -> None:
+    none = read_checkpoint(run("none", **{"fedtta.adaptation-rate": 1e-12})).arrays
+    plain = read_checkpoint(run("plain", method="fedavg")).arrays
+    for name, array in plain.items():
+        np.testing.assert_allclose(none[name], array, rtol=1e-4, atol=1e-6)
+    assert {name for name in none if not name.startswith(PREFIX)} == plain.keys()
+
+
+def test_the_loss_is_learned_too(run: Run) -> None:
+    trained = read_checkpoint(run("both")).arrays
+    start = get_arrays(adaptation_network(10, 16, 1))
+    # The last bias moves every output alike, and so does every layer before it.
+    assert all(not np.array_equal(trained[PREFIX + name], array) for name, array in start.items())
+
+
+def test_clients_without_labels_are_served(run: Run) -> None:
+    keys = {"rounds": 30, "num-clients": 16, "labeled-fraction": 0.6, "unseen-fraction": 0.2}
+    final = json.loads((run("served", **keys) / "summary.json").read_text())["final"]
+    assert set(final) == {"seen", "unseen", "unlabeled"}
+    for figures in final.values():
+        assert figures["accuracy"] != figures["accuracy_global"]
+        assert figures["accuracy"] > 0.4
