@@ -82,6 +82,20 @@ def descriptors(
 
 
 @studies.command()
+def embed(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method flowdup")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for embedding.md and embedding.png")] = Path("report"),
+) -> None:
+    """Show what FLowDUP's hypernetwork sees in the clients' data: do similar clients lie together?"""
+    from apps.embed import write_embedding
+    from strategies.run_folder import find_run
+
+    print(write_embedding(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
 def heterogeneity(
     run: Annotated[str, typer.Argument(help="the id or folder of a run of method mdm")],
     runs_dir: RunsDir = None,

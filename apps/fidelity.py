@@ -35,6 +35,8 @@ from strategies.run_folder import read_checkpoint
 
 KINDS = ("real", "MDM", "conditional", "IID")
 STYLES = {"real": ("C2", ":"), "MDM": ("C3", "-"), "conditional": ("C2", "-"), "IID": ("C0", "-")}
+MOST_ROWS = 0.9
+"""Simulated clients are so many that they need no more than this share of the rows, on average."""
 ALIKE = 1e9
 """α_0 of clients that are all alike."""
 LAW = "mdm"
@@ -59,7 +61,9 @@ class Grid:
         ]
 
 
-def laws(base: Mapping[str, Value], law: Path, hyper: MDMHyper, target: Path) -> dict[str, dict[str, Value]]:
+def laws(
+    base: Mapping[str, Value], law: Path, hyper: MDMHyper, target: Path, *, disjoint: bool
+) -> dict[str, dict[str, Value]]:
     """Write the laws of clients that are alike or have real histograms; return what each kind adds to ``base``.
 
     Args:
@@ -67,14 +71,21 @@ def laws(base: Mapping[str, Value], law: Path, hyper: MDMHyper, target: Path) ->
         law: the run that has found the law.
         hyper: what it counted.
         target: the folder to write to.
+        disjoint: whether simulated clients share out the server's rows.
     """
-    real = histograms(parse({**defaults(), **base})[0], hyper.feature, hyper.bins)
+    settings = parse({**defaults(), **base})[0]
+    real = histograms(settings, hyper.feature, hyper.bins)
     said = {"feature": hyper.feature, "bins": hyper.bins}
     files = {"IID": said | _alike(real), "conditional": said | {"histograms": real.tolist()}}
     for kind, content in files.items():
         write_text(target / f"{kind.lower()}.json", json.dumps(content))
     paths = {"MDM": law, **{kind: target / f"{kind.lower()}.json" for kind in files}}
-    simulated: dict[str, Value] = {"partitioner": "mdm", "samples-per-client": 0, "num-clients": len(real)}
+    _, dataset = federate(settings)
+    rows = settings.server_examples if disjoint else len(dataset.train) - settings.server_examples
+    # Sizes are drawn, and rows must last.
+    clients = min(len(real), int(MOST_ROWS * rows / real.sum(axis=1).mean()))
+    simulated: dict[str, Value] = {"partitioner": "mdm", "samples-per-client": 0, "num-clients": clients}
+    simulated |= {"client-column": "", "min-test-examples": 0, "share-out": "server" if disjoint else "clients"}
     return {"real": {}} | {kind: {**simulated, "mdm-params": str(path.absolute())} for kind, path in paths.items()}
 
 
@@ -104,7 +115,7 @@ def study(
         disjoint: whether simulated clients share out rows that no real client has (A.4.2), half of all.
 
     Raises:
-        ConfigurationError: if the recipe has no such variant, or names no clients of its own.
+        ConfigurationError: if the recipe has no such variant, or test examples could be trained on.
     """
     layers, name = read_layers(recipe), recipe_name(recipe)
     shared = {**overrides, **(_halves({**layers.keys, **overrides}) if disjoint else {})}
@@ -114,17 +125,20 @@ def study(
     _, hyper = parse({**defaults(), **finds})
     if not isinstance(hyper, MDMHyper):
         raise ConfigurationError(f"recipe '{recipe}': its variant '{LAW}' must be of method 'mdm'")
+    if not disjoint and federate(parse({**defaults(), **base})[0])[0].test_from_train:
+        raise ConfigurationError(
+            f"recipe '{recipe}': '{base['dataset']}' has no test split, so that simulated clients would train on what "
+            "real ones are tested on; compare with --disjoint"
+        )
     label = f"{name}{suffix}-law"
     (law,) = run_cells([Cell(LAW, None, label, {**finds, "run-name": label})], runs_dir, run)
-    kinds = laws(base, law, hyper, runs_dir / f"{name}{suffix}-laws")
+    kinds = laws(base, law, hyper, runs_dir / f"{name}{suffix}-laws", disjoint=disjoint)
     rows = []
     for point in grid.settings():
         row: dict[str, float] = {key: float(value) for key, value in point.items()}
         for kind, keys in kinds.items():
             words = [f"{name}{suffix}", kind, *(f"{key}-{value}" for key, value in point.items())]
             own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
-            if disjoint and kind != "real":
-                own["share-out"] = "server"
             (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
             row[kind] = accuracy(path, parse({**defaults(), **base})[0])
         rows.append(row)

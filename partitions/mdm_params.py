@@ -131,13 +131,21 @@ def read_law(params: str, samples: int) -> Law:
 
 
 def fingerprint(params: str) -> str:
-    """Return a hash that changes when what ``mdm-params`` names does; "" for ""."""
-    if not params:
-        return ""
-    path = folder(params)
-    file = path / "summary.json" if path.is_dir() else path
-    content = params.encode() if params in NAMED or not file.is_file() else file.read_bytes()
-    return hashlib.sha256(content).hexdigest()[:16]
+    """Return a hash of the law that ``mdm-params`` names, of nothing else in its file; "" for "".
+
+    Raises:
+        ConfigurationError, DataError: as :func:`read_law`.
+    """
+    if not params or params in NAMED:
+        return hashlib.sha256(params.encode()).hexdigest()[:16] if params else ""
+    law = read_law(params, 0)
+    facts: list[object] = [law.feature, law.bins]
+    if law.mixture is not None:
+        m = law.mixture
+        facts += [m.tau.tolist(), m.pi.tolist(), m.alpha.tolist(), m.edges.tolist()]
+    if law.histograms is not None:
+        facts.append(law.histograms.tolist())
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _checked(found: _File, file: Path) -> Law:

@@ -139,7 +139,7 @@ class TestFidelity:
         _, hyper = parse(config(**HISTOGRAMS))
         assert isinstance(hyper, MDMHyper)
         federations = {}
-        for kind, keys in laws(base, high, hyper, tmp_path).items():
+        for kind, keys in laws(base, high, hyper, tmp_path, disjoint=False).items():
             federation, dataset = federate(parse(config(**{**base, **keys}))[0])
             federations[kind] = federation.class_counts(dataset), federation.train.rows
         real, rows = federations["real"]
