@@ -14,11 +14,11 @@ from scipy.spatial.distance import cdist
 
 from apps.settings import Settings, defaults, parse
 from clients.hyper import MDMHyper
-from common.errors import RunError
+from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.seeds import numpy_generator
 from partitions.dirichlet_multinomial import Counts
-from partitions.features import find_feature
+from partitions.features import find_feature, uncovered
 from partitions.federation import client_rows, federate
 from partitions.mdm_params import read_law
 from strategies.run_folder import read_checkpoint, read_config
@@ -35,6 +35,8 @@ def histograms(settings: Settings, feature: str, bins: str) -> Counts:
     found = find_feature(dataset.spec, feature, bins)
     rows = [client_rows(federation, dataset, client, "train") for client in range(len(federation))]
     values = [found.values(np.asarray(split.x[own]), split.y[own]) for split, own in rows]
+    if any((own < 0).any() for own in values):
+        raise ConfigurationError(uncovered(feature, bins))
     return np.stack([np.bincount(own, minlength=found.categories) for own in values])
 
 

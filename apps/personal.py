@@ -107,6 +107,8 @@ def personalise(
         RunError: if the run has no readable checkpoint, or the client cannot be served.
     """
     with reopened(run, data_path, labeled=labeled) as again:
+        if not again.strategy.makes_models:
+            raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
         client_id = NEW if data_path is not None else client_id
         if client_id not in (known := again.strategy.roster.clients):
             raise ConfigurationError(

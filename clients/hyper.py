@@ -311,14 +311,30 @@ def _check_sizes(text: str) -> str:
     return text
 
 
+def _check_bins(text: str) -> str:
+    from partitions.features import parse_edges
+
+    if text:
+        parse_edges(text)
+    return text
+
+
+def _check_different(text: str) -> str:
+    if len(set(numbers := parse_whole(text))) < len(numbers):
+        raise ValueError(f"'{text}' has a number twice")
+    return text
+
+
 class MDMHyper(Section):
     """Keys ``mdm.*``."""
 
-    components: Annotated[str, AfterValidator(_check_whole)] = Field(
+    components: Annotated[str, AfterValidator(_check_different)] = Field(
         description="K, or several to choose from in one run"
     )
     feature: str = Field(min_length=1, description="what is counted: `label`, or a column of a table")
-    bins: str = Field(description="edges of the bins a column of numbers is counted in, as `0:200000:5000,inf`")
+    bins: Annotated[str, AfterValidator(_check_bins)] = Field(
+        description="edges of the bins a column of numbers is counted in, as `0:200000:5000,inf`"
+    )
     size_bins: Annotated[str, AfterValidator(_check_sizes)] = Field(
         description='edges of bins of clients\' sizes, as `1,10,100,1000`; "": a bin for every size'
     )
@@ -333,6 +349,13 @@ class MDMHyper(Section):
     epsilon: float = Field(gt=0, description="ε of the whole run")
     delta: float = Field(gt=0, lt=1, description="δ of the whole run")
     clip: float = Field(gt=0, description="bound on the norm of all that a client sends at a time, in a private run")
+
+    @field_validator("max_size")
+    @classmethod
+    def _is_alone(cls, size: int, info: ValidationInfo) -> int:
+        if size and info.data.get("size_bins"):
+            raise ValueError("mdm.size-bins says already which sizes there are; leave one of them out")
+        return size
 
 
 class SubspaceHyper(Section):

@@ -17,9 +17,10 @@ from common.errors import RunError
 from common.seeds import numpy_generator
 from models.parameters import Arrays
 from partitions.datasets import find_spec
-from partitions.dirichlet_multinomial import Array, Counts, Mixture, check_counts, log_likelihood, moments, statistics
-from partitions.features import find_feature
+from partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
+from partitions.features import find_feature, uncovered
 from privacy.clipping import clipping_factor
+from privacy.noise import secret_generator
 
 
 class MDMClient(BaseClient):
@@ -30,11 +31,13 @@ class MDMClient(BaseClient):
     @phase
     def initialise(self, arrays: Arrays, config: Config) -> Answer:
         """Answer ``sizes``, ``first``, ``second``, for one component of every mixture drawn at random (algorithm 5)."""
-        self._fits(arrays)
+        counts, edges = self._histogram(arrays["edges"])
         parts = []
         for k in self.numbers:
+            # The seed of a simulation is known; on a device nobody shall know the component.
             rng = numpy_generator(self.settings.seed, "client", self.client_id, "component", k)
-            parts.append(moments(self.histogram, rng.integers(k, size=1), k, arrays["edges"]))
+            chosen = (rng if self.data.simulated else secret_generator()).integers(k, size=1)
+            parts.append(moments(counts, chosen, k, edges))
         return self._sent({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     @phase
@@ -43,10 +46,10 @@ class MDMClient(BaseClient):
 
         Without privacy also ``likelihood``, log q of the client's histogram under every mixture, (number of mixtures,).
         """
-        self._fits(arrays)
-        parts = [statistics(self.histogram, mixture) for mixture in split(arrays, self.numbers)]
+        counts, edges = self._histogram(arrays["edges"])
+        parts = [statistics(counts, mixture) for mixture in split(arrays | {"edges": edges}, self.numbers)]
         answer = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        if self.hyper.privacy_unit != "none":
+        if self._private:
             del answer["likelihood"]
         return self._sent(answer)
 
@@ -57,42 +60,86 @@ class MDMClient(BaseClient):
         ``relative`` (mixtures,): log q minus its mean over mixtures; ``products`` (mixtures, mixtures): of these.
         Without privacy also ``likelihood``, log q itself.
         """
-        self._fits(arrays)
-        found = np.concatenate([log_likelihood(self.histogram, mixture) for mixture in split(arrays, self.numbers)])
+        counts, edges = self._histogram(arrays["edges"])
+        mixtures = split(arrays | {"edges": edges}, self.numbers)
+        found = np.concatenate([log_likelihood(counts, mixture) for mixture in mixtures])
         relative = found - found.mean()
         answer = {"relative": relative, "products": np.outer(relative, relative)}
-        return self._sent(answer | ({"likelihood": found} if self.hyper.privacy_unit == "none" else {}))
+        return self._sent(answer | ({} if self._private else {"likelihood": found}))
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """There is no model to train."""
+        raise RunError("method 'mdm' trains no models of clients")
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """There is no model to test."""
+        raise RunError("method 'mdm' makes no models of clients")
 
     @property
     def numbers(self) -> list[int]:
         """The numbers K of components."""
         return parse_whole(self.hyper.components)
 
+    @property
+    def _private(self) -> bool:
+        return self.hyper.privacy_unit != "none"
+
     @cached_property
-    def histogram(self) -> Counts:
-        """The client's histogram, (1, C)."""
+    def _counts(self) -> Counts:
+        """How often each value occurs among the client's examples, (1, C).
+
+        Raises:
+            RunError: if there is none, or a value is none of the feature's; in a private run such values are left out.
+        """
         feature = find_feature(find_spec(self.settings.dataset), self.hyper.feature, self.hyper.bins)
         examples = self.data.train
         values = feature.values(examples.x.numpy(force=True), examples.y.numpy(force=True))
-        if len(values) == 0:
+        if not self._private and (values < 0).any():
+            raise RunError(uncovered(self.hyper.feature, self.hyper.bins))
+        if not self._private and len(values) == 0:
             raise RunError("it has no examples to count")
-        return check_counts(np.bincount(values, minlength=feature.categories)[None])
+        return np.bincount(values[values >= 0], minlength=feature.categories)[None]
 
-    def _fits(self, arrays: Arrays) -> None:
-        """Raise :class:`RunError` if no bin of sizes holds the client's."""
-        size, edges = int(self.histogram.sum()), arrays["edges"]
-        if not edges[0] <= size < edges[-1]:
+    def _histogram(self, edges: Counts) -> tuple[Counts, Counts]:
+        """Return the client's histogram (1, C), and edges of bins that hold its size.
+
+        In a private run a client must not fail, since that would tell on it: the outermost bins hold all sizes, and one
+        without examples stands for another, whose answer will be zeros.
+
+        Raises:
+            RunError: if no bin holds the size.
+        """
+        counts, size = self._counts, int(self._counts.sum())
+        if not self._private and not edges[0] <= size < edges[-1]:
             raise RunError(
-                f"its {size} examples are in none of the bins of sizes, which hold {edges[0]} to {edges[-1] - 1}; see "
-                "mdm.size-bins and mdm.max-size"
+                f"its number of examples is in none of the bins of sizes, which hold {edges[0]} to {edges[-1] - 1} "
+                "(keys mdm.size-bins, mdm.max-size)"
             )
+        if not size:
+            counts, size = np.eye(1, counts.shape[1], dtype=np.int64), 1
+        wide = edges.copy()
+        wide[0], wide[-1] = min(wide[0], size), max(wide[-1], size + 1)
+        return counts, wide
 
     def _sent(self, answer: dict[str, Array]) -> Answer:
-        """Return an answer that counts as one client, clipped as a whole in a private run."""
-        if self.hyper.privacy_unit != "none":
-            factor = clipping_factor(np.concatenate([array.ravel() for array in answer.values()]), self.hyper.clip)
-            answer = {name: array * factor for name, array in answer.items()}
+        """Return an answer that counts as one client; in a private run clipped.
+
+        What is bounded anyway, weights and shares, and what may be large, the sums of the step in α, get half of the
+        squared bound each, so that large clients do not lose weight.
+        """
+        if self._private:
+            groups = [names for names in (answer.keys() & BOUNDED, answer.keys() - BOUNDED) if names]
+            for names in groups:
+                whole = np.concatenate([answer[name].ravel() for name in names])
+                factor = clipping_factor(whole, self.hyper.clip / np.sqrt(len(groups))) if self._counts.any() else 0.0
+                answer |= {name: answer[name] * factor for name in names}
         return Answer(answer, 1)
+
+
+BOUNDED = frozenset({"weights", "sizes", "first", "second"})
+"""Sums to which a client contributes at most 1 for each mixture."""
 
 
 def split(arrays: Arrays, numbers: list[int]) -> list[Mixture]:

@@ -19,6 +19,7 @@ SMALLEST_ALPHA, LARGEST_ALPHA = 1e-6, 1e6
 """Bounds of every α_kj: a category that no client has would get 0, histograms without any spread infinity."""
 SMALLEST_PI = 1e-12
 """A size that no client of a cohort has keeps this probability, since a later client may have it."""
+LARGEST_COUNT = 2**53
 EMPTY = 1e-3
 """A component that stands for fewer clients than this is empty."""
 SPREAD = 0.5
@@ -74,7 +75,7 @@ def check_counts(counts: NDArray[np.number]) -> Counts:
     """
     if counts.ndim != 2:
         raise ValueError(f"histograms make a table (n, C), not an array of shape {counts.shape}")
-    wrong = ~np.isfinite(counts) | (counts < 0) | (counts != np.floor(counts))
+    wrong = ~np.isfinite(counts) | (counts < 0) | (counts != np.floor(counts)) | (counts > LARGEST_COUNT)
     if wrong.any():
         raise ValueError(f"{counts[wrong][0]} is no count; counts are whole numbers ≥ 0")
     if not counts.any(axis=1).all():
@@ -119,11 +120,16 @@ def moments(counts: Counts, components: Counts, k: int, edges: Counts) -> dict[s
     return {"sizes": _by_bin(chosen, sizes, edges), "first": chosen.T @ shares, "second": chosen.T @ shares**2}
 
 
-def initial(sums: Mapping[str, Array], edges: Counts) -> Mixture:
+def initial(sums: Mapping[str, Array], edges: Counts, noise: float = 0.0) -> Mixture:
     """Return the mixture that algorithm 5 starts from, by matching moments.
 
     α_0 is the median of (P̄_j − Q̄_j)/(Q̄_j − P̄_j²) over the categories j where both are above 0, and C where there is
     none: equation (3.9) takes the first category alone. A component that no client chose takes the sums of all.
+
+    Args:
+        sums: as of :func:`moments`, perhaps with noise.
+        edges: of the bins of sizes.
+        noise: its standard deviation.
     """
     counted = sums["sizes"].sum(axis=1)
     none = counted < EMPTY
@@ -140,7 +146,7 @@ def initial(sums: Mapping[str, Array], edges: Counts) -> Mixture:
         if sound.any():
             totals[row] = np.median(spread[sound] / variance[sound])
     shares = mean / np.maximum(mean.sum(axis=1), 1e-12)[:, None]
-    return Mixture(np.full(k, 1 / k), _probabilities(rows["sizes"]), _bounded(totals[:, None] * shares), edges)
+    return Mixture(np.full(k, 1 / k), _probabilities(rows["sizes"], noise), _bounded(totals[:, None] * shares), edges)
 
 
 def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
@@ -166,15 +172,18 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
     }
 
 
-def update(mixture: Mixture, sums: Mapping[str, Array]) -> Mixture:
-    """Return the next estimate (equations 3.17 to 3.19), also from sums with noise, which may be negative.
+def update(mixture: Mixture, sums: Mapping[str, Array], noise: float = 0.0) -> Mixture:
+    """Return the next estimate (equations 3.17 to 3.19). A component without weight keeps its α and Π.
 
-    A component without weight keeps its α and Π.
+    Args:
+        mixture: the last one.
+        sums: as of :func:`statistics`, perhaps with noise, so that they may be negative.
+        noise: its standard deviation.
     """
     ω, b = np.maximum(sums["weights"], 0.0), sums["denominator"]
     moves = (ω > EMPTY) & (b > 0)
     alpha = np.where(moves[:, None], sums["numerator"] / np.where(moves, b, 1.0)[:, None], mixture.alpha)
-    pi = np.where((ω > EMPTY)[:, None], _probabilities(sums["sizes"]), mixture.pi)
+    pi = np.where((ω > EMPTY)[:, None], _probabilities(sums["sizes"], noise), mixture.pi)
     tau = ω / ω.sum() if ω.any() else mixture.tau
     return Mixture(tau, pi, _bounded(alpha), mixture.edges)
 
@@ -196,9 +205,13 @@ def _by_bin(weights: Array, sizes: Counts, edges: Counts) -> Array:
     return total.T
 
 
-def _probabilities(sums: Array) -> Array:
-    """Return rows that sum to 1, none of their entries under ``SMALLEST_PI`` or nearly so."""
-    positive = np.maximum(sums, 0.0)
+def _probabilities(sums: Array, noise: float) -> Array:
+    """Return rows that sum to 1, none of their entries under ``SMALLEST_PI`` or nearly so.
+
+    What the noise alone could be counts as much: a bin that it made negative would rule out its sizes, and decide which
+    component their clients belong to.
+    """
+    positive = np.maximum(sums, noise)
     whole = positive.sum(axis=1, keepdims=True)
     shares = np.where(whole > 0, positive / np.where(whole > 0, whole, 1.0), 1 / sums.shape[1])
     shares = np.maximum(shares, SMALLEST_PI)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, RunError, nearest
+from common.errors import ConfigurationError, nearest
 from partitions.datasets import DatasetSpec
 
 Values = NDArray[np.int64]
@@ -29,7 +29,8 @@ class Feature:
     Attributes:
         name: "label", or the column.
         categories: C.
-        values: returns the category of every example, (n,) in 0..C−1, for encoded inputs (n, …) and labels (n,).
+        values: returns the category of every example, (n,) in 0..C−1, for encoded inputs (n, …) and labels (n,); −1 for
+            a number that no bin holds.
     """
 
     name: str
@@ -56,6 +57,11 @@ def parse_edges(text: str) -> list[float]:
     if len(edges) < 2 or not all(a < b for a, b in pairwise(edges)):
         raise ValueError(f"'{text}' lists no increasing edges, such as '0,18,65,inf' or '0:200000:5000,inf'")
     return edges
+
+
+def uncovered(feature: str, bins: str) -> str:
+    """Return what to say where a number lies in no bin; not which, since a device says it to the server."""
+    return f"mdm.bins: a number in column '{feature}' lies in none of the bins '{bins}'; add edges, -inf or inf"
 
 
 def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
@@ -99,11 +105,6 @@ def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
     def binned(x: NDArray[np.generic], y: NDArray[np.generic]) -> Values:
         values = x[:, column].astype(np.float32)
         outside = (values < encoded[0]) | (values >= encoded[-1])
-        if outside.any():
-            raise RunError(
-                f"mdm.bins: {values[outside][0] * std + mean:g} in column '{name}' lies in none of the bins, which "
-                f"cover {edges[0]:g} to {edges[-1]:g}; add edges, -inf or inf"
-            )
-        return np.searchsorted(encoded, values, side="right").astype(np.int64) - 1
+        return np.where(outside, -1, np.searchsorted(encoded, values, side="right").astype(np.int64) - 1)
 
     return Feature(name, len(edges) - 1, binned)

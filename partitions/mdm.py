@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.errors import ConfigurationError, DataError
 from partitions.datasets import Dataset
 from partitions.dirichlet_multinomial import Counts
-from partitions.features import find_feature
+from partitions.features import find_feature, uncovered
 from partitions.mdm_params import Law, fingerprint, read_law
 from partitions.settings import FederationSettings
 
@@ -82,10 +82,12 @@ def deal(values: Rows, histograms: Counts, rng: np.random.Generator) -> list[Row
     pools = [rng.permutation(np.flatnonzero(values == c)) for c in range(histograms.shape[1])]
     left = np.array([len(pool) for pool in pools])
     parts, short = [], []
+    scarce: set[int] = set()
     for client, histogram in enumerate(histograms):
         counts = np.minimum(histogram, left)
         if (lacking := int((histogram - counts).sum())) > 0:
             short.append(client)
+            scarce |= set(np.flatnonzero(histogram > counts).tolist())
             counts = counts + _instead(lacking, histogram, left - counts, rng)
         parts.append(np.concatenate([pool[n - count : n] for pool, n, count in zip(pools, left, counts, strict=True)]))
         left = left - counts
@@ -93,7 +95,7 @@ def deal(values: Rows, histograms: Counts, rng: np.random.Generator) -> list[Row
         log.warning(
             "mdm: the rows of some categories (%s) have run out; %d of %d clients, the first is %d, have others in "
             "their place; use fewer clients for exact histograms",
-            ", ".join(map(str, np.flatnonzero(left == 0))), len(short), len(histograms), short[0],
+            ", ".join(map(str, sorted(scarce))), len(short), len(histograms), short[0],
         )  # fmt: skip
     return parts
 
@@ -124,7 +126,10 @@ def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[
             f"mdm-params: the law has {law.categories} categories, '{feature.name}' of '{dataset.spec.name}' has "
             f"{feature.categories}"
         )
-    return {"value": feature.values(np.asarray(dataset.train.x[rows]), dataset.train.y[rows])}
+    values = feature.values(np.asarray(dataset.train.x[rows]), dataset.train.y[rows])
+    if (values < 0).any():
+        raise ConfigurationError(uncovered(law.feature, law.bins))
+    return {"value": values}
 
 
 def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:

@@ -122,7 +122,9 @@ def read_law(params: str, samples: int) -> Law:
     file = path / "summary.json" if path.is_dir() else path
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        found = _File.model_validate(content.get("mdm", {}) if path.is_dir() else content)
+        if path.is_dir() and "mdm" not in content:
+            raise DataError(f"mdm-params: {path} is the folder of a run, but not of method 'mdm'")
+        found = _File.model_validate(content["mdm"] if path.is_dir() else content)
     except OSError as error:
         raise DataError(f"mdm-params: {file} cannot be read ({error.strerror})") from error
     except (json.JSONDecodeError, ValidationError) as error:

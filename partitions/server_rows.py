@@ -31,6 +31,8 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
                 raise ConfigurationError(
                     f"{key}: '{s.dataset}' is made to measure; there are no rows to choose (found: {choice!r})"
                 )
+        if s.share_out == "server":
+            raise ConfigurationError(f"share-out: '{s.dataset}' makes the server's data, which cannot be shared out")
         return rows, rows[:0]
     own = rows[_matching("client-rows", s.client_rows, dataset, rows)]
     if not s.server_examples and not s.server_ood_examples:

@@ -45,6 +45,8 @@ class CohortStrategy(Strategy):
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
+    makes_models: ClassVar[bool] = True
+    """Whether clients have a model after a run, to predict with."""
 
     def __init__(self, settings: ServerSettings, hyper: Section, roster: Roster, run: RunFolder) -> None:
         self.settings = settings
@@ -56,6 +58,7 @@ class CohortStrategy(Strategy):
         self._seconds: list[float] = []
         self._lineage: list[int] = []
         self._checkpoint_round = 0
+        self._ended = False
         self.cohort: list[str] = []
         self._asked: dict[int, list[str]] = {}
         self._stacked = False
@@ -315,7 +318,7 @@ class CohortStrategy(Strategy):
         config = ConfigRecord({**self._evaluate_config, "keep": final})
         clients = self.evaluated()
         if not clients:
-            log.warning("round %d: there is no client to evaluate on", server_round)
+            log.info("round %d: there is no client to evaluate on", server_round)
             return None
         self._figures = self.figures(self.measure(clients, server_round, arrays, grid, config))
         line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
@@ -379,7 +382,8 @@ class CohortStrategy(Strategy):
                 started = time.perf_counter()
                 arrays = self.train_round(server_round, arrays, grid)
                 self._seconds.append(time.perf_counter() - started)
-            final = server_round == num_rounds or (server_round > done and self.finished(server_round))
+            self._ended = self._ended or (server_round > done and self.finished(server_round))
+            final = server_round == num_rounds or self._ended
             if final or (server_round > done and every and server_round % every == 0):
                 metrics = self._evaluate_round(server_round, arrays, grid, final=final)
                 if metrics is not None:
@@ -421,6 +425,7 @@ class CohortStrategy(Strategy):
             "seconds": self._seconds,
             "lineage": self._lineage,
             "deployed": self.roster.deployed,
+            "ended": self._ended,
             "own": facts,
         }
         self.run.save(Checkpoint(server_round, model, own, shared))
@@ -433,6 +438,7 @@ class CohortStrategy(Strategy):
         self._seconds = list(facts["seconds"])
         self._lineage = [*facts["lineage"], checkpoint.round]
         self._checkpoint_round = checkpoint.round
+        self._ended = facts.get("ended", False)
         self.restore(checkpoint.state, facts["own"])
 
     def _finish(self) -> None:

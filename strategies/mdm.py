@@ -20,10 +20,12 @@ from flwr.serverapp import Grid
 from clients.hyper import MDMHyper, parse_whole
 from clients.mdm import split, stack
 from clients.wire import pack, unpack
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.seeds import numpy_generator
 from models.parameters import Arrays
+from partitions.datasets import find_spec
 from partitions.dirichlet_multinomial import EMPTY, Array, Counts, Mixture, initial, start_anew, update
+from partitions.features import find_feature
 from privacy.accounting import Release, multiplier, total
 from privacy.noise import draw, secret_generator
 from strategies.cohort import CohortStrategy
@@ -33,11 +35,15 @@ from strategies.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 
+CLEAR = 3
+"""A component must stand for so many standard deviations of the noise to be seen through it."""
+
 
 class MDM(CohortStrategy):
     """How clients differ, learned without looking at any."""
 
     broadcasts_model: ClassVar[bool] = False
+    makes_models: ClassVar[bool] = False
     hyper: MDMHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,12 +51,14 @@ class MDM(CohortStrategy):
         self.numbers = parse_whole(self.hyper.components)
         if self.settings.rounds < 1:
             raise ConfigurationError("rounds: 'mdm' needs at least 1")
+        find_feature(find_spec(self.settings.dataset), self.hyper.feature, self.hyper.bins)
         self._course: list[list[float]] = []
         self._history: dict[str, list[Array]] = {"tau": [], "alpha": []}
         self._reseeded: list[dict[str, int]] = []
         self._compared: list[dict[str, float]] = []
         self._chosen = 0
         self._latest: list[Mixture] = []
+        self._begun: dict[str, Any] = {}
 
     # ---------------------------------------------------------------------------------- who takes part
 
@@ -59,8 +67,15 @@ class MDM(CohortStrategy):
         return [client for client in self._counted() if client not in self._validating()]
 
     def evaluated(self) -> list[str]:
-        """Return the clients that choose K."""
-        return sorted(self._validating())
+        """Return the clients that choose K.
+
+        Raises:
+            RunError: if all of them have gone.
+        """
+        clients = sorted(self._validating())
+        if len(self.numbers) > 1 and not clients:
+            raise RunError("no client is left to choose among several mdm.components; resume when some are back")
+        return clients
 
     def _counted(self) -> list[str]:
         return self.roster.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
@@ -74,15 +89,34 @@ class MDM(CohortStrategy):
 
     @cached_property
     def edges(self) -> Counts:
-        """The edges of the bins of sizes, (S + 1,): those of ``mdm.size-bins``, or one bin for each size up to M."""
-        clients = self._counted()
-        largest = max(self.roster.clients[client].train for client in clients)
-        bins = parse_whole(self.hyper.size_bins) if self.hyper.size_bins else []
-        edges = np.array(bins or range(1, (self.hyper.max_size or largest) + 2), np.int64)
-        if edges[-2] > largest:
+        """The edges of the bins of sizes, (S + 1,): those of ``mdm.size-bins``, or one bin for each size up to M.
+
+        Raises:
+            ConfigurationError: if they hold the sizes of no client, or not of all, where all are known.
+        """
+        h = self.hyper
+        sizes = [self.roster.clients[client].train for client in self._counted()]
+        if h.privacy_unit != "none" and not h.size_bins and not h.max_size:
+            raise ConfigurationError(
+                "mdm.max-size: a private run must not take the largest size from the clients; give it, or mdm.size-bins"
+            )
+        edges = np.array(
+            parse_whole(h.size_bins) if h.size_bins else range(1, (h.max_size or max(sizes)) + 2), np.int64
+        )
+        outside = sum(not edges[0] <= size < edges[-1] for size in sizes)
+        if self.roster.deployed:  # others may come
+            if outside:
+                log.warning("mdm: the bins of sizes do not hold %d of %d clients, which will fail", outside, len(sizes))
+            return edges
+        if edges[-2] > max(sizes):
             raise ConfigurationError(
                 f"mdm.max-size, mdm.size-bins: the last bin begins with {edges[-2]} examples, but no client has more "
-                f"than {largest}; lower it"
+                f"than {max(sizes)}; lower it"
+            )
+        if outside:
+            raise ConfigurationError(
+                f"mdm.max-size, mdm.size-bins: {outside} of {len(sizes)} clients have a number of examples that no bin "
+                f"holds; they have {min(sizes)} to {max(sizes)}"
             )
         return edges
 
@@ -90,48 +124,75 @@ class MDM(CohortStrategy):
         """Log what is about to run, and what it costs.
 
         Raises:
-            ConfigurationError: if there are too few clients for so many components, or to choose their number.
+            ConfigurationError: if there are too few clients for so many components, or to choose their number, or a
+                resumed run would go on with another budget, or ask devices twice.
         """
         super().summary()
-        if max(self.numbers) >= len(self.trainable()):
+        cohort, most = len(self.sample(1)), max(self.numbers)
+        if most >= cohort:
             raise ConfigurationError(
-                f"mdm.components: {max(self.numbers)} components need more clients than that; there are "
-                f"{len(self.trainable())}"
+                f"mdm.components: {most} components need more clients than that in a round; there are {cohort}"
             )
-        if len(self.numbers) > 1 and not self.evaluated():
+        if len(self.numbers) > 1 and not self._validating():
             raise ConfigurationError(
                 f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients are "
                 "none, but some must choose among several mdm.components; raise it"
+            )
+        if self.settings.resume and self._begun != self.privacy():
+            raise ConfigurationError(
+                "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
             )
         if self.settings.resume and self.roster.deployed and self.noise:
             raise ConfigurationError(
                 "resume: a private run of real devices cannot go on: what was asked and lost has been released all the "
                 "same, and asking again would cost more than the budget"
             )
-        log.info(
-            "mdm: %d sizes in %d bins, components: %s", self.edges[-1] - 1, len(self.edges) - 1, self.hyper.components
-        )
+        bins = len(self.edges) - 1
+        log.info("mdm: sizes up to %d in %d bins; components: %s", self.edges[-1] - 1, bins, self.hyper.components)
         if self.noise:
-            facts = self.privacy()
-            log.info(
-                "privacy: noise of standard deviation %.4g on %d sums of contributions clipped to %.4g; all together "
-                "(ε = %.4g, δ = %g)-private for one %s", self.noise, facts["releases"], self.hyper.clip,
-                facts["epsilon"], self.hyper.delta, self.hyper.privacy_unit,
+            self._tell_privacy(cohort / most)
+
+    def _tell_privacy(self, typical: float) -> None:
+        """Say what the guarantee is and whether anything can be learned; ``typical``: clients of a component."""
+        facts, h = self.privacy(), self.hyper
+        log.info(
+            "privacy: noise of standard deviation %.4g on the sums of %d exchanges with those that are fitted to, "
+            "%.4g on %d with those that choose K; (ε = %.4g, δ = %g)-private for one %s",
+            facts["noise"], facts["releases"], facts["comparing_noise"], facts["comparisons"], facts["epsilon"],
+            h.delta, h.privacy_unit,
+        )  # fmt: skip
+        if typical < CLEAR * self.noise:
+            log.warning(
+                "privacy: a component stands for %.0f clients of a cohort, the noise for %.0f: expect little. More "
+                "clients in a round, fewer rounds, fewer components or a larger ε help", typical, self.noise,
             )  # fmt: skip
+        clients = len(self._counted())
+        if h.delta * clients >= 1:
+            log.warning("mdm.delta: δ = %g is not below 1/%d, one over the number of clients", h.delta, clients)
 
     # --------------------------------------------------------------------------------------- privacy
 
     @cached_property
     def noise(self) -> float:
-        """σ on every sum; 0 without privacy.
+        """σ on the sums over clients that are fitted to, who take part in the start and in every round; 0: none."""
+        return self._scale(self.settings.rounds + 1)
 
-        A client takes part in the first exchange and in every round, or else in the comparison. n releases with
-        Gaussian noise of multiplier z are one with z/√n.
-        """
+    @cached_property
+    def comparing_noise(self) -> float:
+        """σ on the sums over clients that choose K, who take part in every evaluation and nothing else."""
+        return self._scale(self._comparisons)
+
+    @property
+    def _comparisons(self) -> int:
+        rounds, every = self.settings.rounds, self.settings.evaluate_every
+        return sum(r == rounds or bool(every and r % every == 0) for r in range(1, rounds + 1))
+
+    def _scale(self, releases: int) -> float:
+        """Return σ for so many releases: n with Gaussian noise of multiplier z are one with z/√n."""
         h = self.hyper
         if h.privacy_unit == "none":
             return 0.0
-        return self._sensitivity * sqrt(self.settings.rounds + 1) * multiplier("gaussian", h.epsilon, h.delta)
+        return self._sensitivity * sqrt(releases) * multiplier("gaussian", h.epsilon, h.delta)
 
     @property
     def _sensitivity(self) -> float:
@@ -139,23 +200,27 @@ class MDM(CohortStrategy):
         return self.hyper.clip * (2 if self.hyper.privacy_unit == "example" else 1)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the guarantee is; empty without."""
+        """Return what the guarantee is; empty without. The two groups of clients have none in common."""
         if not self.noise:
             return {}
-        releases = self.settings.rounds + 1
-        spent = total([Release("gaussian", self.noise / self._sensitivity, releases)], self.hyper.delta)
-        return {"unit": self.hyper.privacy_unit, "epsilon": spent, "delta": self.hyper.delta, "releases": releases,
-                "noise": self.noise, "clip": self.hyper.clip}  # fmt: skip
+        groups = {self.noise: self.settings.rounds + 1, self.comparing_noise: self._comparisons}
+        spent = [
+            total([Release("gaussian", scale / self._sensitivity, times)], self.hyper.delta)
+            for scale, times in groups.items()
+        ]
+        return {"unit": self.hyper.privacy_unit, "epsilon": max(spent), "delta": self.hyper.delta,
+                "clip": self.hyper.clip, "noise": self.noise, "releases": self.settings.rounds + 1,
+                "comparing_noise": self.comparing_noise, "comparisons": self._comparisons}  # fmt: skip
 
     def ask(
         self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, arrays: Arrays, **more: Any
     ) -> Outcome:
         """Have ``cohort`` carry out ``phase``; return the sums, with noise in a private run."""
         outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=pack(arrays), **more)
-        if self.noise:
-            for name, array in outcome.arrays.items():
-                rng = secret_generator() if self.roster.deployed else self._rng("noise", server_round, phase, name)
-                outcome.arrays[name] = array + draw(rng, "gaussian", self.noise, array.shape)
+        scale = self.comparing_noise if phase == "compare" else self.noise
+        for name, array in outcome.arrays.items() if scale else ():
+            rng = secret_generator() if self.roster.deployed else self._rng("noise", server_round, phase, name)
+            outcome.arrays[name] = array + draw(rng, "gaussian", scale, array.shape)
         return outcome
 
     def _rng(self, *purpose: str | int) -> np.random.Generator:
@@ -178,7 +243,7 @@ class MDM(CohortStrategy):
         if "likelihood" in outcome.arrays:
             self._course.append((outcome.arrays["likelihood"] / len(outcome.clients)).tolist())
         moved = [
-            self._revive(update(mixture, sums), server_round, sums)
+            self._revive(update(mixture, sums, self.noise), server_round, sums)
             for mixture, sums in zip(mixtures, self._apart(outcome.arrays), strict=True)
         ]
         self._latest = moved
@@ -189,7 +254,7 @@ class MDM(CohortStrategy):
 
     def _initialise(self, grid: Grid) -> list[Mixture]:
         outcome = self.ask(grid, self.sample(0), 0, "initialise", {"edges": self.edges})
-        return [initial(sums, self.edges) for sums in self._apart(outcome.arrays)]
+        return [initial(sums, self.edges, self.noise) for sums in self._apart(outcome.arrays)]
 
     def _apart(self, sums: Arrays) -> list[Arrays]:
         """Return the sums of every mixture."""
@@ -200,8 +265,10 @@ class MDM(CohortStrategy):
         ]
 
     def _revive(self, mixture: Mixture, server_round: int, sums: Arrays) -> Mixture:
-        """Start components anew that stand for no client; each once, since a second time it is not needed."""
+        """Start components anew that stand for no client: each once, and not when no round is left to fit it."""
         number = len(mixture.tau)
+        if server_round == self.settings.rounds:
+            return mixture
         for k in np.flatnonzero(sums["weights"] < EMPTY):
             place = {"k": number, "component": int(k)}
             if any(place.items() <= earlier.items() for earlier in self._reseeded):
@@ -218,6 +285,8 @@ class MDM(CohortStrategy):
         """
         if not self.hyper.tolerance or len(self._course) < 2 or len(self.cohort) < len(self.trainable()):
             return False
+        if any(entry["round"] == server_round for entry in self._reseeded):
+            return False
         last, before = np.array(self._course[-1]), np.array(self._course[-2])
         return bool((np.abs(last - before) < self.hyper.tolerance).all())
 
@@ -232,26 +301,23 @@ class MDM(CohortStrategy):
         means = outcome.arrays["relative"] / n
         self._chosen = choose(self.numbers, means, outcome.arrays["products"] / n, n)
         shown = outcome.arrays["likelihood"] / n if "likelihood" in outcome.arrays else means
-        self._compared = [
-            {"k": k, "log_likelihood": float(value)} for k, value in zip(self.numbers, shown, strict=True)
-        ]
-        log.info("round %d: k = %d; %s", server_round, self._chosen,
-                 ", ".join(f"{c['k']}: {c['log_likelihood']:.4f}" for c in self._compared))  # fmt: skip
+        kind = "log_likelihood" if shown is not means else "relative"
+        self._compared = [{"k": k, kind: float(value)} for k, value in zip(self.numbers, shown, strict=True)]
+        log.info("round %d: k = %d is chosen", server_round, self._chosen)
         return outcome
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
         """Return the mean log-likelihood of every mixture; nobody's own figures are known here."""
-        return {"seen": {f"log_likelihood_{int(c['k'])}": c["log_likelihood"] for c in self._compared}}
+        found = [(c["k"], kind, value) for c in self._compared for kind, value in c.items() if kind != "k"]
+        return {"seen": {f"{kind}_{k:g}": value for k, kind, value in found}}
 
     # ----------------------------------------------------------------------------------------- state
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The course of the estimates and of the likelihood."""
         history = {name: np.stack(steps) for name, steps in self._history.items()}
-        return {**history, "pi": stack(self._latest)["pi"], "edges": self.edges}, {
-            "course": self._course,
-            "reseeded": self._reseeded,
-        }
+        facts = {"course": self._course, "reseeded": self._reseeded, "privacy": self.privacy()}
+        return {**history, "pi": stack(self._latest)["pi"], "edges": self.edges}, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take them back."""
@@ -259,6 +325,8 @@ class MDM(CohortStrategy):
         last = {name: steps[-1] for name, steps in self._history.items()}
         self._latest = split({**last, "pi": arrays["pi"], "edges": arrays["edges"]}, self.numbers)
         self._course, self._reseeded = list(facts["course"]), list(facts["reseeded"])
+        self._begun = facts["privacy"]
+        self.__dict__["edges"] = arrays["edges"]  # the clients that are there now may have other sizes
 
     def report(self) -> dict[str, Any]:
         """The chosen mixture in the form of ``mdm-params``, and how it came about."""

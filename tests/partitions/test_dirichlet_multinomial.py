@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import digamma
 from scipy.stats import dirichlet_multinomial
 
 from partitions.dirichlet_multinomial import (
@@ -22,37 +21,13 @@ from partitions.dirichlet_multinomial import (
     statistics,
     update,
 )
+from tests.em import em
 
 
 def _mixture(k: int = 3, c: int = 4, largest: int = 12, seed: int = 1) -> Mixture:
     rng = np.random.default_rng(seed)
     edges = np.arange(1, largest + 2)
     return Mixture(rng.dirichlet(np.ones(k)), rng.dirichlet(np.ones(largest), size=k), rng.gamma(2, size=(k, c)), edges)
-
-
-def _em(counts: np.ndarray, m: Mixture) -> Mixture:
-    """A step of algorithm 6 over all clients, one number at a time."""
-    n, k, c = len(counts), len(m.tau), counts.shape[1]
-    ω = np.zeros((n, k))
-    for i, histogram in enumerate(counts):
-        size = int(histogram.sum())
-        for j in range(k):
-            pmf = np.exp(dirichlet_multinomial.logpmf(histogram, m.alpha[j], size))
-            ω[i, j] = m.tau[j] * m.pi[j, size - 1] * pmf
-        ω[i] /= ω[i].sum()
-    tau, pi, alpha = ω.mean(axis=0), np.zeros_like(m.pi), np.zeros_like(m.alpha)
-    for j in range(k):
-        down = sum(
-            ω[i, j] * (digamma(counts[i].sum() + m.alpha[j].sum()) - digamma(m.alpha[j].sum())) for i in range(n)
-        )
-        for s in range(m.pi.shape[1]):
-            pi[j, s] = ω[counts.sum(axis=1) == s + 1, j].sum() / ω[:, j].sum()
-        for value in range(c):
-            up = sum(
-                ω[i, j] * (digamma(counts[i, value] + m.alpha[j, value]) - digamma(m.alpha[j, value])) for i in range(n)
-            )
-            alpha[j, value] = m.alpha[j, value] * up / down
-    return Mixture(tau, pi, alpha, m.edges)
 
 
 class TestLikelihood:
@@ -87,7 +62,7 @@ class TestEM:
         m = _mixture()
         counts = _mixture(seed=5).sample(60, np.random.default_rng(3))
         for _ in range(3):
-            mine, theirs = update(m, statistics(counts, m)), _em(counts, m)
+            mine, theirs = update(m, statistics(counts, m)), em(counts, m)
             for name in ("tau", "alpha"):
                 np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=0, atol=1e-10)
             np.testing.assert_allclose(mine.pi, theirs.pi, rtol=0, atol=1e-10)

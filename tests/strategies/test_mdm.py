@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,16 +15,20 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from flwr.app import Message
 from scipy.stats import chi2, dirichlet_multinomial
 
+from apps.personal import personalise
 from apps.settings import parse
 from clients.mdm import MDMClient
-from clients.wire import Reply
+from clients.wire import Reply, Request
 from common.errors import ConfigurationError, RunError
+from common.seeds import numpy_generator
 from common.settings import Value
-from partitions.dirichlet_multinomial import Mixture, initial, statistics, update
+from partitions.devices import write_device
+from partitions.dirichlet_multinomial import Mixture, initial, update
 from partitions.federation import federate
 from partitions.mdm_params import read_law
 from strategies.mdm import MDM, choose
 from strategies.run_folder import read_checkpoint
+from tests.em import em, start
 from tests.grid import run_app
 from tests.support import config, settings
 
@@ -60,13 +65,13 @@ def _counts(**keys: Value) -> np.ndarray:
 
 class TestEM:
     def test_a_run_is_an_em_over_all_clients(self, run: Run) -> None:
-        """Every update to 1e-10 of one over the whole table; that one is compared with scipy in tests/models."""
-        path = run("all")
-        counts, history = _counts(), read_checkpoint(path).state
-        mixture = Mixture(history["tau"][0], np.ones((2, 12)) / 12, history["alpha"][0], np.arange(1, 14))
-        for step in range(1, 4):
-            # All clients have 12 samples, so that Π says nothing from round 1 on.
-            mixture = update(mixture, statistics(counts, mixture))
+        """Start and every update to 1e-10 of one written anew, over the whole table of histograms."""
+        counts, history = _counts(), read_checkpoint(run("all")).state
+        draws = [numpy_generator(1, "client", str(i), "component", 2).integers(2) for i in range(40)]
+        assert 5 < sum(draws) < 35
+        mixture = start(counts, np.array(draws), 2, np.arange(1, 14))
+        for step in range(4):
+            mixture = em(counts, mixture)
             np.testing.assert_allclose(history["tau"][step], mixture.tau, rtol=0, atol=1e-10)
             np.testing.assert_allclose(history["alpha"][step], mixture.alpha, rtol=0, atol=1e-10)
 
@@ -100,16 +105,32 @@ class TestEM:
         assert 2 < len(course) < 500
         assert abs(course[-1] - course[-2]) < 1e-3 <= abs(course[-2] - course[-3])
         assert _summary(path)["rounds"] == len(course)
+        again = run("short", resume="short", **{"rounds": 500, "mdm.components": "1", "mdm.tolerance": 1e-3})
+        assert _summary(again)["rounds"] == len(course)
+
+    def test_all_mixtures_must_have_stopped_changing(self, run: Run) -> None:
+        keys = {"mdm.components": "1,2", "mdm.validation-fraction": 0.3, "mdm.tolerance": 1e-3, "rounds": 500}
+        course = np.array(_summary(run("both", **keys))["mdm"]["course"])
+        changes = np.abs(np.diff(course, axis=0))
+        assert (changes[-1] < 1e-3).all()
+        assert (changes[:-1].max(axis=1) >= 1e-3).all()
+        assert (changes[:-1].min(axis=1) < 1e-3).any()  # one of them had stopped before
+
+    def test_a_sample_of_clients_does_not_end_a_run(self, run: Run) -> None:
+        path = run("sampled", **{"participation": 0.5, "rounds": 8, "mdm.tolerance": 1e9})
+        assert _summary(path)["rounds"] == 8
 
     def test_an_empty_component_starts_anew_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        def starved(sums, edges):
-            mixture = initial(sums, edges)
+        def starved(sums, edges, noise):
+            mixture = initial(sums, edges, noise)
             return Mixture(np.array([1.0, 0.0]), mixture.pi, mixture.alpha, mixture.edges)
 
         monkeypatch.setattr("strategies.mdm.initial", starved)
         path = run("empty", rounds=3)
         assert _summary(path)["mdm"]["reseeded"] == [{"round": 1, "k": 2, "component": 1}]
         assert min(_summary(path)["mdm"]["tau"]) > 0.01
+        last = run("late", rounds=1)
+        assert _summary(last)["mdm"]["reseeded"] == []  # no round is left to fit it
 
 
 class TestSumsOnly:
@@ -128,6 +149,18 @@ class TestSumsOnly:
                 assert len(set(values)) == 1, name
             seen |= answer.arrays.keys()
         assert seen == shapes.keys()
+
+    def test_clients_that_choose_k_do_nothing_else(self, run: Run) -> None:
+        run("apart", **{"mdm.components": "1,2", "mdm.validation-fraction": 0.3, "evaluate-every": 2})
+        asked: dict[str, set[str]] = {}
+        for message in run.grid.sent:
+            if message.metadata.message_type != "query.roster":
+                request = Request.unpack(message.content)
+                asked.setdefault(str(request.config["phase"]), set()).update(request.clients)
+        assert asked["initialise"] == asked["expect"]
+        assert not asked["compare"] & asked["expect"]
+        assert len(asked["compare"] | asked["expect"]) == 40
+        assert 4 < len(asked["compare"]) < 24  # 12 on average
 
 
 class TestChoice:
@@ -151,63 +184,119 @@ class TestChoice:
             assert choose([1, 2, 3], scores.mean(axis=0), scores.T @ scores / n, n) == expected
 
 
-PRIVATE = {"mdm.privacy-unit": "client", "mdm.epsilon": 3.0, "mdm.delta": 1e-4, "mdm.clip": 2.0}
+PRIVATE = {"mdm.privacy-unit": "client", "mdm.epsilon": 3.0, "mdm.delta": 1e-4, "mdm.clip": 2.0, "mdm.max-size": 12}
+
+
+def _lone_client(counts: list[int], **keys: Value) -> MDMClient:
+    client = object.__new__(MDMClient)
+    client.settings, client.hyper = parse(config(**{**KEYS, **PRIVATE, "mdm.components": "1", **keys}))
+    client.__dict__.update(_counts=np.array([counts]), data=SimpleNamespace(simulated=True), client_id="0")
+    return client
+
+
+MIXTURE = {"tau": np.ones(1), "pi": np.ones((1, 1)), "alpha": np.full((1, 3), 5.0), "edges": np.array([1, 20])}
 
 
 class TestPrivacy:
     @pytest.mark.parametrize(("unit", "sensitivity"), [("client", 2.0), ("example", 4.0)])
     def test_epsilon_is_dp_accountings(self, run: Run, unit: str, sensitivity: float) -> None:
-        facts = _summary(run("private", **{**PRIVATE, "mdm.privacy-unit": unit}))["privacy"]
-        accountant = PLDAccountant()
-        accountant.compose(SelfComposedDpEvent(GaussianDpEvent(facts["noise"] / sensitivity), 5))  # moments, 4 rounds
-        assert facts["epsilon"] == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-3)
+        keys = {"mdm.privacy-unit": unit, "mdm.components": "1,2", "mdm.validation-fraction": 0.3, "evaluate-every": 2}
+        facts = _summary(run("private", **{**PRIVATE, **keys}))["privacy"]
+        for scale, releases in ((facts["noise"], 5), (facts["comparing_noise"], 2)):  # moments, 4 rounds; 2 evaluations
+            accountant = PLDAccountant()
+            accountant.compose(SelfComposedDpEvent(GaussianDpEvent(scale / sensitivity), releases))
+            assert accountant.get_epsilon(1e-4) == pytest.approx(3.0, rel=1e-2)
         assert facts["epsilon"] == pytest.approx(3.0, rel=1e-2)
-        assert facts["releases"] == 5
+        assert (facts["releases"], facts["comparisons"]) == (5, 2)
 
-    def test_contributions_are_clipped_as_a_whole(self) -> None:
-        client = object.__new__(MDMClient)
-        client.__dict__["histogram"] = np.array([[3, 0, 9]])
-        mixture = {"tau": np.ones(1), "pi": np.ones((1, 1)), "alpha": np.full((1, 3), 5.0), "edges": np.array([1, 20])}
-        sent = {}
-        for clip in (1e9, 0.5):
-            keys = config(**{**KEYS, **PRIVATE, "mdm.components": "1", "mdm.clip": clip})
-            client.settings, client.hyper = parse(keys)
-            sent[clip] = client.perform(mixture, {"phase": "expect", "round": 1}).arrays
-        assert "likelihood" not in sent[0.5]
-        whole = np.concatenate([array.ravel() for array in sent[0.5].values()])
-        assert np.linalg.norm(whole) == pytest.approx(0.5)
-        for name, array in sent[1e9].items():
-            np.testing.assert_allclose(sent[0.5][name] / sent[0.5]["weights"], array)
+    @pytest.mark.parametrize("phase", ["initialise", "expect", "compare"])
+    def test_contributions_are_clipped(self, phase: str) -> None:
+        sent = {
+            clip: _lone_client([3, 0, 9], **{"mdm.clip": clip}).perform(MIXTURE, {"phase": phase, "round": 1}).arrays
+            for clip in (1e9, 0.1)
+        }
+        assert "likelihood" not in sent[0.1]
+        whole = np.concatenate([array.ravel() for array in sent[0.1].values()])
+        assert np.linalg.norm(whole) <= 0.1 * (1 + 1e-9)
+        if phase == "expect":  # weights and steps each have half of the squared bound, and keep their proportions
+            assert np.linalg.norm(whole) == pytest.approx(0.1)
+            for one, other in (("weights", "sizes"), ("numerator", "denominator")):
+                ratios = [sent[clip][one].sum() / sent[clip][other].sum() for clip in sent]
+                assert ratios[0] == pytest.approx(ratios[1])
 
-    def test_the_noise_is_the_stated_one(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        """On all sums of the first exchange, against a run whose noise is left out: σ² times a chi-square variable."""
-        released: list[list[np.ndarray]] = []
+    @pytest.mark.parametrize("phase", ["initialise", "expect", "compare"])
+    @pytest.mark.parametrize("counts", [[0, 0, 0], [40, 0, 9]])
+    def test_no_client_fails_and_tells_on_itself(self, counts: list[int], phase: str) -> None:
+        """One without examples answers zeros; one of a size in no bin counts into the nearest."""
+        sent = _lone_client(counts).perform(MIXTURE, {"phase": phase, "round": 1}).arrays
+        if not any(counts):
+            assert not any(array.any() for array in sent.values())
+        elif phase != "compare":
+            assert sent["sizes"].sum() > 0
+
+    def test_every_release_has_the_stated_noise(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever an exchange returns is what the nodes answered and σ² times a chi-square variable."""
+        noises: dict[str, list[np.ndarray]] = {}
         ask = MDM.ask
 
-        def listen(self, *args, **kwargs):
-            outcome = ask(self, *args, **kwargs)
-            released[-1].append(np.concatenate([outcome.arrays[name].ravel() for name in sorted(outcome.arrays)]))
+        def listen(self, grid, cohort, server_round, phase, arrays, **more):
+            start = len(grid.received)
+            outcome = ask(self, grid, cohort, server_round, phase, arrays, **more)
+            answers = [Reply.unpack(message.content).arrays for message in grid.received[start:]]
+            scale = self.comparing_noise if phase == "compare" else self.noise
+            for name, array in outcome.arrays.items():
+                exact = sum(answer[name] for answer in answers)
+                noises.setdefault(phase, []).append(((array - exact) / scale).ravel())
             return outcome
 
         monkeypatch.setattr(MDM, "ask", listen)
-        keys = {**PRIVATE, "rounds": 1, "mdm.components": "9"}
-        released.append([])
-        path = run("noisy", **keys)
-        monkeypatch.setattr("strategies.mdm.draw", lambda rng, kind, scale, shape: np.zeros(shape))
-        released.append([])
-        run("exact", **keys)
-        noise = (released[0][0] - released[1][0]) / _summary(path)["privacy"]["noise"]
-        assert len(noise) == 9 * (10 + 10 + 12)
-        low, high = chi2.ppf([1e-4, 1 - 1e-4], len(noise))
-        assert low < (noise**2).sum() < high
-        assert abs(noise.mean()) < 4 / np.sqrt(len(noise))
+        run("noisy", **{**PRIVATE, "rounds": 3, "mdm.components": "7,8", "mdm.validation-fraction": 0.3})
+        sizes = {"initialise": 15 * (12 + 10 + 10), "expect": 3 * 15 * (1 + 12 + 10 + 1), "compare": 2 + 4}
+        for phase, size in sizes.items():
+            noise = np.concatenate(noises[phase])
+            assert len(noise) == size
+            low, high = chi2.ppf([1e-4, 1 - 1e-4], size)
+            assert low < (noise**2).sum() < high
 
-    def test_a_private_run_chooses_and_reports_nothing_exact(self, run: Run) -> None:
+    def test_devices_draw_noise_that_nobody_can_repeat(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        federation, dataset = federate(settings(**{"num-clients": 3}))
+        nodes = []
+        for client in range(3):
+            write_device(federation, dataset, client, tmp_path / str(client))
+            nodes.append({"data-path": str(tmp_path / str(client)), "client-id": f"site-{client}"})
+        drawn: list[str] = []
+        for module in ("strategies.mdm", "clients.mdm"):
+            secret = __import__(module, fromlist=["x"]).secret_generator
+            monkeypatch.setattr(f"{module}.secret_generator", lambda m=module, s=secret: drawn.append(m) or s())
+        keys = {**KEYS, **PRIVATE, "dataset": "digits", "partitioner": "classes", "num-clients": 3, "rounds": 1,
+                "samples-per-client": 0, "mdm.max-size": 2000, "mdm.components": "1", "run-name": "devices",
+                "runs-dir": str(tmp_path / "runs"), "model": "mlp"}  # fmt: skip
+        run_app(config(**keys), nodes)
+        assert drawn.count("strategies.mdm") == 3 + 4  # of the start, and of the round
+        assert drawn.count("clients.mdm") == 3  # each its component
+
+    def test_noise_alone_rules_out_no_size(self) -> None:
+        """A bin that the noise made negative counts as much as the noise."""
+        sums = {"weights": np.array([50.0]), "sizes": np.array([[60.0, -40.0]]), "numerator": np.ones((1, 2)),
+                "denominator": np.ones(1)}  # fmt: skip
+        mixture = Mixture(np.ones(1), np.full((1, 2), 0.5), np.ones((1, 2)), np.array([1, 2, 3]))
+        np.testing.assert_allclose(update(mixture, sums, 20.0).pi, [[0.75, 0.25]])
+
+    def test_a_private_run_reports_nothing_exact(self, run: Run) -> None:
         path = run("chosen", **{**PRIVATE, "mdm.components": "1,2", "mdm.validation-fraction": 0.3})
         found = _summary(path)["mdm"]
         assert found["course"] == []
-        assert np.isfinite([entry["log_likelihood"] for entry in found["compared"]]).all()
+        assert [set(entry) for entry in found["compared"]] == [{"k", "relative"}] * 2
         assert np.sum(found["tau"]) == pytest.approx(1)
+
+    def test_a_hopeless_budget_is_warned_of(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        run("hopeless", **{**PRIVATE, "rounds": 20})
+        assert "a component stands for 20 clients of a cohort, the noise for" in caplog.text
+
+    def test_a_resumed_run_cannot_have_another_budget(self, run: Run) -> None:
+        run("begun", **{**PRIVATE, "evaluate-every": 1})
+        with pytest.raises(ConfigurationError, match="the run began with another privacy budget"):
+            run("begun", **{**PRIVATE, "resume": "begun", "rounds": 40})
 
 
 class TestResume:
@@ -232,7 +321,13 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("keys", "said"),
         [
-            ({"mdm.components": "40"}, r"mdm\.components: 40 components need more clients than that; there are 40"),
+            ({"mdm.components": "40"}, r"40 components need more clients than that in a round; there are 40"),
+            ({"mdm.components": "5", "cohort-size": 5}, r"5 components need more clients .* in a round; there are 5"),
+            ({"mdm.components": "2,2"}, r"mdm\.components: '2,2' has a number twice"),
+            ({"mdm.bins": "60,20"}, r"mdm\.bins: '60,20' lists no increasing edges"),
+            ({"mdm.max-size": 12, "mdm.size-bins": "1,20"}, r"mdm\.max-size: mdm\.size-bins says already"),
+            ({"mdm.size-bins": "1,5,12"}, r"40 of 40 clients have a number of examples that no bin holds"),
+            ({"mdm.privacy-unit": "client"}, r"a private run must not take the largest size from the clients"),
             ({"mdm.components": "1,2", "mdm.validation-fraction": 0.0}, r"0 of 40 clients are none"),
             ({"mdm.max-size": 13}, r"the last bin begins with 13 examples, but no client has more than 12; lower it"),
             ({"mdm.size-bins": "1,10,13,20"}, r"the last bin begins with 13 examples"),
@@ -244,6 +339,15 @@ class TestMistakes:
         with pytest.raises((ConfigurationError, RunError), match=said):
             run("wrong", **keys)
 
-    def test_bins_that_do_not_hold_the_clients_are_named(self, run: Run) -> None:
-        with pytest.raises(RunError, match=r"its 12 examples are in none of the bins of sizes, which hold 1 to 11"):
-            run("outside", **{"mdm.size-bins": "1,5,12"})
+    def test_clients_out_of_the_bins_are_told_nothing_of_their_own(self) -> None:
+        client = _lone_client([40, 0, 9], **{"mdm.privacy-unit": "none"})
+        with pytest.raises(RunError, match=r"in none of the bins of sizes, which hold 1 to 19") as caught:
+            client.perform(MIXTURE, {"phase": "expect", "round": 1})
+        assert "49" not in str(caught.value)
+
+    def test_there_are_no_models(self, run: Run, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="method 'mdm' makes no models of clients"):
+            personalise(run("none"), tmp_path / "model", "3")
+        for phase in ("train", "test"):
+            with pytest.raises(RunError, match="no models of clients"):
+                _lone_client([1, 2, 3]).perform({}, {"phase": phase, "round": 1})
