@@ -18,6 +18,9 @@ from partitions.settings import FederationSettings, class_range
 
 Rows = NDArray[np.int64]
 
+CHOOSES_ROWS = True
+"""It takes what it needs of all rows, rather than sharing them out."""
+
 
 class ClassPartitioner(Partitioner):
     """A flwr-datasets partitioner that gives every partition samples of S classes only.
