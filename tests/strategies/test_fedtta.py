@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,9 @@ from models.networks import build
 from models.parameters import get_arrays
 from partitions.clientdata import CPU, ClientData, Examples
 from strategies.run_folder import read_checkpoint
-from tests.grid import run_app
+from tests.runs import Runs
 from tests.support import config
 
-Run = Callable[..., Path]
 KEYS: dict[str, Value] = {
     "method": "fedtta", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 3, "local-epochs": 1,
     "learning-rate": 0.1, "fedtta.width": 16,
@@ -30,14 +28,9 @@ KEYS: dict[str, Value] = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that carries out a run in this process and returns its folder."""
-
-    def go(name: str, **keys: Value) -> Path:
-        run_app(config(**{**KEYS, **keys, "run-name": name, "runs-dir": str(tmp_path)}), 2)
-        return tmp_path / name
-
-    return go
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
 
 
 def test_adaptation_is_a_step_down_the_learned_loss() -> None:
@@ -69,7 +62,7 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
             assert adapted[name][index].item() - before == pytest.approx(-0.5 * slope, rel=1e-4, abs=1e-8)
 
 
-def test_without_adaptation_it_is_fedavg(run: Run) -> None:
+def test_without_adaptation_it_is_fedavg(run: Runs) -> None:
     none = read_checkpoint(run("none", **{"fedtta.adaptation-rate": 1e-12})).arrays
     plain = read_checkpoint(run("plain", method="fedavg")).arrays
     for name, array in plain.items():
@@ -77,14 +70,14 @@ def test_without_adaptation_it_is_fedavg(run: Run) -> None:
     assert {name for name in none if not name.startswith(PREFIX)} == plain.keys()
 
 
-def test_the_loss_is_learned_too(run: Run) -> None:
+def test_the_loss_is_learned_too(run: Runs) -> None:
     trained = read_checkpoint(run("both")).arrays
     start = get_arrays(adaptation_network(10, 16, 1))
     # The last bias moves every output alike, and so does every layer before it.
     assert all(not np.array_equal(trained[PREFIX + name], array) for name, array in start.items())
 
 
-def test_clients_without_labels_are_served(run: Run) -> None:
+def test_clients_without_labels_are_served(run: Runs) -> None:
     keys = {"rounds": 30, "num-clients": 16, "labeled-fraction": 0.6, "unseen-fraction": 0.2}
     final = json.loads((run("served", **keys) / "summary.json").read_text())["final"]
     assert set(final) == {"seen", "unseen", "unlabeled"}

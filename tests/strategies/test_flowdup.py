@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
 from apps.settings import parse
@@ -24,10 +22,9 @@ from models.parameters import get_arrays
 from models.subspace import Expansion, expansion
 from partitions.clientdata import CPU, ClientData, Examples
 from strategies.run_folder import read_checkpoint
-from tests.grid import run_app
+from tests.runs import Runs
 from tests.support import config, settings
 
-Run = Callable[..., Path]
 KEYS: dict[str, Value] = {
     "method": "flowdup", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 2, "local-epochs": 1,
     "batch-size": 20, "learning-rate": 0.1, "weighting": "uniform", "flowdup.dimensions": 30, "flowdup.features": 7,
@@ -36,15 +33,9 @@ KEYS: dict[str, Value] = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that carries out a run in this process and returns its folder."""
-
-    def go(name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value) -> Path:
-        names = {} if "resume" in keys else {"run-name": name}
-        go.grid = run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
-        return tmp_path / name
-
-    return go
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
 
 
 def _client(x: torch.Tensor, y: torch.Tensor, *, labeled: bool = True, **keys: Value) -> FLowDUPClient:
@@ -129,7 +120,7 @@ class TestObjective:
         for name, change in alone.items():
             np.testing.assert_array_equal(change, unlabeled[name])
 
-    def test_a_center_that_is_not_learned_stays_zero(self, run: Run) -> None:
+    def test_a_center_that_is_not_learned_stays_zero(self, run: Runs) -> None:
         path = run("still", **{"flowdup.learn-center": False})
         assert not read_checkpoint(path).arrays["center"].any()
         assert read_checkpoint(run("moves")).arrays["center"].any()
@@ -154,7 +145,7 @@ class TestObjective:
 
 
 class TestMessages:
-    def test_only_psi_travels(self, run: Run) -> None:
+    def test_only_psi_travels(self, run: Runs) -> None:
         run("traffic", **{"labeled-fraction": 0.5})
         names = set(get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1)))
         for message in run.grid.sent:
@@ -166,7 +157,7 @@ class TestMessages:
             if message.metadata.message_type == "train":
                 assert set(Reply.unpack(message.content).arrays) == names
 
-    def test_a_share_of_the_cohort_has_labels(self, run: Run) -> None:
+    def test_a_share_of_the_cohort_has_labels(self, run: Runs) -> None:
         def labeled_per_round(**keys: Value) -> list[tuple[int, int]]:
             run(f"cohort{len(keys)}", **{"num-clients": 20, "labeled-fraction": 0.5, "cohort-size": 8, **keys})
             found: dict[int, list[str]] = {}
@@ -182,14 +173,14 @@ class TestMessages:
         assert labeled_per_round(**{"flowdup.labeled-share": 0.75}) == [(8, 6), (8, 6)]
         assert labeled_per_round(**{"flowdup.labeled-share": 1.0, "rounds": 3}) == [(8, 8)] * 3
 
-    def test_packing_changes_nothing(self, run: Run) -> None:
+    def test_packing_changes_nothing(self, run: Runs) -> None:
         one, other = (read_checkpoint(run(f"nodes{nodes}", nodes)).arrays for nodes in (1, 3))
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, rtol=1e-5, atol=1e-6)
 
 
 class TestLimits:
-    def test_a_subspace_of_everything_is_fedavg(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_subspace_of_everything_is_fedavg(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         """k = d and P = 1: LD-FedAvg's θ₀ + v is FedAvg's model."""
         d = sum(p.numel() for p in build("mlp", (1, 8, 8), 10, 1).parameters())
 
@@ -213,7 +204,7 @@ class TestLimits:
         ]
         assert figures[0] == pytest.approx(figures[1], rel=1e-4)
 
-    def test_it_learns_and_serves_clients_without_labels(self, run: Run) -> None:
+    def test_it_learns_and_serves_clients_without_labels(self, run: Runs) -> None:
         keys = {"rounds": 40, "num-clients": 20, "labeled-fraction": 0.6, "unseen-fraction": 0.2,
                 "flowdup.dimensions": 400, "learning-rate": 0.3, "local-epochs": 2, "flowdup.features": 32,
                 "flowdup.width": 32, "max-grad-norm": 10.0}  # fmt: skip
@@ -222,7 +213,7 @@ class TestLimits:
         assert final["seen"]["accuracy"] > 0.7
         assert min(figures["accuracy"] for figures in final.values()) > 0.3  # of ten classes, each client has 2 or 3
 
-    def test_adam_goes_along_signs_at_first(self, run: Run) -> None:
+    def test_adam_goes_along_signs_at_first(self, run: Runs) -> None:
         """FedAdam's first step is (1 − β₁)Δ/(√(1 − β₂)|Δ| + τ): 0.1/0.1 per entry where Δ is far above τ."""
         before = get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1))
         keys = {"rounds": 1, "learning-rate": 1.0, "server-learning-rate": 0.01}
@@ -233,22 +224,14 @@ class TestLimits:
             expected = 0.01 * 0.1 * Δ / (0.1 * np.abs(Δ) + 1e-3)
             np.testing.assert_allclose(array - before[name], expected, rtol=1e-3, atol=2e-6)
 
-    def test_a_broken_run_goes_on_to_the_same_end(self, run: Run, tmp_path: Path) -> None:
+    def test_a_broken_run_goes_on_to_the_same_end(self, run: Runs) -> None:
         keys = {"rounds": 3, "evaluate-every": 1, "flowdup.server-optimizer": "adam", "server-learning-rate": 0.01}
-        whole = run("whole", nodes=1, **keys)
-
-        def stop(message: Message) -> None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run("broken", nodes=1, intercept=stop, **keys)
-        run("broken", nodes=1, resume="broken", **keys)
+        whole, broken = run.whole_and_broken(3, **keys)
         for name, array in read_checkpoint(whole).arrays.items():
-            np.testing.assert_array_equal(read_checkpoint(tmp_path / "broken").arrays[name], array)
+            np.testing.assert_array_equal(read_checkpoint(broken).arrays[name], array)
 
 
 class TestMistakes:
-    def test_a_subspace_larger_than_the_network_is_refused(self, run: Run) -> None:
+    def test_a_subspace_larger_than_the_network_is_refused(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match="a subspace of 9999999 dimensions does not fit"):
             run("large", **{"flowdup.dimensions": 9_999_999, "flowdup.width": 1})

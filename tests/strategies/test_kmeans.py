@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +39,9 @@ from strategies.kmeans import KMeans
 from strategies.roster import Roster
 from strategies.run_folder import RunFolder, read_checkpoint
 from tests.grid import run_app
+from tests.runs import Runs
 from tests.support import config, settings
 
-Run = Callable[..., Path]
 KEYS: dict[str, Value] = {
     "method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",
     "num-clients": 12, "samples-per-client": 200, "server-examples": 200, "server-ood-examples": 100,
@@ -54,15 +53,9 @@ PRIVATE = [name for name, method in METHODS.items() if method.task == "clusterin
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that carries out a run in this process and returns its folder."""
-
-    def go(name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value) -> Path:
-        names = {} if "resume" in keys else {"run-name": name}
-        run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
-        return tmp_path / name
-
-    return go
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
 
 
 def _centers(path: Path) -> np.ndarray:
@@ -104,7 +97,7 @@ def _client(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **
 
 
 class TestExactLimits:
-    def test_server_data_equal_to_client_data_is_weighted_k_means(self, run: Run, tmp_path: Path) -> None:
+    def test_server_data_equal_to_client_data_is_weighted_k_means(self, run: Runs, tmp_path: Path) -> None:
         # Every client point is its own nearest server point, so that weights count copies (digits have none).
         whole = {"dataset": "digits", "num-clients": 1, "partitioner": "iid", "samples-per-client": 0}
         one, dataset = federate(settings(**{**KEYS, **whole, "server-examples": 0, "server-ood-examples": 0}))
@@ -129,7 +122,7 @@ class TestExactLimits:
         assert reached == pytest.approx(best, rel=0.01)  # k-means++ draws differ
         assert _summary(path)["kmeans"]["cost"] == pytest.approx(reached, rel=1e-6)
 
-    def test_step_three_is_the_mean_of_the_projected_clusters(self, run: Run) -> None:
+    def test_step_three_is_the_mean_of_the_projected_clusters(self, run: Runs) -> None:
         path = run("three", **NOTHING)
         x, state = _points(), read_checkpoint(path).state
         basis = np.linalg.svd(x, full_matrices=False)[2][:10].T
@@ -143,7 +136,7 @@ class TestExactLimits:
         assert np.abs(moved - centers).max() < 0.1  # a fixed point, but for the points that change sides
 
     @pytest.mark.parametrize("steps", [1, 2])
-    def test_lloyds_steps_are_those_of_the_pooled_points(self, run: Run, steps: int) -> None:
+    def test_lloyds_steps_are_those_of_the_pooled_points(self, run: Runs, steps: int) -> None:
         start = run("start", method="server-lloyds", **NOTHING)
         path = run("steps", method="server-lloyds", rounds=steps + 1, **NOTHING)
         # An empty cluster keeps its centre.
@@ -155,20 +148,20 @@ class TestExactLimits:
             )
         np.testing.assert_allclose(_centers(path), expected, atol=1e-8)
 
-    def test_any_packing_gives_the_same(self, run: Run) -> None:
+    def test_any_packing_gives_the_same(self, run: Runs) -> None:
         one, three = run("one", nodes=1, **FAST), run("three", nodes=3, **FAST)
         np.testing.assert_allclose(_centers(one), _centers(three), atol=1e-9)
         again = run("again", nodes=3, **FAST)
         np.testing.assert_array_equal(_centers(three), _centers(again))
 
-    def test_a_large_epsilon_approaches_no_privacy(self, run: Run) -> None:
+    def test_a_large_epsilon_approaches_no_privacy(self, run: Runs) -> None:
         free = _summary(run("free", **NOTHING))["kmeans"]["cost"]
         rich = _summary(run("rich", **{"kmeans.epsilons": "20,20,20,20"}))["kmeans"]["cost"]
         poor = _summary(run("poor", **{"kmeans.epsilons": "0.05,0.05,0.05,0.05"}))["kmeans"]["cost"]
         assert rich == pytest.approx(free, rel=2e-3)
         assert poor > free * 1.01
 
-    def test_optimal_is_scikit_learns_clustering_and_beats_all(self, run: Run) -> None:
+    def test_optimal_is_scikit_learns_clustering_and_beats_all(self, run: Runs) -> None:
         path = run("optimal", method="optimal")
         x = _points()
         best = ScikitKMeans(10, n_init=10, random_state=5).fit(x)
@@ -177,7 +170,7 @@ class TestExactLimits:
             other = _summary(run(method.replace("+", "p"), method=method, **NOTHING))["kmeans"]["cost"]
             assert other >= best.inertia_ / len(x) - 1e-6
 
-    def test_summary_has_cost_and_accuracy(self, run: Run) -> None:
+    def test_summary_has_cost_and_accuracy(self, run: Runs) -> None:
         path = run("accuracy", **NOTHING)
         x, centers = _points(), _centers(path)
         options = settings(**KEYS)
@@ -409,7 +402,7 @@ class TestBudget:
             assert private.budget is not None
         assert "not below 1/2400" in caplog.text
 
-    def test_baselines_without_steps_ask_for_nothing(self, run: Run) -> None:
+    def test_baselines_without_steps_ask_for_nothing(self, run: Runs) -> None:
         sent = []
         path = run(
             "nothing", intercept=lambda message: sent.append(message.metadata.message_type), method="server-lloyds"
@@ -418,7 +411,7 @@ class TestBudget:
         assert _summary(path)["privacy"] == {}
 
     @pytest.mark.parametrize("method", PRIVATE)
-    def test_every_private_method_keeps_its_budget(self, run: Run, method: str) -> None:
+    def test_every_private_method_keeps_its_budget(self, run: Runs, method: str) -> None:
         path = run(method.replace("+", "p"), method=method, rounds=2, **{"kmeans.epsilon": 1.5})
         assert 1.49 < _summary(path)["privacy"]["epsilon"] <= 1.5
         assert np.isfinite(_centers(path)).all()
@@ -457,7 +450,7 @@ class TestMistakes:
             ({"init": "other"}, "finds its own centres|no run"),
         ],
     )
-    def test_they_are_refused_at_once(self, run: Run, keys: dict[str, Value], said: str) -> None:
+    def test_they_are_refused_at_once(self, run: Runs, keys: dict[str, Value], said: str) -> None:
         with pytest.raises(ConfigurationError, match=said):
             run("wrong", **keys)
 
@@ -490,7 +483,7 @@ class TestMistakes:
         with pytest.raises(ConfigurationError, match=r"kmeans\.client-size: say how many points a usual client has"):
             private.budget  # noqa: B018
 
-    def test_a_client_of_few_points_has_as_many_centers_in_k_fed(self, run: Run) -> None:
+    def test_a_client_of_few_points_has_as_many_centers_in_k_fed(self, run: Runs) -> None:
         client = _client(np.array([[1.0, 2.0], [5.0, 6.0]]), kind=KFedClient, **{"kmeans.k": 4})
         answer = client.perform({}, {"round": 1, "phase": "cluster"}).arrays
         np.testing.assert_array_equal(answer["found"], [1, 1, 0, 0])
@@ -502,21 +495,13 @@ class TestMistakes:
 
 
 class TestResume:
-    def test_a_broken_run_goes_on_to_the_same_end(self, run: Run, tmp_path: Path) -> None:
+    def test_a_broken_run_goes_on_to_the_same_end(self, run: Runs) -> None:
         keys = {**FAST, "kmeans.epsilons": "1,1,1,1,1,1", "rounds": 3}
-        whole = run("whole", nodes=1, **keys)
+        whole, broken = run.whole_and_broken(3, **keys)
+        np.testing.assert_array_equal(_centers(broken), _centers(whole))
+        assert len(_summary(broken)["kmeans"]["course"]) == 3
 
-        def stop(message: Message) -> None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run("broken", nodes=1, intercept=stop, **keys)
-        run("broken", nodes=1, resume="broken", **keys)
-        np.testing.assert_array_equal(_centers(tmp_path / "broken"), _centers(whole))
-        assert len(_summary(tmp_path / "broken")["kmeans"]["course"]) == 3
-
-    def test_another_budget_is_refused(self, run: Run) -> None:
+    def test_another_budget_is_refused(self, run: Runs) -> None:
         run("done", rounds=2, **{"kmeans.epsilons": "1,1,1,1,1,1"})
         with pytest.raises(ConfigurationError, match="began with another privacy budget"):
             run("done", rounds=3, resume="done", **{"kmeans.epsilons": "1,1,1,1,1,1"})
@@ -571,20 +556,20 @@ class TestDevices:
             run_app(config(**{**keys, "run-name": "none", "server-data": ""}), nodes)
 
 
-def test_a_new_client_is_assigned_by_the_exported_centres(run: Run, tmp_path: Path) -> None:
+def test_a_new_client_is_assigned_by_the_exported_centres(run: Runs, tmp_path: Path) -> None:
     path = run("run", **FAST)
     folder = personalise(path, tmp_path / "model", "3")
     model, _ = load_model(folder)
     np.testing.assert_allclose(model[0].centers.numpy(), _centers(path), rtol=1e-6)  # type: ignore[index]
 
 
-def test_one_process_computes_what_flower_does(run: Run, tmp_path: Path) -> None:
+def test_one_process_computes_what_flower_does(run: Runs, tmp_path: Path) -> None:
     path = run("flower", nodes=1, **FAST)
     here = run_here(config(**{**KEYS, **FAST, "runs-dir": str(tmp_path), "run-name": "here"}), tmp_path / "here")
     np.testing.assert_array_equal(_centers(path), _centers(here))
 
 
-def test_unlabeled_clients_are_clustered_too(run: Run) -> None:
+def test_unlabeled_clients_are_clustered_too(run: Runs) -> None:
     path = run("half", **FAST, **{"labeled-fraction": 0.5, "unseen-fraction": 0.25})
     assert sum(read_checkpoint(path).state["weights"]) > 1500  # nine clients of 200 points, and noise
 

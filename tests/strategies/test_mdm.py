@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-from flwr.app import Message
 from scipy.stats import chi2, dirichlet_multinomial
 
 from apps.personal import personalise
@@ -30,9 +28,9 @@ from strategies.mdm import MDM, choose
 from strategies.run_folder import read_checkpoint
 from tests.em import em, start
 from tests.grid import run_app
+from tests.runs import Runs
 from tests.support import config, settings
 
-Run = Callable[..., Path]
 KEYS: dict[str, Value] = {
     "method": "mdm", "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 40,
     "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "rounds": 4, "evaluate-every": 0,
@@ -41,17 +39,9 @@ KEYS: dict[str, Value] = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that carries out a run in this process and returns its folder."""
-
-    def go(
-        name: str, nodes: int = 2, intercept: Callable[[Message], Message | None] | None = None, **keys: Value
-    ) -> Path:
-        names = {} if "resume" in keys else {"run-name": name}
-        go.grid = run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
-        return tmp_path / name
-
-    return go
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
 
 
 def _summary(path: Path) -> dict:
@@ -64,7 +54,7 @@ def _counts(**keys: Value) -> np.ndarray:
 
 
 class TestEM:
-    def test_a_run_is_an_em_over_all_clients(self, run: Run) -> None:
+    def test_a_run_is_an_em_over_all_clients(self, run: Runs) -> None:
         """Start and every update to 1e-10 of one written anew, over the whole table of histograms."""
         counts, history = _counts(), read_checkpoint(run("all")).state
         draws = [numpy_generator(1, "client", str(i), "component", 2).integers(2) for i in range(40)]
@@ -76,12 +66,12 @@ class TestEM:
             np.testing.assert_allclose(history["alpha"][step], mixture.alpha, rtol=0, atol=1e-10)
 
     @pytest.mark.parametrize("nodes", [1, 3])
-    def test_packing_changes_nothing(self, run: Run, nodes: int) -> None:
+    def test_packing_changes_nothing(self, run: Runs, nodes: int) -> None:
         one, other = read_checkpoint(run("two")).state, read_checkpoint(run("other", nodes)).state
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, rtol=1e-12, atol=1e-14)
 
-    def test_the_reported_likelihood_is_scipys_and_never_falls(self, run: Run) -> None:
+    def test_the_reported_likelihood_is_scipys_and_never_falls(self, run: Runs) -> None:
         path = run("course", rounds=6)
         course = [step[0] for step in _summary(path)["mdm"]["course"]]
         assert all(b >= a - 1e-9 for a, b in pairwise(course))
@@ -90,7 +80,7 @@ class TestEM:
         pmf = np.stack([dirichlet_multinomial.pmf(_counts(), α[k], 12) for k in range(2)], axis=1)
         assert course[5] == pytest.approx(np.log(pmf @ τ).mean(), abs=1e-8)
 
-    def test_bins_of_sizes_and_columns_are_counted_alike(self, run: Run) -> None:
+    def test_bins_of_sizes_and_columns_are_counted_alike(self, run: Runs) -> None:
         keys = {"dataset": "digits", "partitioner": "dirichlet", "samples-per-client": 0, "num-clients": 12,
                 "mdm.size-bins": "1,50,100,2000", "rounds": 3}  # fmt: skip
         found = _summary(run("bins", **keys))["mdm"]
@@ -99,7 +89,7 @@ class TestEM:
         assert found["edges"] == [1, 50, 100, 2000]
         np.testing.assert_allclose(np.array(found["tau"]) @ found["pi"], shares, atol=1e-9)
 
-    def test_a_run_ends_when_the_likelihood_does_not_change(self, run: Run) -> None:
+    def test_a_run_ends_when_the_likelihood_does_not_change(self, run: Runs) -> None:
         path = run("short", **{"rounds": 500, "mdm.components": "1", "mdm.tolerance": 1e-3})
         course = [step[0] for step in _summary(path)["mdm"]["course"]]
         assert 2 < len(course) < 500
@@ -108,7 +98,7 @@ class TestEM:
         again = run("short", resume="short", **{"rounds": 500, "mdm.components": "1", "mdm.tolerance": 1e-3})
         assert _summary(again)["rounds"] == len(course)
 
-    def test_all_mixtures_must_have_stopped_changing(self, run: Run) -> None:
+    def test_all_mixtures_must_have_stopped_changing(self, run: Runs) -> None:
         keys = {"mdm.components": "1,2", "mdm.validation-fraction": 0.3, "mdm.tolerance": 1e-3, "rounds": 500}
         course = np.array(_summary(run("both", **keys))["mdm"]["course"])
         changes = np.abs(np.diff(course, axis=0))
@@ -116,11 +106,11 @@ class TestEM:
         assert (changes[:-1].max(axis=1) >= 1e-3).all()
         assert (changes[:-1].min(axis=1) < 1e-3).any()  # one of them had stopped before
 
-    def test_a_sample_of_clients_does_not_end_a_run(self, run: Run) -> None:
+    def test_a_sample_of_clients_does_not_end_a_run(self, run: Runs) -> None:
         path = run("sampled", **{"participation": 0.5, "rounds": 8, "mdm.tolerance": 1e9})
         assert _summary(path)["rounds"] == 8
 
-    def test_an_empty_component_starts_anew_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_empty_component_starts_anew_once(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         def starved(sums, edges, noise):
             mixture = initial(sums, edges, noise)
             return Mixture(np.array([1.0, 0.0]), mixture.pi, mixture.alpha, mixture.edges)
@@ -134,7 +124,7 @@ class TestEM:
 
 
 class TestSumsOnly:
-    def test_the_server_sees_sums_alone(self, run: Run) -> None:
+    def test_the_server_sees_sums_alone(self, run: Runs) -> None:
         run("traffic", **{"mdm.components": "1,2", "mdm.validation-fraction": 0.3})
         shapes = {"sizes": (3, 12), "first": (3, 10), "second": (3, 10), "weights": (3,), "numerator": (3, 10),
                   "denominator": (3,), "likelihood": (2,), "relative": (2,), "products": (2, 2)}  # fmt: skip
@@ -150,7 +140,7 @@ class TestSumsOnly:
             seen |= answer.arrays.keys()
         assert seen == shapes.keys()
 
-    def test_clients_that_choose_k_do_nothing_else(self, run: Run) -> None:
+    def test_clients_that_choose_k_do_nothing_else(self, run: Runs) -> None:
         run("apart", **{"mdm.components": "1,2", "mdm.validation-fraction": 0.3, "evaluate-every": 2})
         asked: dict[str, set[str]] = {}
         for message in run.grid.sent:
@@ -164,7 +154,7 @@ class TestSumsOnly:
 
 
 class TestChoice:
-    def test_clients_that_took_no_part_choose_k(self, run: Run) -> None:
+    def test_clients_that_took_no_part_choose_k(self, run: Runs) -> None:
         keys = {"dataset": "histograms-5", "mdm-params": "choice", "samples-per-client": 100, "num-clients": 600,
                 "mdm.components": "1,2,3,4", "mdm.validation-fraction": 0.5, "rounds": 40}  # fmt: skip
         path = run("choice", **keys)
@@ -199,7 +189,7 @@ MIXTURE = {"tau": np.ones(1), "pi": np.ones((1, 1)), "alpha": np.full((1, 3), 5.
 
 class TestPrivacy:
     @pytest.mark.parametrize(("unit", "sensitivity"), [("client", 2.0), ("example", 4.0)])
-    def test_epsilon_is_dp_accountings(self, run: Run, unit: str, sensitivity: float) -> None:
+    def test_epsilon_is_dp_accountings(self, run: Runs, unit: str, sensitivity: float) -> None:
         keys = {"mdm.privacy-unit": unit, "mdm.components": "1,2", "mdm.validation-fraction": 0.3, "evaluate-every": 2}
         facts = _summary(run("private", **{**PRIVATE, **keys}))["privacy"]
         for scale, releases in ((facts["noise"], 5), (facts["comparing_noise"], 2)):  # moments, 4 rounds; 2 evaluations
@@ -234,7 +224,7 @@ class TestPrivacy:
         elif phase != "compare":
             assert sent["sizes"].sum() > 0
 
-    def test_every_release_has_the_stated_noise(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_release_has_the_stated_noise(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whatever an exchange returns is what the nodes answered and σ² times a chi-square variable."""
         noises: dict[str, list[np.ndarray]] = {}
         ask = MDM.ask
@@ -282,38 +272,30 @@ class TestPrivacy:
         mixture = Mixture(np.ones(1), np.full((1, 2), 0.5), np.ones((1, 2)), np.array([1, 2, 3]))
         np.testing.assert_allclose(update(mixture, sums, 20.0).pi, [[0.75, 0.25]])
 
-    def test_a_private_run_reports_nothing_exact(self, run: Run) -> None:
+    def test_a_private_run_reports_nothing_exact(self, run: Runs) -> None:
         path = run("chosen", **{**PRIVATE, "mdm.components": "1,2", "mdm.validation-fraction": 0.3})
         found = _summary(path)["mdm"]
         assert found["course"] == []
         assert [set(entry) for entry in found["compared"]] == [{"k", "relative"}] * 2
         assert np.sum(found["tau"]) == pytest.approx(1)
 
-    def test_a_hopeless_budget_is_warned_of(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_hopeless_budget_is_warned_of(self, run: Runs, caplog: pytest.LogCaptureFixture) -> None:
         run("hopeless", **{**PRIVATE, "rounds": 20})
         assert "a component stands for 20 clients of a cohort, the noise for" in caplog.text
 
-    def test_a_resumed_run_cannot_have_another_budget(self, run: Run) -> None:
+    def test_a_resumed_run_cannot_have_another_budget(self, run: Runs) -> None:
         run("begun", **{**PRIVATE, "evaluate-every": 1})
         with pytest.raises(ConfigurationError, match="the run began with another privacy budget"):
             run("begun", **{**PRIVATE, "resume": "begun", "rounds": 40})
 
 
 class TestResume:
-    def test_a_broken_run_goes_on_to_the_same_end(self, run: Run, tmp_path: Path) -> None:
+    def test_a_broken_run_goes_on_to_the_same_end(self, run: Runs) -> None:
         keys = {"evaluate-every": 1, "mdm.components": "1,2", "mdm.validation-fraction": 0.3}
-        whole = run("whole", nodes=1, **keys)
-
-        def stop(message: Message) -> None:
-            if message.metadata.message_type == "train" and message.content["config"]["round"] == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run("broken", nodes=1, intercept=stop, **keys)
-        run("broken", nodes=1, resume="broken", **keys)
+        whole, broken = run.whole_and_broken(3, **keys)
         for name, array in read_checkpoint(whole).state.items():
-            np.testing.assert_array_equal(read_checkpoint(tmp_path / "broken").state[name], array)
-        mine, theirs = (_summary(tmp_path / name)["mdm"] for name in ("broken", "whole"))
+            np.testing.assert_array_equal(read_checkpoint(broken).state[name], array)
+        mine, theirs = (_summary(path)["mdm"] for path in (broken, whole))
         assert mine == theirs
 
 
@@ -335,7 +317,7 @@ class TestMistakes:
             ({"rounds": 0}, r"rounds: 'mdm' needs at least 1"),
         ],
     )
-    def test_wrong_keys_are_explained(self, run: Run, keys: dict[str, Value], said: str) -> None:
+    def test_wrong_keys_are_explained(self, run: Runs, keys: dict[str, Value], said: str) -> None:
         with pytest.raises((ConfigurationError, RunError), match=said):
             run("wrong", **keys)
 
@@ -345,7 +327,7 @@ class TestMistakes:
             client.perform(MIXTURE, {"phase": "expect", "round": 1})
         assert "49" not in str(caught.value)
 
-    def test_there_are_no_models(self, run: Run, tmp_path: Path) -> None:
+    def test_there_are_no_models(self, run: Runs, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="method 'mdm' makes no models of clients"):
             personalise(run("none"), tmp_path / "model", "3")
         for phase in ("train", "test"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,9 @@ from common.errors import ConfigurationError
 from common.settings import Value
 from partitions.clientdata import CPU
 from strategies.run_folder import read_checkpoint, read_metrics
-from tests.grid import run_app
-from tests.support import config, settings
+from tests.runs import Runs
+from tests.support import settings
 
-Run = Callable[..., Path]
 KEYS: dict[str, Value] = {
     "method": "ppfe-linear", "dataset": "synthetic-linear", "partitioner": "natural", "model": "linear",
     "weighting": "uniform", "num-clients": 4, "samples-per-client": 150, "participation": 1.0, "rounds": 4,
@@ -32,15 +30,9 @@ KEYS: dict[str, Value] = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that carries out a run in this process and returns its folder."""
-
-    def go(name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value) -> Path:
-        names = {} if "resume" in keys else {"run-name": name}
-        run_app(config(**{**KEYS, **keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
-        return tmp_path / name
-
-    return go
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
 
 
 def _sklearn(x: np.ndarray, y: np.ndarray, λ: float, ω: np.ndarray | None = None) -> np.ndarray:
@@ -73,12 +65,12 @@ class TestRidge:
 
 
 class TestBaselines:
-    def test_an_averaged_stage_is_the_mean_of_the_clients_solutions(self, run: Run) -> None:
+    def test_an_averaged_stage_is_the_mean_of_the_clients_solutions(self, run: Runs) -> None:
         one = {"rounds": 1, "ppfe-linear.stages": "averaged", "ppfe-linear.penalties": "0.1"}
         found = read_checkpoint(run("averaged", **one)).arrays[WEIGHT][0]
         np.testing.assert_allclose(found, np.mean([_sklearn(*_train(k), 0.1) for k in range(4)], axis=0), rtol=1e-4)
 
-    def test_a_local_stage_is_each_client_alone_with_a_penalty_of_its_own(self, run: Run) -> None:
+    def test_a_local_stage_is_each_client_alone_with_a_penalty_of_its_own(self, run: Runs) -> None:
         grid = (0.1, 30.0)  # the second is far too large: a client that chose it would be seen
         one = {"rounds": 1, "ppfe-linear.stages": "local", "ppfe-linear.penalties": "30,0.1"}
         figures = read_metrics(run("local", **one))[-1]["seen"]
@@ -96,7 +88,7 @@ def _losses(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.minimum((y - x @ w) ** 2 / (y**2).mean(), 1)
 
 
-def test_two_stages_by_hand(run: Run, tmp_path: Path) -> None:
+def test_two_stages_by_hand(run: Runs, tmp_path: Path) -> None:
     λ, clients = 0.5, [_train(k) for k in range(4)]
     path = run("two", rounds=2, **{"ppfe-linear.stages": "averaged,personal", "ppfe-linear.penalties": str(λ),
                                    "ppfe-linear.exchanges": 2})  # fmt: skip
@@ -124,7 +116,7 @@ def test_two_stages_by_hand(run: Run, tmp_path: Path) -> None:
         np.testing.assert_allclose(float(list(csv.DictReader(file))[-1]["loss"]), _error(3, ensemble[0]), rtol=1e-4)
 
 
-def test_a_huge_penalty_leaves_nothing_personal(run: Run) -> None:
+def test_a_huge_penalty_leaves_nothing_personal(run: Runs) -> None:
     averaged: dict[str, Value] = {"rounds": 1, "ppfe-linear.stages": "averaged"}
     both: dict[str, Value] = {"rounds": 2, "ppfe-linear.stages": "averaged,personal"}
     plain = read_checkpoint(run("plain", **averaged, **{"ppfe-linear.penalties": "0.1"})).arrays[WEIGHT]
@@ -138,13 +130,13 @@ def test_a_huge_penalty_leaves_nothing_personal(run: Run) -> None:
 
 
 class TestRuns:
-    def test_no_penalty_is_larger_than_the_one_before(self, run: Run) -> None:
+    def test_no_penalty_is_larger_than_the_one_before(self, run: Runs) -> None:
         stages = json.loads((run("whole") / "summary.json").read_text())["ppfe"]["stages"]
         penalties = [stage["penalty"] for stage in stages if stage["stage"] == "personal"]
         assert [stage["stage"] for stage in stages] == ["averaged", "personal", "personal", "personal"]
         assert penalties == sorted(penalties, reverse=True)
 
-    def test_it_beats_both_baselines_where_clients_are_alike_in_part(self, run: Run) -> None:
+    def test_it_beats_both_baselines_where_clients_are_alike_in_part(self, run: Runs) -> None:
         keys: dict[str, Value] = {"num-clients": 12, "personalisation-ratio": "0.3"}
         losses = {
             name: read_metrics(run(name, **keys, **own))[-1]["seen"]["loss"]
@@ -156,17 +148,17 @@ class TestRuns:
         }
         assert losses["ppfe"] < min(losses["fedavg"], losses["local"])
 
-    def test_packing_does_not_matter(self, run: Run) -> None:
+    def test_packing_does_not_matter(self, run: Runs) -> None:
         figures = [read_metrics(run(f"nodes{n}", nodes=n))[-1]["seen"] for n in (1, 3)]
         for name, value in figures[0].items():
             np.testing.assert_allclose(figures[1][name], value, rtol=1e-6)
 
-    def test_clients_of_one_size_weigh_alike(self, run: Run) -> None:
+    def test_clients_of_one_size_weigh_alike(self, run: Runs) -> None:
         figures = [read_metrics(run(how, weighting=how))[-1]["seen"] for how in ("examples", "uniform")]
         for name, value in figures[0].items():
             np.testing.assert_allclose(figures[1][name], value, rtol=1e-6)
 
-    def test_a_run_that_died_in_its_third_stage_resumes_to_the_same(self, run: Run, tmp_path: Path) -> None:
+    def test_a_run_that_died_in_its_third_stage_resumes_to_the_same(self, run: Runs, tmp_path: Path) -> None:
         def die(message: Message) -> None:
             if message.content.get("config", {"round": 0})["round"] == 3:
                 raise KeyboardInterrupt
@@ -180,14 +172,14 @@ class TestRuns:
         np.testing.assert_array_equal(parts.arrays[WEIGHT], whole.arrays[WEIGHT])
         assert parts.facts["own"] == whole.facts["own"]
 
-    def test_stages_and_rounds_must_agree(self, run: Run) -> None:
+    def test_stages_and_rounds_must_agree(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match=r"a round for each of its 4 stages.*found: 3 rounds"):
             run("wrong", rounds=3)
         with pytest.raises(ConfigurationError, match="comma-separated list of the words"):
             run("wrong", **{"ppfe-linear.stages": "averaged,shared"})
 
 
-def test_the_exported_model_is_the_ensemble(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exported_model_is_the_ensemble(run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run("exported")
     model = personalise(path, tmp_path / "model", "1")
     test = SimulatedClients(settings(**KEYS), CPU).data("1").test

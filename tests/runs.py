@@ -1,0 +1,47 @@
+"""Whole runs in this process, for the tests of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+
+from common.settings import Value
+from tests.grid import InProcessGrid, run_app
+from tests.support import config
+
+
+class Runs:
+    """Carries out runs with common keys; each leaves its folder in ``folder``.
+
+    Attributes:
+        grid: what carried the messages of the last run.
+    """
+
+    grid: InProcessGrid
+
+    def __init__(self, folder: Path, keys: Mapping[str, Value]) -> None:
+        self.folder, self._keys = folder, keys
+
+    def __call__(
+        self, name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value
+    ) -> Path:
+        """Carry out a run and return its folder; with the key ``resume`` go on with one of this name."""
+        names = {} if "resume" in keys else {"run-name": name}
+        settings = config(**{**self._keys, **keys, **names, "runs-dir": str(self.folder)})
+        self.grid = run_app(settings, nodes, intercept=intercept)
+        return self.folder / name
+
+    def whole_and_broken(self, broken_in: int, **keys: Value) -> tuple[Path, Path]:
+        """Carry out a run twice, the second time broken off in a round and resumed; return both folders."""
+
+        def stop(message: Message) -> None:
+            if message.metadata.message_type == "train" and message.content["config"]["round"] == broken_in:
+                raise KeyboardInterrupt
+
+        whole = self("whole", nodes=1, **keys)
+        with pytest.raises(KeyboardInterrupt):
+            self("broken", nodes=1, intercept=stop, **keys)
+        return whole, self("broken", nodes=1, resume="broken", **keys)
