@@ -7,6 +7,7 @@ rows (conditional); and alike, each row any client's (IID). All are measured on 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,7 +24,7 @@ from apps.settings import Settings, defaults, parse
 from apps.sweep import Cell, recipe_name, run_cells
 from clients.hyper import MDMHyper
 from clients.training import evaluate
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import Value
 from models.networks import build
@@ -32,6 +33,8 @@ from partitions.clientdata import Examples, to_inputs
 from partitions.dirichlet_multinomial import Counts
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
+
+log = logging.getLogger("flwr")
 
 KINDS = ("real", "MDM", "conditional", "IID")
 STYLES = {"real": ("C2", ":"), "MDM": ("C3", "-"), "conditional": ("C2", "-"), "IID": ("C0", "-")}
@@ -106,6 +109,8 @@ def study(
 ) -> list[dict[str, float]]:
     """Return the accuracies of every kind of clients, at every point of the grid; finished runs are not run again.
 
+    A run that fails, which is said, has accuracy NaN.
+
     Args:
         recipe: of the real clients, with a variant ``mdm`` that finds their law.
         overrides: keys that come last, in all runs.
@@ -139,8 +144,12 @@ def study(
         for kind, keys in kinds.items():
             words = [f"{name}{suffix}", kind, *(f"{key}-{value}" for key, value in point.items())]
             own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
-            (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
-            row[kind] = accuracy(path, parse({**defaults(), **base})[0])
+            try:
+                (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
+                row[kind] = accuracy(path, parse({**defaults(), **base})[0])
+            except RunError as error:  # too large a learning rate, say; the other settings are of use all the same
+                log.warning("%s: %s", own["run-name"], error)
+                row[kind] = float("nan")
         rows.append(row)
     return rows
 
@@ -171,9 +180,11 @@ def write_fidelity(rows: Sequence[Mapping[str, float]], output: Path) -> str:
     keys = [key for key in rows[0] if key not in KINDS]
     lines = ["| " + " | ".join([*keys, *KINDS]) + " |", "|---" * (len(keys) + len(KINDS)) + "|"]
     for row in rows:
-        cells = [f"{row[key]:g}" for key in keys] + [f"{100 * row[kind]:.1f}" for kind in KINDS]
+        cells = [f"{row[key]:g}" for key in keys] + [
+            f"{100 * row[kind]:.1f}".replace("nan", "failed") for kind in KINDS
+        ]
         lines.append("| " + " | ".join(cells) + " |")
-    gaps = {kind: np.mean([abs(row[kind] - row["real"]) for row in rows]) for kind in KINDS[1:]}
+    gaps = {kind: np.nanmean([abs(row[kind] - row["real"]) for row in rows]) for kind in KINDS[1:]}
     shown = ["mean difference from real", *[""] * len(keys), *(f"{100 * gap:.2f}" for gap in gaps.values())]
     lines.append("| " + " | ".join(shown) + " |")
     figure = Figure(figsize=(8, 4), layout="constrained")

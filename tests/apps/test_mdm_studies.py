@@ -133,6 +133,21 @@ class TestFidelity:
         assert text.splitlines()[-1].split(" | ")[4] == f"{100 * gap:.2f}"
         assert (tmp_path / "report" / "fidelity.png").exists()
 
+    def test_a_failed_run_does_not_end_the_study(self, recipe: Path, tmp_path: Path) -> None:
+        run = self._carry_out([])
+
+        def fail_once(keys: Mapping[str, Value]) -> Path:
+            if keys.get("learning-rate") == 0.2 and "IID" in str(keys["run-name"]):
+                raise RunError("it diverged")
+            return run(keys)
+
+        where, grid = {"runs-dir": str(tmp_path / "runs")}, Grid([10], [0.1, 0.2], [1])
+        rows = study(str(recipe), where, grid, tmp_path / "runs", fail_once, disjoint=False)
+        assert [bool(np.isnan(row["IID"])) for row in rows] == [False, True]
+        lines = write_fidelity(rows, tmp_path / "report").splitlines()
+        assert "| failed |" in lines[-2]
+        assert lines[-1].endswith(f"| {100 * abs(rows[0]['IID'] - rows[0]['real']):.2f} |")
+
     def test_kinds_differ_in_what_they_say(self, recipe: Path, tmp_path: Path, high: Path) -> None:
         base = {"dataset": "digits", "partitioner": "mdm", "mdm-params": "high-2", "num-clients": 30,
                 "samples-per-client": 20, "cache-dir": str(CACHE)}  # fmt: skip
