@@ -1,7 +1,7 @@
 """Does a simulation predict real training? FedAvg on real and on simulated clients, over settings (Scott, 3.4.2).
 
 Four kinds of clients: real ones; drawn from the law that ``mdm`` finds (MDM); with histograms of real ones, but other
-rows (conditional); and alike, each row any client's (IID). All are measured on the real clients' test examples.
+rows (conditional); and alike, each row any client's (IID). All are measured on the whole test split.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from models.networks import build
 from models.parameters import set_arrays
 from partitions.clientdata import Examples, to_inputs
 from partitions.dirichlet_multinomial import Counts
+from partitions.features import find_feature
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
 
@@ -78,12 +79,15 @@ def laws(
     """
     settings = parse({**defaults(), **base})[0]
     real = histograms(settings, hyper.feature, hyper.bins)
+    _, dataset = federate(settings)
+    feature = find_feature(dataset.spec, hyper.feature, hyper.bins)
+    everything = feature.values(np.asarray(dataset.train.x), dataset.train.y)
+    values = np.bincount(everything[everything >= 0], minlength=feature.categories)
     said = {"feature": hyper.feature, "bins": hyper.bins}
-    files = {"IID": said | _alike(real), "conditional": said | {"histograms": real.tolist()}}
+    files = {"IID": said | _alike(real.sum(axis=1), values), "conditional": said | {"histograms": real.tolist()}}
     for kind, content in files.items():
         write_text(target / f"{kind.lower()}.json", json.dumps(content))
     paths = {"MDM": law, **{kind: target / f"{kind.lower()}.json" for kind in files}}
-    _, dataset = federate(settings)
     rows = settings.server_examples if disjoint else len(dataset.train) - settings.server_examples
     # Sizes are drawn, and rows must last.
     clients = min(len(real), int(MOST_ROWS * rows / real.sum(axis=1).mean()))
@@ -92,10 +96,13 @@ def laws(
     return {"real": {}} | {kind: {**simulated, "mdm-params": str(path.absolute())} for kind, path in paths.items()}
 
 
-def _alike(real: Counts) -> dict[str, object]:
-    """Return the law of clients with the sizes of real ones and shares of all together."""
-    sizes = np.bincount(real.sum(axis=1))[1:]
-    shares = np.maximum(real.sum(axis=0) / real.sum(), 1 / ALIKE)
+def _alike(real: Counts, values: Counts) -> dict[str, object]:
+    """Return the law of clients with the sizes of ``real`` ones (n,), whose rows are any of those there are.
+
+    The server knows how often each value occurs in its data, ``values`` (C,), not at the clients.
+    """
+    sizes = np.bincount(real)[1:]
+    shares = np.maximum(values / values.sum(), 1 / ALIKE)
     return {
         "tau": [1.0],
         "alpha": [(ALIKE * shares).tolist()],
@@ -161,11 +168,15 @@ def _halves(keys: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def accuracy(run: Path, settings: Settings) -> float:
-    """Return the accuracy of a run's last model on the test examples of all clients of ``settings`` together."""
+    """Return the accuracy of a run's last model on the test split, or what real clients held back where there is none.
+
+    Args:
+        run: the run.
+        settings: those of the real clients.
+    """
     federation, dataset = federate(settings)
-    split = dataset.train if federation.test_from_train else dataset.test
-    assert split is not None
-    rows = np.sort(federation.test.rows)
+    split = dataset.train if dataset.test is None else dataset.test
+    rows = np.sort(federation.test.rows) if dataset.test is None else np.arange(len(split))
     network = build(settings.model, dataset.spec.shape, dataset.spec.classes, settings.seed)
     set_arrays(network, read_checkpoint(run).arrays)
     right = 0.0
@@ -195,7 +206,7 @@ def write_fidelity(rows: Sequence[Mapping[str, float]], output: Path) -> str:
     axes.set_xticks(
         range(len(rows)), [", ".join(f"{row[key]:g}" for key in keys) for row in rows], rotation=60, fontsize=7
     )
-    axes.set(xlabel=", ".join(keys), ylabel="accuracy on real clients (%)")
+    axes.set(xlabel=", ".join(keys), ylabel="test accuracy (%)")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
     write_atomically(output / "fidelity.png", lambda path: figure.savefig(path, format="png", dpi=130))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from apps.fidelity import Grid, accuracy, laws, study, write_fidelity
@@ -17,7 +18,7 @@ from apps.settings import parse
 from clients.hyper import MDMHyper
 from common.errors import ConfigurationError, DataError, RunError
 from common.settings import Value
-from partitions.clientdata import simulated
+from partitions.clientdata import Examples, to_inputs
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
 from tests.support import CACHE, config
@@ -161,8 +162,11 @@ class TestFidelity:
         np.testing.assert_array_equal(federations["conditional"][0], real)
         assert not np.array_equal(federations["conditional"][1], rows)
         assert (federations["IID"][0].sum(axis=1) == 20).all()
-        # Shares of clients that are alike vary as multinomial ones do, by p(1 − p)/m; real ones by more.
-        p = real.sum(axis=0) / real.sum()
+        # Shares of clients that are alike vary as multinomial ones do, by p(1 − p)/m; real ones by more. p are the
+        # shares of the dataset, which are nearly equal, not of real clients.
+        p = np.bincount(dataset.train.y) / len(dataset.train.y)
+        pooled = {kind: counts.sum(axis=0) / counts.sum() for kind, (counts, _) in federations.items()}
+        assert np.abs(pooled["IID"] - p).max() < 0.055 < np.abs(pooled["real"] - p).max()
         chance = (p * (1 - p) / 20).sum()
         spreads = {
             kind: (counts / counts.sum(axis=1, keepdims=True)).var(axis=0).sum()
@@ -189,12 +193,13 @@ class TestFidelity:
         keys = {"rounds": 2, "num-clients": 6, "runs-dir": str(tmp_path)}
         run = run_here(config(**keys), tmp_path / "run")
         settings = parse(config(**keys))[0]
-        federation, dataset = federate(settings)
+        _, dataset = federate(settings)
         network = build(settings.model, dataset.spec.shape, dataset.spec.classes, 1)
         set_arrays(network, read_checkpoint(run).arrays)
-        tests = [simulated(federation, dataset, client).test for client in range(6)]
-        right = [evaluate(network, test)[1] * len(test) for test in tests]
-        assert accuracy(run, settings) == pytest.approx(sum(right) / sum(map(len, tests)))
+        assert dataset.test is not None
+        x = to_inputs(dataset.spec, np.asarray(dataset.test.x))
+        expected = evaluate(network, Examples(x, torch.from_numpy(dataset.test.y)))[1]
+        assert accuracy(run, settings) == pytest.approx(expected)
 
     def test_mistakes(self, recipe: Path, tmp_path: Path) -> None:
         grid, run = Grid([10], [0.1], [1]), self._carry_out([])
