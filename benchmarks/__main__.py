@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks import exchange, pfl_research, plain, plain_pefll, suite
+from benchmarks import exchange, operators, pfl_research, plain, plain_pefll, suite
 from benchmarks.task import COHORT
 from common.files import write_text
 
@@ -150,6 +150,16 @@ def mdm(workers: int) -> list[Row]:
     return [Row("recipe `mdm` after start-up", seconds, 60, " s", details)]
 
 
+def flowdup(workers: int) -> list[Row]:
+    """What the default expansion costs a client on each batch."""
+    rows = []
+    for model, bound in (("cnn", 3), ("resnet18", 150)):
+        (ours, size), (other, theirs) = (operators.expansion_cost(kind, model) for kind in ("kronecker", "fastfood"))
+        details = f"{size:.1f} MB; `fastfood` {other:.1f} ms, {theirs:.1f} MB"
+        rows.append(Row(f"`kronecker` Pv and Pᵀg for `{model}`, k = 10,000, one core", ours, bound, " ms", details))
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -161,6 +171,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "pefll": pefll,
     "kmeans": kmeans,
     "mdm": mdm,
+    "flowdup": flowdup,
 }
 
 
