@@ -44,10 +44,8 @@ class FLowDUP(Subspace):
         Where there are too few of the ones, more of the others take part.
         """
         size = len(super().sample(server_round))
-        labeled, unlabeled = (
-            self.roster.ids("seen"),
-            [c for c in self.trainable() if not self.roster.clients[c].labeled],
-        )
+        labeled = self.roster.ids("seen")
+        unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
         wanted = round(self.hyper.labeled_share * size)
         count = min(len(labeled), max(wanted, size - len(unlabeled)))
         rng = numpy_generator(self.settings.seed, "cohort", server_round, "labels")
@@ -69,7 +67,7 @@ class FLowDUP(Subspace):
             return super().direction(update)
         zeros = {name: np.zeros_like(step) for name, step in update.items()}
         first, second = self._moments or (zeros, zeros)
-        (β1, β2) = DECAY
+        β1, β2 = DECAY
         first = {name: β1 * first[name] + (1 - β1) * step for name, step in update.items()}
         second = {name: β2 * second[name] + (1 - β2) * step**2 for name, step in update.items()}
         self._moments = first, second
