@@ -96,6 +96,29 @@ def embed(
 
 
 @studies.command()
+def transfer(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
+    assignments: Assignments = None,
+    target: Annotated[str, typer.Option(help="the dataset to transfer to (default: the runs' key)")] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="train the whole network there, not a new classifier")] = False,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
+) -> None:
+    """Try the features of runs on another dataset: a new classifier is trained and tested there."""
+    from apps.experiment import read_assignments
+    from apps.transfer import transfer as carry_out
+    from apps.transfer import write_transfers
+    from strategies.run_folder import find_run
+
+    keys = read_assignments(assignments or [])
+    keys |= ({"transfer-target": target} if target else {}) | ({"transfer-train": "whole"} if whole else {})
+    paths = [find_run(run, runs_folder(runs_dir)) for run in runs]
+    results = [carry_out(path, keys, output / path.name) for path in paths]
+    print(write_transfers(results, [path.name for path in paths], output))
+    print(output)
+
+
+@studies.command()
 def heterogeneity(
     run: Annotated[str, typer.Argument(help="the id or folder of a run of method mdm")],
     runs_dir: RunsDir = None,

@@ -172,4 +172,8 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
     with Progress(*columns, console=console, refresh_per_second=2) as bar:
         task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, figures="starting")
         simulation.run(named, settings.device, path, settings.start_timeout, show)
+    if settings.transfer_target:
+        from apps.transfer import transfer_once
+
+        transfer_once(path)
     return path

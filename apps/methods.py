@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from clients.hyper import (
     DittoHyper,
     FedBABUHyper,
+    FedGTSTHyper,
+    FedIIRHyper,
     FedProxHyper,
     FedRepHyper,
+    FedSRHyper,
     FedTTAHyper,
     FLowDUPHyper,
     HeadHyper,
@@ -25,6 +28,7 @@ from clients.hyper import (
     PFedMeHyper,
     PPFEHyper,
     PPFELinearHyper,
+    ScaffoldHyper,
     SubspaceHyper,
 )
 from common.settings import NoHyper, Section
@@ -80,6 +84,12 @@ def table_of(method: str) -> str:
 METHODS: Mapping[str, Method] = {
     "fedavg": Method("fedavg", "FedAvg", NoHyper, "Federated averaging", "McMahan et al. 2017"),
     "fedprox": Method("fedprox", "FedProx", FedProxHyper, "Proximal local objectives", "Li et al. 2020"),
+    "scaffold": Method(
+        "scaffold", "Scaffold", ScaffoldHyper, "Steps corrected by control variates", "Karimireddy et al. 2020"
+    ),
+    "fedgtst": Method("fedgtst", "FedGTST", FedGTSTHyper, "Features that transfer, by gradient norms", "FedGTST"),
+    "fedsr": Method("fedsr", "FedSR", FedSRHyper, "Simple representations", "Nguyen et al. 2022"),
+    "fediir": Method("fediir", "FedIIR", FedIIRHyper, "Aligned gradients of classifiers", "Guo et al. 2023"),
     "fedper": Method("fedper", "FedPer", HeadHyper, "Shared body, personal head", "Arivazhagan et al. 2019"),
     "fedrep": Method("fedrep", "FedRep", FedRepHyper, "Shared body, head fitted first", "Collins et al. 2021"),
     "fedbabu": Method("fedbabu", "FedBABU", FedBABUHyper, "Shared body under a fixed head", "Oh et al. 2022"),

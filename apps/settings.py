@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from apps.methods import METHODS, table_of
 from clients.settings import ClientSettings
@@ -25,7 +25,18 @@ ROOT = Path(__file__).resolve().parent.parent
 """The app's folder: the checkout, or the place where Flower unpacked it."""
 
 
-class Settings(ClientSettings, ServerSettings):
+class TransferSettings(Section):
+    """What a run's features are tried on at its end."""
+
+    transfer_target: str
+    transfer_train: Literal["classifier", "whole"]
+    transfer_epochs: int = Field(ge=1)
+    transfer_batch_size: int = Field(ge=1)
+    transfer_learning_rate: float = Field(gt=0)
+    transfer_weight_decay: float = Field(ge=0)
+
+
+class Settings(ClientSettings, ServerSettings, TransferSettings):
     """All common keys of a run."""
 
 
@@ -66,6 +77,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
+        if config.get("transfer-target"):
+            find_spec(str(config["transfer-target"]))
         tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
         fitting = [name for name, method in METHODS.items() if method.task in tasks]
         if config.get("method") in METHODS and config["method"] not in fitting:

@@ -100,6 +100,8 @@ class BaseClient(NumPyClient):
             known = sorted(n for n in dir(type(self)) if getattr(getattr(type(self), n), "is_phase", False))
             raise RunError(f"method '{self.settings.method}' has no phase '{name}'. Known: {', '.join(known)}.")
         answer: Answer = method(self, arrays, config)  # type: ignore[misc]
+        if name == "test" and len(self.data.validation):
+            answer.metrics["validation_loss"] = evaluate(self.predictor, self.data.validation)[0]
         return answer
 
     def fit(
@@ -173,6 +175,11 @@ class BaseClient(NumPyClient):
         named = (str(config["phase"]), *purpose)
         return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), *named)
 
+    def decay(self, config: Config) -> float:
+        """Return the present factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` rounds."""
+        done = max(0, int(config["round"]) - 1)
+        return self.settings.learning_rate_decay ** (done // self.settings.decay_rounds)
+
     def descend(
         self,
         config: Config,
@@ -199,4 +206,5 @@ class BaseClient(NumPyClient):
             groups=groups,
             weights=weights,
             objective=objective,
+            decay=self.decay(config),
         )

@@ -23,6 +23,7 @@ from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.wire import Announcement, Config, Reply, Request, pack
 from common.errors import FlorilegiumError, RunError
+from common.seeds import torch_generator
 from common.settings import NAME, Section, folder
 from models.parameters import get_arrays, num_bytes
 from partitions.clientdata import ClientData
@@ -137,7 +138,9 @@ class Host:
             list(config["lineage"]),
             int(config["checkpoint"]),
         )
-        data = self._source.data(client_id)
+        data, s = self._source.data(client_id), self._settings
+        if s.validation_fraction:
+            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
         return self._client_class(client_id, data, self._model, self._initial, state, self._settings, self._hyper)
 
     def _state_folder(self, client_id: str, run: str) -> Path:

@@ -23,6 +23,44 @@ class FedProxHyper(Section):
     adaptive: bool = Field(description="change μ with the training loss (Li et al. 2020, section 5.3.2)")
 
 
+class ScaffoldHyper(Section):
+    """Keys ``scaffold.*``."""
+
+    option: Literal[1, 2] = Field(
+        description="how c_i is renewed: the gradient at the received model, or the mean of the steps taken"
+    )
+
+
+class FedIIRHyper(Section):
+    """Keys ``fediir.*``."""
+
+    penalty: float = Field(ge=0, description="γ, weight of the distance between the client's and the mean gradient")
+    momentum: float = Field(ge=0, lt=1, description="how much of the mean gradient's past stays in it every round")
+
+
+class FedSRHyper(Section):
+    """Keys ``fedsr.*``."""
+
+    norm_penalty: float = Field(ge=0, description="α of ℓ^L2R, the mean squared length of representations")
+    information_penalty: float = Field(ge=0, description="α of ℓ^CMI; 0: representations have no spread either")
+
+
+class FedGTSTHyper(Section):
+    """Keys ``fedgtst.*``."""
+
+    coefficient: float = Field(ge=0, description="λ, weight of the distance between gradient norm and guide norm")
+    standard_share: float = Field(ge=0, le=1, description="share of the cohort that also trains without it")
+    norm_of: Literal["batch", "client"] = Field(description="which loss's gradient is regularised: a batch's, or all's")
+    measured: Literal["received", "trained", "epoch"] = Field(
+        description="where the norm that is sent is taken: at the received model, at the trained one, or on the way"
+    )
+    alignment: Literal["absolute", "relative"] = Field(description="(‖J‖ − Ĵ)², or (‖J‖/Ĵ − 1)²")
+    guide: Literal["largest", "standard"] = Field(
+        description="Ĵ: the largest norm received, or the largest of those that trained without the regulariser"
+    )
+    diagnose: bool = Field(description="also measure the variance of gradients themselves; in simulation alone")
+
+
 class HeadHyper(Section):
     """Where the network is cut."""
 

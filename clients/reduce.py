@@ -5,9 +5,12 @@ What leaves a node is what secure aggregation would reveal, a sum, unless the se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.wire import BESIDE
 from common.errors import RunError
 from models.parameters import Arrays
 
@@ -20,7 +23,8 @@ class Reduction:
     Args:
         kind: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" = returned arrays along a new first axis
             in the order of the clients that succeeded.
-        sent: the arrays every client received; what "delta" is taken from.
+        sent: the arrays every client received; what "delta" is taken from. All of them come back, but for those beside
+            the network (:data:`clients.wire.BESIDE`), which clients may only read.
     """
 
     def __init__(self, kind: str, sent: Arrays) -> None:
@@ -37,15 +41,19 @@ class Reduction:
     def check(self, arrays: Arrays) -> None:
         """Raise :class:`RunError` if ``arrays`` has other names or shapes than expected, or NaN or infinity."""
         shapes = {name: array.shape for name, array in arrays.items()}
-        if self._shapes is not None and shapes != self._shapes:
-            wrong = {name for name, _ in self._shapes.items() ^ shapes.items()}
-            name = min(wrong)
-            raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
+        if self._shapes is not None:
+            wrong = {name for name, _ in self._shapes.items() ^ shapes.items() if not self._may_lack(name, shapes)}
+            if wrong:
+                name = min(wrong)
+                raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise RunError(
                     f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
                 )
+
+    def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
+        return self._kind == "delta" and name.startswith(BESIDE) and name not in answered
 
     def add(self, arrays: Arrays, weight: float) -> None:
         """Take in the checked answer of one client, whose weight is wᵢ."""

@@ -21,10 +21,13 @@ class ClientSettings(Section):
     batch_size: int = Field(ge=1)
     optimizer: Literal["sgd", "adam"]
     learning_rate: float = Field(gt=0)
+    learning_rate_decay: float = Field(gt=0, le=1)
+    decay_rounds: int = Field(ge=1)
     momentum: float = Field(ge=0, lt=1)
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(ge=0)
     finetune_epochs: int = Field(ge=0)
+    validation_fraction: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
     device: str = Field(pattern=r"^(cpu|cuda(:\d+)?|auto)$")
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]

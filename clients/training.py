@@ -34,11 +34,12 @@ class Group:
     learning_rate: float
 
 
-def make_optimizer(settings: ClientSettings, group: Group) -> Optimizer:
-    """Return the configured optimiser over the parameters of ``group``."""
+def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
+    """Return the configured optimiser over the parameters of ``group``, at its learning rate times ``decay``."""
+    rate = group.learning_rate * decay
     if settings.optimizer == "adam":
-        return Adam(group.parameters, group.learning_rate, settings.weight_decay)
-    return SGD(group.parameters, group.learning_rate, settings.momentum, settings.weight_decay)
+        return Adam(group.parameters, rate, settings.weight_decay)
+    return SGD(group.parameters, rate, settings.momentum, settings.weight_decay)
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -84,6 +85,8 @@ def train(
     groups: Sequence[Group] | None = None,
     weights: Tensor | None = None,
     objective: Objective | None = None,
+    decay: float = 1.0,
+    after_epoch: Callable[[], None] | None = None,
 ) -> float:
     """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
 
@@ -99,6 +102,8 @@ def train(
         groups: what is trained, and how fast; all else is frozen. Default: everything, at ``learning-rate``.
         weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
         objective: what is minimised instead.
+        decay: factor on all learning rates.
+        after_epoch: called after every epoch.
 
     Returns:
         The mean training loss per example over all steps, each before its update.
@@ -106,7 +111,7 @@ def train(
     model.train()
     groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
     parameters = [parameter for group in groups for parameter in group.parameters]
-    optimizers = [make_optimizer(settings, group) for group in groups]
+    optimizers = [make_optimizer(settings, group, decay) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
     objective = objective or _cross_entropy(model, examples, weights)
@@ -130,6 +135,9 @@ def train(
                 if steps_left == 0:
                     break
             epochs_left -= 1
+            if after_epoch is not None:
+                after_epoch()
+                model.train()
     return float(total) / max(1, seen)
 
 
@@ -141,6 +149,17 @@ def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None)
         return (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
 
     return objective
+
+
+def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of the mean loss over all ``examples`` in ``parameters``, in evaluation mode."""
+    model.eval()
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
+        loss = cross_entropy(model(x), y, reduction="sum") / len(examples)
+        for mean, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+            mean += part
+    return total
 
 
 @torch.no_grad()

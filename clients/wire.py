@@ -18,6 +18,9 @@ from models.parameters import Arrays
 
 Config = Mapping[str, Any]
 
+BESIDE = "beside."
+"""What begins the names of arrays that travel with a network's but are none of it; clients may leave them unanswered."""
+
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return ``arrays`` as a Flower record of the same names, in the same order."""

@@ -35,6 +35,19 @@ def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
     return frozenset(blocks[len(blocks) - count :])
 
 
+def classifier_shape(arrays: Arrays, key: str) -> tuple[int, int]:
+    """Return the numbers of outputs and inputs (C, d) of a network's last block, the classifier.
+
+    Raises:
+        ConfigurationError: naming ``key``, unless that is a single dense layer after other blocks.
+    """
+    weights = [array for array in of_blocks(arrays, last_blocks(arrays, 1, key)).values() if array.ndim == 2]
+    if len(weights) != 1:
+        raise ConfigurationError(f"{key}: the network's last block must be a single dense layer")
+    classes, features = weights[0].shape
+    return classes, features
+
+
 def of_blocks(arrays: Mapping[str, object], blocks: Collection[str]) -> Arrays:
     """Return those of ``arrays`` that belong to ``blocks``."""
     return {name: array for name, array in arrays.items() if block_of(name) in blocks}  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def rows(self, chosen: Tensor | slice) -> Examples:
+        """Return some of the examples."""
+        return Examples(self.x[chosen], self.y[chosen])
+
 
 class ClientData:
     """The training and test examples of one client, each loaded when it is first used.
@@ -47,6 +51,7 @@ class ClientData:
         labeled: whether training may use the classes of the training examples.
         simulated: whether this stands in for a client, so that its every draw may be repeated by whoever has the seed.
         device: where the tensors shall be.
+        validation: function that loads examples held back from training, if any.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class ClientData:
         labeled: bool,
         simulated: bool,
         device: torch.device,
+        validation: Callable[[], Examples] | None = None,
     ) -> None:
-        self._train, self._test, self._device = train, test, device
+        self._train, self._test, self._validation, self._device = train, test, validation, device
         self.labeled = labeled
         self.simulated = simulated
 
@@ -71,6 +77,35 @@ class ClientData:
     def test(self) -> Examples:
         """The test examples; none where the client has too few to hold any back."""
         return self._move(self._test())
+
+    @cached_property
+    def validation(self) -> Examples:
+        """The examples held back from training to judge it; none unless :meth:`hold_back` chose some."""
+        return self._move(self._validation()) if self._validation else self.test.rows(slice(0))
+
+    def hold_back(self, fraction: float, generator: torch.Generator) -> ClientData:
+        """Return the same data but for a ``fraction`` (0..1) of the training examples, rounded down, that validates.
+
+        A client without labels keeps all: it could not judge anything.
+        """
+        if not self.labeled:
+            return self
+
+        @cache
+        def order() -> Tensor:
+            return torch.randperm(len(self.train), generator=generator)
+
+        def held() -> int:
+            return int(fraction * len(self.train))
+
+        return ClientData(
+            lambda: self.train.rows(order()[held() :]),
+            lambda: self.test,
+            labeled=self.labeled,
+            simulated=self.simulated,
+            device=self._device,
+            validation=lambda: self.train.rows(order()[: held()]),
+        )
 
     def _move(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self._device), examples.y.to(self._device))

@@ -98,8 +98,10 @@ def _colour(
     std: _Triple,
     side: int = 32,
     subset: str | None = None,
+    source: str = "",
 ) -> DatasetSpec:
-    return DatasetSpec(name, hub, "image", x, y, classes, (3, side, side), mean, std, subset=subset)
+    shape = (3, side, side)
+    return DatasetSpec(name, hub, "image", x, y, classes, shape, mean, std, subset=subset, source=source)
 
 
 DATASETS: Mapping[str, DatasetSpec] = {
@@ -114,6 +116,10 @@ DATASETS: Mapping[str, DatasetSpec] = {
             "cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
         ),
         _grey("mnist", "ylecun/mnist", "label", 10, 0.1307, 0.3081),
+        # In three equal channels, for networks that go on to pictures in colour.
+        _colour(
+            "mnist_rgb", "ylecun/mnist", "image", "label", 10, (0.1307,) * 3, (0.3081,) * 3, 28, source="mnist"
+        ),
         _grey("fashion_mnist", "zalando-datasets/fashion_mnist", "label", 10, 0.2860, 0.3530),
         _colour(
             "mnist_m", "Mike0307/MNIST-M", "image", "label", 10, (0.4342, 0.4378, 0.3853), (0.2515, 0.2380, 0.2490), 28

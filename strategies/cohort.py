@@ -144,8 +144,16 @@ class CohortStrategy(Strategy):
         return server_round == self.settings.rounds
 
     def finished(self, server_round: int) -> bool:
-        """Return whether the run may end with ``server_round``, before its last. Here: never."""
-        return False
+        """Return whether the run may end with ``server_round``, before its last.
+
+        Here: after ``patience`` evaluations in a row without a new lowest validation loss.
+        """
+        if not self.settings.patience or not self.run.records:
+            return False
+        losses = [line.get("seen", {}).get("validation_loss") for line in self.run.records]
+        if None in losses:
+            raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
+        return len(losses) - 1 - int(np.argmin(losses)) >= self.settings.patience
 
     def trainable(self) -> list[str]:
         """Return the clients that training may ask: seen and labeled ones."""

@@ -8,13 +8,13 @@ v_t = β·v_{t−1} + Δ_t; w_{t+1} = w_t + η·v_t, with η = ``server-learning
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from clients.wire import pack, unpack
+from clients.wire import BESIDE, pack, unpack
 from common.settings import Value
 from models.parameters import Arrays
 from strategies.cohort import CohortStrategy
@@ -22,30 +22,42 @@ from strategies.exchange import Outcome
 
 
 class FedAvg(CohortStrategy):
-    """Weighted averaging of the cohort's models."""
+    """Weighted averaging of the cohort's models.
+
+    Attributes:
+        beside: arrays that a method sends along with the model; their names begin with ``BESIDE``. Where clients answer
+            them, :meth:`learn` finds the sums of their changes in its outcome.
+    """
+
+    beside: Arrays
 
     _model: Arrays
     _velocity: Arrays | None = None  # v in the equations above
 
-    def train_scalars(self) -> dict[str, Value]:
-        """Return the numbers a method sends along with the model."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.beside = {}
+
+    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
+        """Return the numbers and words a method sends along with the model."""
         return {}
 
     def learn(self, outcome: Outcome) -> None:
-        """Let a method learn from the cohort's numbers after a round."""
+        """Let a method learn from what the cohort answered, before the model changes."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the round's cohort."""
         self._model = unpack(arrays)
+        cohort = self.sample(server_round)
         return self.requests(
-            self.sample(server_round),
+            cohort,
             server_round,
             "train",
             reduce="delta",
-            arrays=arrays,
-            **{**config, **self.train_scalars()},  # type: ignore[arg-type]
+            arrays=pack(self._model | self.beside) if self.beside else arrays,
+            **{**config, **self.train_scalars(server_round, cohort)},  # type: ignore[arg-type]
         )
 
     def aggregate_train(
@@ -53,10 +65,10 @@ class FedAvg(CohortStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the server step along the mean update."""
         outcome = self.require(self.collect(replies), len(self.cohort))
-        step = self.direction({name: total / outcome.weight for name, total in outcome.arrays.items()})
+        self.learn(outcome)
+        step = self.direction({name: outcome.arrays[name] / outcome.weight for name in self._model})
         eta = self.settings.server_learning_rate
         new = {name: (w + eta * step[name]).astype(w.dtype) for name, w in self._model.items()}
-        self.learn(outcome)
         return pack(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
 
     def direction(self, update: Arrays) -> Arrays:
@@ -69,9 +81,10 @@ class FedAvg(CohortStrategy):
         return update
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The velocity v."""
-        return dict(self._velocity or {}), {}
+        """The velocity v, and what travels beside the model."""
+        return {**(self._velocity or {}), **self.beside}, {}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take the velocity back."""
-        self._velocity = arrays or None
+        """Take them back."""
+        self.beside = {name: array for name, array in arrays.items() if name.startswith(BESIDE)}
+        self._velocity = {name: array for name, array in arrays.items() if name not in self.beside} or None

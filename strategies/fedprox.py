@@ -6,7 +6,7 @@ the cohort's mean training loss has fallen in 5 rounds in a row, and rises by 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clients.hyper import FedProxHyper
@@ -56,7 +56,7 @@ class FedProx(FedAvg):
         """The present μ."""
         return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
 
-    def train_scalars(self) -> dict[str, Value]:
+    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
         """Send μ."""
         return {"mu": self.mu}
 

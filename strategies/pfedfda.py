@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from clients.pfedfda import COVARIANCE, MEANS
-from common.errors import ConfigurationError
 from common.seeds import numpy_generator
-from models.blocks import last_blocks, of_blocks
+from models.blocks import classifier_shape, last_blocks, of_blocks
 from models.parameters import Arrays
 from strategies.fedavg import FedAvg
 
@@ -22,10 +21,7 @@ class PFedFDA(FedAvg):
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the extractor and the first Gaussians."""
         head = last_blocks(arrays, 1, "pfedfda")
-        weights = [array for array in of_blocks(arrays, head).values() if array.ndim == 2]
-        if len(weights) != 1:
-            raise ConfigurationError("pfedfda: the network's last block must be a single dense layer")
-        classes, d = weights[0].shape
+        classes, d = classifier_shape(arrays, "pfedfda")
         rng = numpy_generator(self.settings.seed, "gaussians")
         body = {name: array for name, array in arrays.items() if name not in of_blocks(arrays, head)}
         return body | {

@@ -71,6 +71,7 @@ class RunFolder:
         table: the table of the method's own keys.
 
     Attributes:
+        records: the lines of ``metrics.jsonl``, in the order of rounds.
         opened: whether the folder is this run's, by :meth:`create` or :meth:`reopen`.
     """
 
@@ -78,7 +79,7 @@ class RunFolder:
         self.path = path
         self._table = table
         self._config = dict(config)
-        self._records: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
         self.opened = False
 
     @property
@@ -117,7 +118,7 @@ class RunFolder:
             raise ConfigurationError(
                 f"resume: run '{self.name}' has {checkpoint.round} rounds already, rounds = {rounds} asks for fewer"
             )
-        self._records = [record for record in read_metrics(self.path) if record["round"] <= checkpoint.round]
+        self.records = [record for record in read_metrics(self.path) if record["round"] <= checkpoint.round]
         self._write_metrics()
         self._write_config()
         self.opened = True
@@ -134,11 +135,11 @@ class RunFolder:
 
     def record(self, line: dict[str, Any]) -> None:
         """Append a line to ``metrics.jsonl``; it takes the place of one on the same round."""
-        self._records = [record for record in self._records if record["round"] != line["round"]] + [line]
+        self.records = [record for record in self.records if record["round"] != line["round"]] + [line]
         self._write_metrics()
 
     def _write_metrics(self) -> None:
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self._records))
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""

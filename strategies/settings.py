@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from common.settings import NAME, check_folder
 from partitions.settings import FederationSettings
@@ -21,7 +21,9 @@ class ServerSettings(FederationSettings):
     participation: float = Field(gt=0, le=1)
     cohort_size: int = Field(ge=0)
     final_participation: float = Field(ge=0, le=1)
+    optimizer: Literal["sgd", "adam"]
     learning_rate: float = Field(gt=0)
+    momentum: float = Field(ge=0, lt=1)
     server_learning_rate: float = Field(gt=0)
     server_momentum: float = Field(ge=0, lt=1)
     min_success: float = Field(ge=0, le=1)
@@ -29,7 +31,16 @@ class ServerSettings(FederationSettings):
     start_timeout: float = Field(gt=0)
     evaluate_every: int = Field(ge=0)
     evaluate_clients: int = Field(ge=0)
+    validation_fraction: float = Field(ge=0, lt=1)
+    patience: int = Field(ge=0)
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
     run_name: str = Field(pattern=OPTIONAL_NAME)
     resume: str = Field(pattern=OPTIONAL_NAME)
     init: str
+
+    @field_validator("patience")
+    @classmethod
+    def _has_something_to_wait_for(cls, patience: int, info: ValidationInfo) -> int:
+        if patience and not (info.data.get("validation_fraction") and info.data.get("evaluate_every")):
+            raise ValueError("stopping early needs a validation loss: set validation-fraction and evaluate-every")
+        return patience

@@ -1,0 +1,184 @@
+"""Do a run's features transfer? A new classifier on them, trained and tested on another dataset (FedGTST, section 6).
+
+The extractor, all blocks of the run's network but the last, is frozen; or the whole network goes on training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.functional import interpolate
+
+from apps.settings import Settings, defaults, parse
+from clients.export import save_model
+from clients.training import evaluate, features, train
+from clients.worker import tune_process
+from common.errors import ConfigurationError, RunError
+from common.files import write_atomically, write_text
+from common.seeds import torch_generator
+from common.settings import Value
+from models.blocks import classifier_shape, last_blocks, of_blocks
+from models.networks import build
+from models.parameters import get_arrays, set_arrays
+from partitions.clientdata import Examples, to_inputs
+from partitions.datasets import Dataset, DatasetSpec, Split, find_spec, load
+from strategies.run_folder import read_checkpoint, read_config
+
+TARGET = "target"
+"""The group of ``summary.json`` that holds the figures of the target's test split."""
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What became of a run's features on another dataset.
+
+    Attributes:
+        run: the run's id.
+        target: the dataset.
+        trained: what was trained there.
+        losses, accuracies: on the target's test split, after every epoch.
+    """
+
+    run: str
+    target: str
+    trained: str
+    losses: list[float]
+    accuracies: list[float]
+
+
+def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transferred:
+    """Train a new classifier on the features of ``run``; write ``transfer.json`` and the model to ``output``.
+
+    Args:
+        run: a finished run.
+        overrides: keys ``transfer-*`` that differ from the run's.
+        output: the folder to write to.
+
+    Raises:
+        ConfigurationError: if the target does not fit the run's network, or the run has no classifier to replace.
+        RunError: if the run has no readable checkpoint.
+    """
+    settings, _ = parse({**defaults(), **read_config(run), **overrides})
+    if not settings.transfer_target:
+        raise ConfigurationError("transfer-target: name the dataset to transfer to")
+    device = tune_process(settings.device, one_thread=False)
+    spec = find_spec(settings.transfer_target)
+    network = _pretrained(run, settings, spec).to(device)
+    dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
+    shape = find_spec(settings.dataset).shape
+    parts = [_examples(dataset, split, shape, device) for split in (dataset.train, dataset.test)]
+    model: nn.Module = network
+    if settings.transfer_train == "classifier":
+        parts = [Examples(features(network[:-1], part), part.y) for part in parts]
+        model = network[-1]
+    result = Transferred(run.name, settings.transfer_target, settings.transfer_train, [], [])
+
+    def note() -> None:
+        loss, accuracy = evaluate(model, parts[1])
+        result.losses.append(loss)
+        result.accuracies.append(accuracy)
+
+    train(
+        model,
+        parts[0],
+        settings.model_copy(
+            update={
+                "optimizer": "adam",
+                "learning_rate": settings.transfer_learning_rate,
+                "weight_decay": settings.transfer_weight_decay,
+                "batch_size": settings.transfer_batch_size,
+            }
+        ),
+        torch_generator(settings.seed, "transfer"),
+        epochs=settings.transfer_epochs,
+        after_epoch=note,
+    )
+    write_text(output / "transfer.json", json.dumps(asdict(result), indent=2) + "\n")
+    save_model(output, network, TARGET, run.name, settings.model_copy(update={"dataset": spec.name}))
+    return result
+
+
+def transfer_once(run: Path) -> None:
+    """Carry out the last step of a recipe with ``transfer-target``: its figures are the group "target" of the summary.
+
+    Nothing is done where that has been done before.
+    """
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    if not {**defaults(), **read_config(run)}["transfer-target"] or TARGET in summary["final"]:
+        return
+    result = transfer(run, {}, run / "transfer")
+    summary["final"][TARGET] = {"loss": result.losses[-1], "accuracy": result.accuracies[-1]}
+    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
+    """Return the run's network with a new classifier for the classes of ``target``."""
+    source = find_spec(settings.dataset)
+    if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (
+        source.kind != "image" and source.shape != target.shape
+    ):
+        raise ConfigurationError(
+            f"transfer-target: '{target.name}' has inputs of another kind than '{source.name}', which the run's network "
+            "was made for"
+        )
+    if source.kind == "image" and source.shape[0] != target.shape[0]:
+        raise ConfigurationError(
+            f"transfer-target: '{target.name}' has {target.shape[0]} channels, but the run's network was trained on "
+            f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
+            "repeated in three, as 'mnist_rgb' does with 'mnist'."
+        )
+    network = build(settings.model, source.shape, target.classes, settings.seed)
+    arrays = get_arrays(network)
+    classifier_shape(arrays, "model")
+    extractor = {
+        name: a for name, a in arrays.items() if name not in of_blocks(arrays, last_blocks(arrays, 1, "model"))
+    }
+    trained = read_checkpoint(run).arrays
+    lacking = [name for name, a in extractor.items() if name not in trained or trained[name].shape != a.shape]
+    if lacking:
+        raise RunError(
+            f"run '{run.name}' has no extractor to transfer: method '{settings.method}' keeps no global '{lacking[0]}' "
+            f"of '{settings.model}' on the server"
+        )
+    set_arrays(network, {name: trained[name] for name in extractor})
+    return network
+
+
+@torch.no_grad()
+def _examples(dataset: Dataset, split: Split | None, shape: Sequence[int], device: torch.device) -> Examples:
+    """Return all examples of a split, pictures resized to ``shape`` where theirs is another."""
+    if split is None:
+        raise ConfigurationError(f"transfer-target: '{dataset.spec.name}' has no test split")
+    x = to_inputs(dataset.spec, np.asarray(split.x), dataset.vocabulary)
+    if x.shape[1:] != tuple(shape):
+        x = interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
+    return Examples(x.to(device), torch.from_numpy(split.y).to(device))
+
+
+def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:
+    """Write ``transfer.md`` and ``transfer.png``, the curves, to ``output``; return the table, accuracies in %."""
+    lines = ["| run | target | trained | epochs | accuracy (%) |", "|---|---|---|---|---|"]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for result, label in zip(results, labels, strict=True):
+        accuracies = [100 * accuracy for accuracy in result.accuracies]
+        lines.append(f"| {label} | {result.target} | {result.trained} | {len(accuracies)} | {accuracies[-1]:.1f} |")
+        axes.plot(range(1, len(accuracies) + 1), accuracies, label=label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.set(xlabel="epochs on the target", ylabel="test accuracy (%)")
+    axes.legend(frameon=False)
+    write_atomically(output / "transfer.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    text = "\n".join(lines)
+    write_text(output / "transfer.md", text + "\n")
+    return text

@@ -1,0 +1,95 @@
+"""FedGTST, client side (Ma et al. 2024, algorithm 1): the norm of the gradient is drawn to a guide norm.
+
+Received: the model and, from round 2 on, the guide norm Ĵ and the names of the clients that also train without it.
+Minimised: ℓ(w) + λ(‖∇ℓ(w)‖ − Ĵ)². Answered: the model so trained and a number, the norm of its Jacobian (the gradient
+of the mean loss); a client that trains both ways sends the larger of the two norms, its surrogate.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import FedGTSTHyper
+from clients.training import mean_gradient
+from clients.wire import BESIDE, Config
+from common.errors import RunError
+from models.parameters import Arrays, get_arrays, set_arrays
+
+GRADIENT = f"{BESIDE}gradient."
+TINY = 1e-12
+"""Under the root, whose slope at 0 is infinite."""
+
+
+class FedGTSTClient(BaseClient):
+    """Trains with a regulariser on the gradient's norm, and reports that norm."""
+
+    hyper: FedGTSTHyper
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train with the regulariser, and without where asked to; answer the model and the norm."""
+        guide = float(config.get("guide", 0.0))
+        if not math.isfinite(guide) or guide < 0:
+            raise RunError(f"the guide norm is {guide}; it must be a finite number ≥ 0 (0: there is none yet)")
+        regularised = bool(guide and self.hyper.coefficient)
+        numbers: dict[str, float] = {}
+        if regularised and self.client_id in config.get("standard", ()):
+            set_arrays(self.model, arrays)
+            _, numbers["standard_norm"] = self._train(0.0, config)
+        set_arrays(self.model, arrays)
+        numbers["loss"], norm = self._train(guide if regularised else 0.0, config)
+        numbers["norm"] = max(norm, numbers.get("standard_norm", 0.0))
+        return Answer(get_arrays(self.model), len(self.data.train), numbers)
+
+    @phase
+    def gradient(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer the gradient itself at the received model, and its squared norm: a diagnosis in simulations."""
+        set_arrays(self.model, arrays)
+        named = dict(self.model.named_parameters())
+        gradients = mean_gradient(self.model, self.data.train, [*named.values()])
+        square = float(torch.stack([g.square().sum() for g in gradients]).sum())
+        answer = {GRADIENT + name: g.cpu().numpy() for name, g in zip(named, gradients, strict=True)}
+        return Answer(answer, len(self.data.train), {"square": square})
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _train(self, guide: float, config: Config) -> tuple[float, float]:
+        """Train the network in place, without the regulariser where ``guide`` is 0; return loss and norm."""
+        received = self._norm() if self.hyper.measured == "received" else 0.0
+        norms: list[Tensor] = []
+        parameters = [*self.model.parameters()]
+        x, y = self.data.train.x, self.data.train.y
+
+        def objective(rows: Tensor) -> Tensor:
+            loss = cross_entropy(self.model(x[rows]), y[rows])
+            of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
+            gradients = torch.autograd.grad(of, parameters, create_graph=True)
+            norm = torch.stack([g.square().sum() for g in gradients]).sum().add(TINY).sqrt()
+            norms.append(norm.detach())
+            away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
+            return loss + self.hyper.coefficient * away.square()
+
+        def watch(model: nn.Module, rows: Tensor) -> None:
+            norms.append(torch.stack([p.grad.square().sum() for p in parameters if p.grad is not None]).sum().sqrt())
+
+        if guide:
+            loss = self.descend(config, objective=objective)
+        else:
+            loss = self.descend(config, gradient_hook=watch if self.hyper.measured == "epoch" else None)
+        match self.hyper.measured:
+            case "received":
+                return loss, received
+            case "trained":
+                return loss, self._norm()
+            case "epoch":
+                return loss, float(torch.stack(norms).mean())
+
+    def _norm(self) -> float:
+        """Return the norm of the gradient of the mean loss over all of the client's examples."""
+        gradients = mean_gradient(self.model, self.data.train, [*self.model.parameters()])
+        return float(torch.stack([g.square().sum() for g in gradients]).sum().sqrt())

@@ -1,0 +1,58 @@
+"""FedSR, client side (Nguyen et al. 2022): simple representations, by two regularisers.
+
+Received and answered: the model and, after ``beside.``, the parameters of the representation (its spread, the classes'
+Gaussians). All blocks but the last make μ(x); z ~ N(μ(x), σ(x)²) is what the last block classifies in training. Minimised:
+ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests take z = μ(x).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import FedSRHyper
+from clients.wire import BESIDE, Config
+from models.parameters import Arrays, get_arrays, set_arrays
+from models.representation import Representation
+
+
+class FedSRClient(BaseClient):
+    """Trains with regularisers on the representation."""
+
+    hyper: FedSRHyper
+    model: nn.Sequential
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the model and the representation's own parameters."""
+        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        x, y = self.data.train.x, self.data.train.y
+        representation = _representation(*own["class_means"].shape).to(y.device)
+        set_arrays(representation, own)
+        noise = self.generator(config, "noise")
+
+        def objective(rows: Tensor) -> Tensor:
+            z = self.model[:-1](x[rows])
+            penalty = torch.zeros((), device=z.device)
+            if self.hyper.information_penalty:
+                p = representation(z)
+                penalty = self.hyper.information_penalty * representation.information(p, y[rows])
+                z = p.loc + p.scale * torch.randn(z.shape, generator=noise).to(z)
+            penalty = penalty + self.hyper.norm_penalty * z.square().sum(dim=1).mean()
+            return cross_entropy(self.model[-1](z), y[rows]) + penalty
+
+        both = nn.ModuleList([self.model, representation])
+        loss = self.descend(config, model=both, objective=objective)
+        learned = {BESIDE + name: array for name, array in get_arrays(representation).items()}
+        return Answer(get_arrays(self.model) | learned, len(y), {"loss": loss})
+
+
+@lru_cache(maxsize=2)
+def _representation(classes: int, features: int) -> Representation:
+    """Return the process's one representation; its contents are overwritten by every client."""
+    return Representation(features, classes)

@@ -1,0 +1,83 @@
+"""FedGTST, server side (Ma et al. 2024, algorithm 1): FedAvg whose clients also exchange gradient norms.
+
+Sent: the model, the guide norm Ĵ and the names of the clients that also train without the regulariser, a random
+share of the cohort. Received besides the models: a norm from every client. The next Ĵ is the largest of these.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from clients.hyper import FedGTSTHyper
+from common.errors import ConfigurationError
+from common.seeds import numpy_generator
+from common.settings import Value
+from models.parameters import Arrays
+from strategies.exchange import Outcome
+from strategies.fedavg import FedAvg
+
+log = logging.getLogger("flwr")
+
+
+class FedGTST(FedAvg):
+    """FedAvg of clients that align the norms of their gradients."""
+
+    hyper: FedGTSTHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._course: list[dict[str, float]] = []
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Train; before that, measure the clients' gradients where asked to."""
+        self._course.append({"round": server_round})
+        if self.hyper.diagnose:
+            cohort = self.sample(server_round)
+            outcome = self.exchange(grid, cohort, server_round, "gradient", reduce="sum", arrays=arrays)
+            count = len(outcome.clients)
+            mean_square = sum(float(np.square(total / count).sum()) for total in outcome.arrays.values())
+            self._course[-1]["vector_variance"] = float(outcome.metrics["square"].mean()) - mean_square
+        return super().train_round(server_round, arrays, grid)
+
+    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
+        """Send Ĵ, and who trains without the regulariser too."""
+        if len(self._course) < 2:
+            return {}
+        rng = numpy_generator(self.settings.seed, "standard", server_round)
+        count = min(len(cohort), max(1, round(self.hyper.standard_share * len(cohort))))
+        chosen = rng.choice(len(cohort), size=count if self.hyper.standard_share else 0, replace=False)
+        return {"guide": self._course[-2]["guide"], "standard": [cohort[i] for i in sorted(chosen)]}
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take the next Ĵ from the norms received."""
+        norms = outcome.metrics["norm"]
+        standard = outcome.metrics.get("standard_norm", norms)
+        candidates = standard[~np.isnan(standard)] if self.hyper.guide == "standard" else norms
+        entry = {"norm": float(norms.mean()), "variance": float(norms.var()), "guide": float(candidates.max())}
+        self._course[-1] |= entry
+        log.info("gradient norms: mean %(norm).4g, variance %(variance).4g, guide %(guide).4g", entry)
+
+    def _check_roster(self) -> None:
+        super()._check_roster()
+        if self.hyper.diagnose and self.roster.deployed:
+            raise ConfigurationError("fedgtst.diagnose: devices send their norms alone; it is for simulations")
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """FedAvg's state, and the norms so far."""
+        arrays, facts = super().state()
+        return arrays, {**facts, "course": self._course}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take them back."""
+        super().restore(arrays, facts)
+        self._course = list(facts["course"])
+
+    def report(self) -> dict[str, Any]:
+        """Mean and variance of the norms, and the guide norm, in every round."""
+        return {"fedgtst": {"course": self._course}}

@@ -1,0 +1,42 @@
+"""SCAFFOLD, server side (Karimireddy et al. 2020, Algorithm 1): FedAvg beside a control variate.
+
+Sent: the model x and the control variate c. Step: x as in FedAvg with η_g = ``server-learning-rate``;
+c ← c + |S|/N · mean (c_i⁺ − c_i), over the cohort S of N clients. The paper's means are plain:
+``weighting = "uniform"``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clients.hyper import ScaffoldHyper
+from clients.scaffold import CONTROL
+from common.errors import ConfigurationError
+from models.parameters import Arrays
+from strategies.exchange import Outcome
+from strategies.fedavg import FedAvg
+
+
+class Scaffold(FedAvg):
+    """FedAvg that knows the mean of all clients' gradients."""
+
+    hyper: ScaffoldHyper
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the network's arrays; c begins at zero."""
+        if self.hyper.option == 2 and (self.settings.optimizer != "sgd" or self.settings.momentum):
+            raise ConfigurationError(
+                "scaffold.option: 2 takes steps of plain SGD for the mean gradient; use optimizer = 'sgd' and "
+                f"momentum = 0 (found: '{self.settings.optimizer}', {self.settings.momentum:g}), or option 1"
+            )
+        self.beside = {CONTROL + name: np.zeros_like(array) for name, array in arrays.items()}
+        return arrays
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take the step of c; buffers, which have no gradient, are not answered."""
+        share = len(outcome.clients) / len(self.trainable())
+        self.beside |= {
+            name: (self.beside[name] + share * change / outcome.weight).astype(np.float32)
+            for name, change in outcome.arrays.items()
+            if name in self.beside
+        }
