@@ -100,7 +100,7 @@ def sweep(
     with Simulation(workers) as simulation:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
-    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name).over, wanted, paths, target))
+    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))
     print(target)
 
 

@@ -173,7 +173,7 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, figures="starting")
         simulation.run(named, settings.device, path, settings.start_timeout, show)
     if settings.transfer_target:
-        from apps.transfer import transfer_once
+        from apps.transfer import transfer_once  # torch takes seconds, and no other run needs it here
 
         transfer_once(path)
     return path

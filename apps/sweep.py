@@ -5,6 +5,7 @@
     over = "num-clients"                    # may be left out: variants alone
     values = [20, 50, 100]
     seeds = [1, 2, 3]                       # default: the recipe's own
+    clients = "unseen"                      # whose figures: default "seen"; "target": those after a transfer
 
 Runs have names that say what they are, so that a sweep that was broken off goes on where it stopped.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -29,6 +30,7 @@ from apps.experiment import pick, read_layers, read_recipe
 from apps.methods import table_of
 from apps.report import load_run
 from apps.settings import defaults, parse
+from apps.transfer import transfer_once
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import Value
@@ -44,6 +46,7 @@ class Sweep(BaseModel):
     over: str = ""
     values: list[bool | int | float | str] = []
     seeds: list[int] = []
+    clients: Literal["seen", "unlabeled", "unseen", "target"] = "seen"
 
     @model_validator(mode="after")
     def _is_whole(self) -> Sweep:
@@ -153,6 +156,7 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
             if (path / "summary.json").exists():
+                transfer_once(path)
                 return path
             keys = dict(cell.keys)
             if any(path.glob("checkpoint/*.safetensors")):
@@ -164,16 +168,21 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
         raise RunError(f"another command is at work on {path}") from error
 
 
-def write_sweep(title: str, over: str, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
+def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
     """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
 
-    Figures are those of seen clients at the end: accuracy in %, or the loss where labels are numbers; means over seeds,
+    Figures are those of the sweep's group of clients at the end: accuracy in %, or the loss where labels are numbers; means over seeds,
     and the standard deviation (n − 1) where there are several.
     """
     found: dict[tuple[str, Value | None], list[float]] = {}
     metric = "accuracy"
     for cell, path in zip(wanted, paths, strict=True):
-        final: dict[str, Any] = load_run(path).summary["final"]["seen"]
+        groups: dict[str, Any] = load_run(path).summary["final"]
+        if sweep.clients not in groups:
+            raise ConfigurationError(
+                f"sweep: run {path} has no figures of clients = '{sweep.clients}', only of {', '.join(groups)}"
+            )
+        final = groups[sweep.clients]
         metric = "accuracy" if "accuracy" in final else "loss"
         figure = 100 * final["accuracy"] if "accuracy" in final else final["loss"]
         found.setdefault((cell.variant, cell.value), []).append(figure)
@@ -182,17 +191,18 @@ def write_sweep(title: str, over: str, wanted: Sequence[Cell], paths: Sequence[P
     labels = [variant or str(wanted[0].keys.get("method", defaults()["method"])) for variant in variants]
     digits = 1 if metric == "accuracy" else 3
     unit = f"{metric}{' (%)' if metric == 'accuracy' else ''}"
-    lines = [f"| {over} | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
+    lines = [f"| {sweep.over} | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
     for value in values:
         shown = [_figure(found[variant, value], digits) for variant in variants]
         lines.append(f"| {unit if value is None else value} | " + " | ".join(shown) + " |")
     table = "\n".join(lines) + "\n"
-    picture = _draw(found, variants, labels, values, over, unit)
+    of = "" if sweep.clients == "target" else f" of {sweep.clients} clients"
+    picture = _draw(found, variants, labels, values, sweep.over, f"mean {unit}{of}")
     write_atomically(target / "report.png", lambda temporary: picture.savefig(temporary, dpi=130, format="png"))
     runs = "\n".join(f"- `{path.name}`" for path in paths)
     write_text(
         target / "report.md",
-        f"# {title}\n\nMean {unit} of clients.\n\n{table}\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
+        f"# {title}\n\nMean {unit}{of}.\n\n{table}\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
     )
     return table
 
@@ -213,7 +223,7 @@ def _draw(
     labels: Sequence[str],
     values: Sequence[Value | None],
     over: str,
-    unit: str,
+    title: str,
 ) -> Figure:
     """Draw a line per variant over the key's values; bars where variants alone are compared."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -221,7 +231,7 @@ def _draw(
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3, axis="both" if over else "y")
-    axes.set_ylabel(f"mean {unit} of clients")
+    axes.set_ylabel(title)
     if not over:
         means = [float(np.mean(found[variant, None])) for variant in variants]
         axes.bar(labels, means, yerr=[_spread(found[variant, None]) for variant in variants], color="C0")

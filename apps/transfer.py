@@ -127,8 +127,8 @@ def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequen
         source.kind != "image" and source.shape != target.shape
     ):
         raise ConfigurationError(
-            f"transfer-target: '{target.name}' has inputs of another kind than '{source.name}', which the run's network "
-            "was made for"
+            f"transfer-target: '{target.name}' has inputs of another kind than '{source.name}', which the run's "
+            "network was made for"
         )
     if source.kind == "image" and source.shape[0] != target.shape[0]:
         raise ConfigurationError(

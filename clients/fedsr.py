@@ -1,8 +1,8 @@
 """FedSR, client side (Nguyen et al. 2022): simple representations, by two regularisers.
 
 Received and answered: the model and, after ``beside.``, the parameters of the representation (its spread, the classes'
-Gaussians). All blocks but the last make μ(x); z ~ N(μ(x), σ(x)²) is what the last block classifies in training. Minimised:
-ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests take z = μ(x).
+Gaussians). All blocks but the last make μ(x); z ~ N(μ(x), σ(x)²) is what the last block classifies in training.
+Minimised: ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests take z = μ(x).
 """
 
 from __future__ import annotations

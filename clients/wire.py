@@ -19,7 +19,7 @@ from models.parameters import Arrays
 Config = Mapping[str, Any]
 
 BESIDE = "beside."
-"""What begins the names of arrays that travel with a network's but are none of it; clients may leave them unanswered."""
+"""How names of arrays begin that travel with a network's but are none of it; clients may leave them unanswered."""
 
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:

@@ -92,7 +92,7 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
     for name, over in (("rates", "learning-rate"), ("methods", "")):
         wanted = cells(recipe, name, _overrides(tmp_path))
         paths = run_cells(wanted, tmp_path, _run)
-        table = write_sweep("small", read_sweep(recipe, name).over, wanted, paths, tmp_path / name)
+        table = write_sweep("small", read_sweep(recipe, name), wanted, paths, tmp_path / name)
         final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
         lines = table.splitlines()
         assert lines[0] == f"| {over} | fedavg | prox |"
