@@ -171,8 +171,8 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
 def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
     """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
 
-    Figures are those of the sweep's group of clients at the end: accuracy in %, or the loss where labels are numbers; means over seeds,
-    and the standard deviation (n − 1) where there are several.
+    Figures are those of the sweep's group of clients at the end: accuracy in %, or the loss where labels are numbers;
+    means over seeds, and the standard deviation (n − 1) where there are several.
     """
     found: dict[tuple[str, Value | None], list[float]] = {}
     metric = "accuracy"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.training import GradientHook, Group, Objective, evaluate, train
-from clients.wire import Config
+from clients.wire import BESIDE, Config
 from common.errors import RunError
 from common.seeds import torch_generator
 from common.settings import Section
@@ -169,6 +169,18 @@ class BaseClient(NumPyClient):
         return None
 
     # ----------------------------------------------------------------------------------------- tools
+
+    def receive(self, arrays: Arrays) -> Arrays:
+        """Give the network its arrays; return those that came beside it, without ``BESIDE`` in their names.
+
+        Raises:
+            RunError: if none came, as from stock strategies, which send a model alone.
+        """
+        own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        if not own:
+            raise RunError(f"method '{self.settings.method}' needs its own strategy: only a model was received")
+        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return own
 
     def generator(self, config: Config, *purpose: str) -> torch.Generator:
         """Return the generator of this client in this round and phase, for one ``purpose`` where there are several."""

@@ -8,6 +8,7 @@ of the mean loss); a client that trains both ways sends the larger of the two no
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from clients.wire import BESIDE, Config
 from common.errors import RunError
 from models.parameters import Arrays, get_arrays, set_arrays
 
-GRADIENT = f"{BESIDE}gradient."
 TINY = 1e-12
 """Under the root, whose slope at 0 is infinite."""
 
@@ -52,9 +52,17 @@ class FedGTSTClient(BaseClient):
         set_arrays(self.model, arrays)
         named = dict(self.model.named_parameters())
         gradients = mean_gradient(self.model, self.data.train, [*named.values()])
-        square = float(torch.stack([g.square().sum() for g in gradients]).sum())
-        answer = {GRADIENT + name: g.cpu().numpy() for name, g in zip(named, gradients, strict=True)}
-        return Answer(answer, len(self.data.train), {"square": square})
+        answer = {BESIDE + name: g.cpu().numpy() for name, g in zip(named, gradients, strict=True)}
+        return Answer(answer, len(self.data.train), {"square": float(_length(gradients)) ** 2})
+
+    def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
+        """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖."""
+        x, y = self.data.train.x, self.data.train.y
+        loss = cross_entropy(self.model(x[rows]), y[rows])
+        of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
+        norm = _length(torch.autograd.grad(of, [*self.model.parameters()], create_graph=True))
+        away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
+        return loss + self.hyper.coefficient * away.square(), norm
 
     # --------------------------------------------------------------------------------------- details
 
@@ -62,20 +70,14 @@ class FedGTSTClient(BaseClient):
         """Train the network in place, without the regulariser where ``guide`` is 0; return loss and norm."""
         received = self._norm() if self.hyper.measured == "received" else 0.0
         norms: list[Tensor] = []
-        parameters = [*self.model.parameters()]
-        x, y = self.data.train.x, self.data.train.y
 
         def objective(rows: Tensor) -> Tensor:
-            loss = cross_entropy(self.model(x[rows]), y[rows])
-            of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
-            gradients = torch.autograd.grad(of, parameters, create_graph=True)
-            norm = torch.stack([g.square().sum() for g in gradients]).sum().add(TINY).sqrt()
+            result, norm = self.regularised(rows, guide)
             norms.append(norm.detach())
-            away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
-            return loss + self.hyper.coefficient * away.square()
+            return result
 
         def watch(model: nn.Module, rows: Tensor) -> None:
-            norms.append(torch.stack([p.grad.square().sum() for p in parameters if p.grad is not None]).sum().sqrt())
+            norms.append(_length([p.grad for p in model.parameters() if p.grad is not None]))
 
         if guide:
             loss = self.descend(config, objective=objective)
@@ -91,5 +93,8 @@ class FedGTSTClient(BaseClient):
 
     def _norm(self) -> float:
         """Return the norm of the gradient of the mean loss over all of the client's examples."""
-        gradients = mean_gradient(self.model, self.data.train, [*self.model.parameters()])
-        return float(torch.stack([g.square().sum() for g in gradients]).sum().sqrt())
+        return float(_length(mean_gradient(self.model, self.data.train, [*self.model.parameters()])))
+
+
+def _length(gradients: Sequence[Tensor]) -> Tensor:
+    return torch.stack([g.square().sum() for g in gradients]).sum().add(TINY).sqrt()

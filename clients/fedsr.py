@@ -1,6 +1,6 @@
 """FedSR, client side (Nguyen et al. 2022): simple representations, by two regularisers.
 
-Received and answered: the model and, after ``beside.``, the parameters of the representation (its spread, the classes'
+Received and answered: the model and, beside it, the parameters of the representation (its spread, the classes'
 Gaussians). All blocks but the last make μ(x); z ~ N(μ(x), σ(x)²) is what the last block classifies in training.
 Minimised: ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests take z = μ(x).
 """
@@ -29,8 +29,7 @@ class FedSRClient(BaseClient):
     @phase
     def train(self, arrays: Arrays, config: Config) -> Answer:
         """Train the model and the representation's own parameters."""
-        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
-        own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        own = self.receive(arrays)
         x, y = self.data.train.x, self.data.train.y
         representation = _representation(*own["class_means"].shape).to(y.device)
         set_arrays(representation, own)

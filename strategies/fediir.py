@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from clients.fediir import MEAN
 from clients.hyper import FedIIRHyper
+from clients.wire import BESIDE
 from models.blocks import last_blocks, of_blocks
 from models.parameters import Arrays
 from strategies.fedavg import FedAvg
@@ -24,8 +24,8 @@ class FedIIR(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; ḡ begins at zero."""
-        classifier = of_blocks(arrays, last_blocks(arrays, 1, "model"))
-        self.beside = {MEAN + name: np.zeros_like(array) for name, array in classifier.items()}
+        classifier = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
+        self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
 
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:

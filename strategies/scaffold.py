@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from clients.hyper import ScaffoldHyper
-from clients.scaffold import CONTROL
+from clients.wire import BESIDE
 from common.errors import ConfigurationError
 from models.parameters import Arrays
 from strategies.exchange import Outcome
@@ -29,7 +29,7 @@ class Scaffold(FedAvg):
                 "scaffold.option: 2 takes steps of plain SGD for the mean gradient; use optimizer = 'sgd' and "
                 f"momentum = 0 (found: '{self.settings.optimizer}', {self.settings.momentum:g}), or option 1"
             )
-        self.beside = {CONTROL + name: np.zeros_like(array) for name, array in arrays.items()}
+        self.beside = {BESIDE + name: np.zeros_like(array) for name, array in arrays.items()}
         return arrays
 
     def learn(self, outcome: Outcome) -> None:

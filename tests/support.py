@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from apps.methods import METHODS
 from apps.settings import Settings, defaults, parse
+from clients.state import ClientState
 from common.settings import Value
+from models.parameters import get_arrays
+from partitions.clientdata import CPU, ClientData, Examples
 from partitions.datasets import DATASETS
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="florilegium-tests-")  # removed when the session ends
@@ -25,6 +32,15 @@ def config(**overrides: Value) -> dict[str, Value]:
     if DATASETS.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
         keys = {"model": "char-lstm", **keys}
     return {**defaults(), **folders, **keys}
+
+
+def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, **overrides: Value) -> Any:
+    """Return the client "0" of the method of :func:`config`, which trains on ``examples`` and is tested on them."""
+    options, hyper = parse(config(**overrides))
+    data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
+    state = ClientState(folder / "0", 1, [], 0)
+    kind = METHODS[options.method].client()
+    return kind("0", data, network, get_arrays(network), state, options, hyper)
 
 
 def settings(**overrides: Value) -> Settings:

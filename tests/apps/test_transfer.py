@@ -1,0 +1,136 @@
+"""Transfer: what is frozen, what is new, what is resized, what is refused; recipes that end with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from sklearn.linear_model import LogisticRegression
+
+from apps.transfer import TARGET, transfer, transfer_once, write_transfers
+from clients.export import load_model
+from common.errors import ConfigurationError, RunError
+from common.settings import Value
+from models.networks import build
+from models.parameters import set_arrays
+from partitions.clientdata import to_inputs
+from partitions.datasets import DATASETS, find_spec, load
+from strategies.run_folder import read_checkpoint
+from tests.runs import Runs
+from tests.support import CACHE
+
+KEYS: dict[str, Value] = {
+    "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
+    "evaluate-every": 0, "transfer-target": "digits", "transfer-epochs": 4, "transfer-learning-rate": 0.01,
+    "transfer-batch-size": 64,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def test_extractor_is_frozen_and_the_classifier_new(run: Runs, tmp_path: Path) -> None:
+    path = run("run")
+    result = transfer(path, {}, tmp_path / "out")
+    before, after = read_checkpoint(path).arrays, load_file(tmp_path / "out" / "model.safetensors")
+    last = list(before)[-1].partition(".")[0]
+    for name, array in before.items():
+        assert np.array_equal(after[name], array) == (not name.startswith(last))
+    assert len(result.accuracies) == 4
+    assert result.accuracies[-1] > 0.8  # of ten classes; the features are those of these very digits
+    model, card = load_model(tmp_path / "out")
+    assert card.client == TARGET
+    assert json.loads((tmp_path / "out" / "transfer.json").read_text())["accuracies"] == result.accuracies
+    assert isinstance(model, torch.nn.Module)
+
+
+def test_whole_network_goes_on_training(run: Runs, tmp_path: Path) -> None:
+    path = run("run")
+    result = transfer(path, {"transfer-train": "whole"}, tmp_path / "out")
+    before, after = read_checkpoint(path).arrays, load_file(tmp_path / "out" / "model.safetensors")
+    assert all(not np.array_equal(after[name], array) for name, array in before.items())
+    assert result.trained == "whole"
+
+
+def test_classifier_is_as_good_as_logistic_regression(run: Runs, tmp_path: Path) -> None:
+    """After many epochs the new classifier is near the best one for the features, scikit-learn's."""
+    path = run("run")
+    result = transfer(path, {"transfer-epochs": 60}, tmp_path / "out")
+    dataset = load("digits", "", str(CACHE))
+    assert dataset.test is not None
+    network = build("mlp", (1, 8, 8), 10, 1)
+    set_arrays(network, read_checkpoint(path).arrays)
+    with torch.no_grad():
+        train, test = (
+            network[:-1](to_inputs(dataset.spec, np.asarray(split.x))).numpy()
+            for split in (dataset.train, dataset.test)
+        )
+    best = LogisticRegression(C=1e3, max_iter=5000).fit(train, dataset.train.y).score(test, dataset.test.y)
+    assert result.accuracies[-1] == pytest.approx(best, abs=0.03)
+
+
+def test_last_step_of_a_recipe_is_done_once(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run("run")
+    transfer_once(path)
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["final"][TARGET]["accuracy"] > 0.5
+    assert {"seen", TARGET} == summary["final"].keys()
+    monkeypatch.setattr("apps.transfer.transfer", lambda *args: pytest.fail("it was done already"))
+    transfer_once(path)
+
+
+def test_no_target_no_transfer(run: Runs) -> None:
+    path = run("run", **{"transfer-target": ""})
+    transfer_once(path)
+    assert TARGET not in json.loads((path / "summary.json").read_text())["final"]
+    with pytest.raises(ConfigurationError, match="transfer-target"):
+        transfer(path, {}, path / "out")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("cifar10", "3 channels"), ("shakespeare", "another kind"), ("adult", "another kind")]
+)
+def test_target_that_does_not_fit(run: Runs, tmp_path: Path, target: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        transfer(run("run"), {"transfer-target": target}, tmp_path / "out")
+
+
+def test_target_that_there_is_not(run: Runs) -> None:
+    with pytest.raises(ConfigurationError, match="'mnistm'"):
+        run("run", **{"transfer-target": "mnistm"})
+
+
+def test_network_without_a_classifier_of_its_own(run: Runs, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="blocks"):
+        transfer(run("run", model="linear"), {}, tmp_path / "out")
+
+
+def test_method_that_keeps_no_extractor(run: Runs, tmp_path: Path) -> None:
+    path = run("run", method="lg-fedavg")
+    with pytest.raises(RunError, match="no extractor"):
+        transfer(path, {}, tmp_path / "out")
+
+
+def test_methods_with_a_shared_body_transfer_too(run: Runs, tmp_path: Path) -> None:
+    assert len(transfer(run("run", method="fedper"), {}, tmp_path / "out").accuracies) == 4
+
+
+def test_curves(run: Runs, tmp_path: Path) -> None:
+    results = [transfer(run("run"), {}, tmp_path / "out")] * 2
+    table = write_transfers(results, ["one", "two"], tmp_path / "report")
+    assert f"| one | digits | classifier | 4 | {100 * results[0].accuracies[-1]:.1f} |" in table
+    assert (tmp_path / "report" / "transfer.png").stat().st_size > 1000
+
+
+def test_grey_digits_in_three_channels() -> None:
+    grey, colour = find_spec("mnist"), DATASETS["mnist_rgb"]
+    assert colour.shape == (3, *grey.shape[1:])
+    assert colour.mean == grey.mean * 3
+    assert colour.source == "mnist"
