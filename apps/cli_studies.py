@@ -96,6 +96,19 @@ def embed(
 
 
 @studies.command()
+def pictures(
+    source: Annotated[Path, typer.Argument(help="folder of pictures in folders <domain>/<class>/")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    size: Annotated[int, typer.Option(min=8, help="height and width that all pictures get")] = 64,
+) -> None:
+    """Make a dataset of pictures in folders, whose domains may be clients."""
+    from partitions.picture_folders import write_picture_folders
+
+    write_picture_folders(source, target.absolute(), size)
+    print(target.absolute())
+
+
+@studies.command()
 def transfer(
     runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
     assignments: Assignments = None,

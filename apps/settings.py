@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from apps.methods import METHODS, table_of
 from clients.settings import ClientSettings
@@ -18,6 +18,7 @@ from common.toml import flatten
 from models.networks import FOR_TEXT, NETWORKS
 from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
+from partitions.settings import check_rows
 from strategies.settings import ServerSettings
 
 S = TypeVar("S", bound=Section)
@@ -29,6 +30,7 @@ class TransferSettings(Section):
     """What a run's features are tried on at its end."""
 
     transfer_target: str
+    transfer_rows: Annotated[str, AfterValidator(check_rows)]
     transfer_train: Literal["classifier", "whole"]
     transfer_epochs: int = Field(ge=1)
     transfer_batch_size: int = Field(ge=1)

@@ -31,6 +31,7 @@ from models.networks import build
 from models.parameters import get_arrays, set_arrays
 from partitions.clientdata import Examples, to_inputs
 from partitions.datasets import Dataset, DatasetSpec, Split, find_spec, load
+from partitions.server_rows import matching
 from strategies.run_folder import read_checkpoint, read_config
 
 TARGET = "target"
@@ -75,7 +76,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     network = _pretrained(run, settings, spec).to(device)
     dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
     shape = find_spec(settings.dataset).shape
-    parts = [_examples(dataset, split, shape, device) for split in (dataset.train, dataset.test)]
+    parts = [_examples(settings, dataset, split, shape, device) for split in (dataset.train, dataset.test)]
     model: nn.Module = network
     if settings.transfer_train == "classifier":
         parts = [Examples(features(network[:-1], part), part.y) for part in parts]
@@ -154,14 +155,18 @@ def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequen
 
 
 @torch.no_grad()
-def _examples(dataset: Dataset, split: Split | None, shape: Sequence[int], device: torch.device) -> Examples:
-    """Return all examples of a split, pictures resized to ``shape`` where theirs is another."""
+def _examples(
+    settings: Settings, dataset: Dataset, split: Split | None, shape: Sequence[int], device: torch.device
+) -> Examples:
+    """Return the chosen examples of a split, pictures resized to ``shape`` where theirs is another."""
     if split is None:
         raise ConfigurationError(f"transfer-target: '{dataset.spec.name}' has no test split")
-    x = to_inputs(dataset.spec, np.asarray(split.x), dataset.vocabulary)
+    rows = np.arange(len(split))
+    rows = rows[matching("transfer-rows", settings.transfer_rows, dataset.spec, split, rows)]
+    x = to_inputs(dataset.spec, np.asarray(split.x[rows]), dataset.vocabulary)
     if x.shape[1:] != tuple(shape):
         x = interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
-    return Examples(x.to(device), torch.from_numpy(split.y).to(device))
+    return Examples(x.to(device), torch.from_numpy(split.y[rows]).to(device))
 
 
 def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:

@@ -13,6 +13,14 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
+or, for pictures instead of a table (``partitions.picture_folders`` writes such a dataset):
+
+    [pictures]
+    column = "image"                        # encoded PNG or JPEG, all of one size
+    shape = [3, 64, 64]                     # channels, height, width
+    mean = [0.48, 0.46, 0.41]               # by channel, in units of 0..1, to standardise by
+    std = [0.27, 0.26, 0.28]
+
 The scales and values are written down, not taken from the data, so that every device encodes alike.
 """
 
@@ -22,11 +30,37 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from common.errors import ConfigurationError
 from partitions.datasets import DatasetSpec
 from partitions.tables import TableSchema
+
+
+class Pictures(BaseModel):
+    """The table ``[pictures]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    column: str = Field(min_length=1)
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    mean: tuple[float, ...]
+    std: tuple[PositiveFloat, ...]
+
+    @model_validator(mode="after")
+    def _has_a_scale_for_every_channel(self) -> Pictures:
+        if self.shape[0] not in (1, 3) or len(self.mean) != self.shape[0] or len(self.std) != self.shape[0]:
+            raise ValueError("pictures have 1 channel or 3, and mean and std a number for each")
+        return self
 
 
 class _Schema(BaseModel):
@@ -38,6 +72,7 @@ class _Schema(BaseModel):
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     vectors: dict[str, PositiveInt] = Field(default_factory=dict)
+    pictures: Pictures | None = None
 
     @field_validator("categories")
     @classmethod
@@ -69,6 +104,14 @@ def read_schema(path: Path) -> DatasetSpec:
         raise ConfigurationError(f"{file}: {said}") from error
     table = TableSchema(schema.numbers, schema.categories, schema.vectors)
     flat = [name for name, (_, std) in schema.numbers.items() if std <= 0]
+    if schema.pictures is not None:
+        if table.features or not schema.label or not schema.labels:
+            raise ConfigurationError(f"{file}: pictures need label and labels, and no other input columns")
+        p = schema.pictures
+        return DatasetSpec(
+            path.name, "", "image", p.column, schema.label, len(schema.labels), p.shape, p.mean, p.std,
+            client_columns=schema.clients, test=False, labels=schema.labels, folder=str(path),
+        )  # fmt: skip
     if not table.features or flat or bool(schema.label) != bool(schema.labels):
         found = f"numbers.{flat[0]} has no positive standard deviation" if flat else (
             "label and labels go together" if table.features else "it names no input column")  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import ConfigurationError, DataError, nearest
-from partitions.datasets import Dataset
+from partitions.datasets import Dataset, DatasetSpec, Split
 from partitions.settings import FederationSettings, parse_rows
 
 Rows = NDArray[np.int64]
@@ -34,7 +34,7 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         if s.share_out == "server":
             raise ConfigurationError(f"share-out: '{s.dataset}' makes the server's data, which cannot be shared out")
         return rows, rows[:0]
-    own = rows[_matching("client-rows", s.client_rows, dataset, rows)]
+    own = rows[matching("client-rows", s.client_rows, dataset.spec, dataset.train, rows)]
     if not s.server_examples and not s.server_ood_examples:
         if s.share_out == "server":
             raise ConfigurationError("share-out: the server has no rows to share out; give it server-examples")
@@ -52,7 +52,9 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
     if s.server_missing >= len(held):
         raise ConfigurationError(f"server-missing: the clients have {len(held)} classes, of which one must be left")
     present = own[np.isin(dataset.train.y[own], held[: len(held) - s.server_missing])]
-    strange = rows[_matching("server-ood-rows", s.server_ood_rows, dataset, rows) & ~np.isin(rows, own)]
+    strange = rows[
+        matching("server-ood-rows", s.server_ood_rows, dataset.spec, dataset.train, rows) & ~np.isin(rows, own)
+    ]
     for key, wanted, pool in (
         ("server-examples", s.server_examples, present),
         ("server-ood-examples", s.server_ood_examples, strange),
@@ -63,16 +65,20 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
     return (own[~np.isin(own, server)], server) if s.share_out == "clients" else (server, rows[:0])
 
 
-def _matching(key: str, choice: str, dataset: Dataset, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of ``rows`` the value ``choice`` of ``key`` chooses, (n,)."""
+def matching(key: str, choice: str, spec: DatasetSpec, split: Split, rows: Rows) -> NDArray[np.bool_]:
+    """Return which of ``rows`` of a split the value ``choice`` of ``key`` chooses, (n,); "" chooses all.
+
+    Raises:
+        ConfigurationError: if there is no such column, or it has no such value.
+    """
     chosen = parse_rows(choice)
     if chosen is None:
         return np.ones(len(rows), dtype=bool)
     column, values = chosen
-    columns = {"label": _labels(dataset), **dataset.train.clients}
+    columns = {"label": _labels(spec, split), **split.clients}
     if column not in columns:
         raise ConfigurationError(
-            f"{key}: '{column}' is not a column of '{dataset.spec.name}' to choose rows by{nearest(column, columns)} "
+            f"{key}: '{column}' is not a column of '{spec.name}' to choose rows by{nearest(column, columns)} "
             f"Known: {', '.join(columns)}."
         )
     known = sorted(set(columns[column].tolist()))
@@ -85,8 +91,8 @@ def _matching(key: str, choice: str, dataset: Dataset, rows: Rows) -> NDArray[np
     return np.isin(columns[column][rows], values)
 
 
-def _labels(dataset: Dataset) -> NDArray[np.str_]:
-    """Return the label of every training row, as it is written in the file."""
-    names = np.array([str(label) for label in dataset.spec.labels or range(dataset.spec.classes)])
-    result: NDArray[np.str_] = names[dataset.train.y] if dataset.spec.kind != "regression" else np.array([], str)
+def _labels(spec: DatasetSpec, split: Split) -> NDArray[np.str_]:
+    """Return the label of every row, as it is written in the file."""
+    names = np.array([str(label) for label in spec.labels or range(spec.classes)])
+    result: NDArray[np.str_] = names[split.y] if spec.kind != "regression" else np.array([], str)
     return result

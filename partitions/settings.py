@@ -54,7 +54,8 @@ def parse_rows(text: str) -> tuple[str, list[str]] | None:
     return column, chosen
 
 
-def _check_rows(text: str) -> str:
+def check_rows(text: str) -> str:
+    """Return ``text`` if :func:`parse_rows` takes it."""
     parse_rows(text)
     return text
 
@@ -79,10 +80,10 @@ class FederationSettings(Section):
     embeddings: Annotated[str, AfterValidator(check_folder)]
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
     mdm_params: str
-    client_rows: Annotated[str, AfterValidator(_check_rows)]
+    client_rows: Annotated[str, AfterValidator(check_rows)]
     server_examples: int = Field(ge=0)
     server_missing: int = Field(ge=0)
-    server_ood_rows: Annotated[str, AfterValidator(_check_rows)]
+    server_ood_rows: Annotated[str, AfterValidator(check_rows)]
     server_ood_examples: int = Field(ge=0)
     share_out: Literal["clients", "server"]
     server_data: Annotated[str, AfterValidator(check_folder)]
