@@ -18,7 +18,7 @@ from common.settings import Value
 from models.networks import build
 from models.parameters import set_arrays
 from partitions.clientdata import to_inputs
-from partitions.datasets import DATASETS, find_spec, load
+from partitions.datasets import load
 from strategies.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import CACHE
@@ -127,10 +127,3 @@ def test_curves(run: Runs, tmp_path: Path) -> None:
     table = write_transfers(results, ["one", "two"], tmp_path / "report")
     assert f"| one | digits | classifier | 4 | {100 * results[0].accuracies[-1]:.1f} |" in table
     assert (tmp_path / "report" / "transfer.png").stat().st_size > 1000
-
-
-def test_grey_digits_in_three_channels() -> None:
-    grey, colour = find_spec("mnist"), DATASETS["mnist_rgb"]
-    assert colour.shape == (3, *grey.shape[1:])
-    assert colour.mean == grey.mean * 3
-    assert colour.source == "mnist"

@@ -10,9 +10,10 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss
 from torch import nn
 
-from clients.training import EVALUATION_BATCH, batches, evaluate, train
+from clients.training import EVALUATION_BATCH, batches, evaluate, mean_gradient, train
+from models.networks import build
 from partitions.clientdata import Examples
-from tests.support import settings
+from tests.support import make_client, settings
 
 FEATURES, CLASSES = 4, 3
 
@@ -319,3 +320,31 @@ class TestEvaluate:
         evaluate(model, _examples(20))
         _assert_equal(model, *before)
         assert model.weight.grad is None
+
+
+class TestDecay:
+    def test_is_a_smaller_learning_rate(self):
+        examples, whole, decayed = _examples(12), _linear(), _linear()
+        train(whole, examples, settings(**{"learning-rate": 0.05, "batch-size": 4}), _generator())
+        train(decayed, examples, settings(**{"learning-rate": 0.2, "batch-size": 4}), _generator(), decay=0.25)
+        _assert_equal(decayed, *_numpy(whole))
+
+    @pytest.mark.parametrize(("number", "factor"), [(1, 1), (3, 1), (4, 0.5), (6, 0.5), (7, 0.25), (0, 1)])
+    def test_steps_down_with_the_rounds(self, number, factor):
+        keys = {"learning-rate-decay": 0.5, "decay-rounds": 3, "model": "mlp"}
+        client = make_client(_examples(2), build("mlp", (1, 8, 8), 10, 1), **keys)
+        assert client.decay({"round": number}) == factor
+
+
+def test_after_every_epoch():
+    calls = []
+    train(_linear(), _examples(6), settings(), _generator(), epochs=3, after_epoch=lambda: calls.append(1))
+    assert len(calls) == 3
+
+
+def test_mean_gradient_is_that_of_all_examples():
+    examples, model = _examples(EVALUATION_BATCH + 7), _linear()
+    _, by_weight, by_bias = _loss_and_gradient(*_numpy(model), examples)
+    found = mean_gradient(model, examples, [model.weight, model.bias])
+    for ours, expected in zip(found, (by_weight, by_bias), strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-4, atol=1e-7)

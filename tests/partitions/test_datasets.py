@@ -54,7 +54,14 @@ class _Hub:
 class TestSchemas:
     def test_every_dataset_is_made_here(self):
         made = {name for name, spec in DATASETS.items() if spec.made}
-        assert SCHEMAS.keys() == DATASETS.keys() - made - {"digits", "sent140_words"}
+        assert SCHEMAS.keys() == DATASETS.keys() - made - {"digits", "sent140_words", "mnist_rgb"}
+
+    def test_grey_digits_in_three_equal_channels(self):
+        grey, colour, written = DATASETS["mnist"], DATASETS["mnist_rgb"], make("mnist", 4)
+        decoded = decode(colour, written.table, "mnist").x
+        assert np.array_equal(decoded, np.repeat(np.asarray(written.x), 3, axis=3))
+        assert (colour.shape, colour.source) == ((3, *grey.shape[1:]), "mnist")
+        assert (colour.mean, colour.std) == (grey.mean * 3, grey.std * 3)
 
     @pytest.mark.parametrize("name", SCHEMAS)
     def test_local_files_decode_to_what_was_written(self, name, tmp_path):

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -489,3 +490,53 @@ def _break_clients(monkeypatch: pytest.MonkeyPatch, reasons: dict[str, str]) -> 
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BaseClient, "descend", descend)
+
+
+class TestValidation:
+    KEYS: ClassVar[dict[str, Value]] = {"validation-fraction": 0.25, "evaluate-every": 1, "participation": 1.0}
+
+    def test_examples_are_held_back_from_training_and_measured(self, run: Run) -> None:
+        """The figure is the loss of the final model on examples that are not among those trained on."""
+        path = run("held", **self.KEYS)
+        federation, dataset = federate(settings(**{"num-clients": 6}))
+        network = build("mlp", (1, 8, 8), 10, 1)
+        set_arrays(network, _model(path))
+        losses = []
+        for client in range(6):
+            whole = simulated(federation, dataset, client)
+            part = whole.hold_back(0.25, torch_generator(1, "validation", str(client)))
+            assert len(part.validation) == int(0.25 * len(whole.train))
+            rows = {tuple(row.flatten().tolist()) for row in part.train.x}
+            rest = {tuple(row.flatten().tolist()) for row in part.validation.x}
+            assert rows | rest == {tuple(row.flatten().tolist()) for row in whole.train.x}
+            assert len(part.train) + len(part.validation) == len(whole.train)
+            losses.append(training.evaluate(network, part.validation)[0])
+        line = read_metrics(path)[-1]["seen"]
+        assert line["validation_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+        with (path / "clients.csv").open() as file:
+            assert all(float(row["validation_loss"]) > 0 for row in csv.DictReader(file))
+
+    def test_training_stops_when_the_loss_has_not_fallen(self, run: Run) -> None:
+        """With so high a learning rate the loss soon rises; the run ends a round after `patience` evaluations."""
+        path = run("early", rounds=40, patience=2, **{**self.KEYS, "learning-rate": 3.0, "max-grad-norm": 1.0})
+        losses = [line["seen"]["validation_loss"] for line in read_metrics(path)]
+        assert len(losses) < 40
+        best = int(np.argmin(losses[:-1]))
+        assert len(losses) == best + 1 + 2 + 1
+        assert json.loads((path / "summary.json").read_text())["rounds"] == len(losses)
+
+    def test_without_patience_it_does_not(self, run: Run) -> None:
+        path = run("late", rounds=8, **{**self.KEYS, "learning-rate": 3.0, "max-grad-norm": 1.0})
+        assert len(read_metrics(path)) == 8
+
+    def test_resumed_run_stops_where_the_whole_one_does(self, run: Run) -> None:
+        keys: dict[str, Value] = {**self.KEYS, "learning-rate": 3.0, "max-grad-norm": 1.0, "patience": 2}
+        whole = read_metrics(run("whole", rounds=40, **keys))
+        run("part", rounds=len(whole) - 2, **keys)
+        assert len(read_metrics(run("part", resume="part", rounds=40, **keys))) == len(whole)
+
+    def test_patience_needs_a_validation_loss(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match="validation-fraction"):
+            run("refused", patience=2)
+        with pytest.raises(ConfigurationError, match="validate with"):
+            run("small", patience=1, rounds=3, **{**self.KEYS, "validation-fraction": 0.001})
