@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks import exchange, operators, pfl_research, plain, plain_pefll, suite
+from benchmarks import exchange, operators, pfl_research, plain, plain_pefll, regulariser, suite
 from benchmarks.task import COHORT
 from common.files import write_text
 
@@ -160,6 +160,17 @@ def flowdup(workers: int) -> list[Row]:
     return rows
 
 
+def fedgtst(workers: int) -> list[Row]:
+    """What the regulariser costs beside plain training."""
+    regularised, plain_epoch = regulariser.epoch_costs("lenet")
+    details = (
+        f"{1000 * regularised:.0f} ms against {1000 * plain_epoch:.0f} ms, {regulariser.EXAMPLES} examples, one core"
+    )
+    return [
+        Row("FedGTST, `lenet`: a regularised local epoch ÷ a plain one", regularised / plain_epoch, 2.6, "", details)
+    ]
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -172,6 +183,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "kmeans": kmeans,
     "mdm": mdm,
     "flowdup": flowdup,
+    "fedgtst": fedgtst,
 }
 
 

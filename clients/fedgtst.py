@@ -20,6 +20,7 @@ from clients.training import mean_gradient
 from clients.wire import BESIDE, Config
 from common.errors import RunError
 from models.parameters import Arrays, get_arrays, set_arrays
+from models.second_derivatives import CheapSecondDerivatives
 
 TINY = 1e-12
 """Under the root, whose slope at 0 is infinite."""
@@ -58,8 +59,9 @@ class FedGTSTClient(BaseClient):
     def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
         """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖."""
         x, y = self.data.train.x, self.data.train.y
-        loss = cross_entropy(self.model(x[rows]), y[rows])
-        of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
+        with CheapSecondDerivatives():
+            loss = cross_entropy(self.model(x[rows]), y[rows])
+            of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
         norm = _length(torch.autograd.grad(of, [*self.model.parameters()], create_graph=True))
         away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
         return loss + self.hyper.coefficient * away.square(), norm

@@ -1,0 +1,43 @@
+"""FedGTST's regulariser, measured: an epoch of one client with it against one without, on one core."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from apps.settings import defaults, parse
+from clients.fedgtst import FedGTSTClient
+from clients.state import ClientState
+from models.networks import build
+from models.parameters import get_arrays
+from partitions.clientdata import CPU, ClientData, Examples
+
+SHAPE, EXAMPLES, BATCH = (3, 28, 28), 1024, 256
+REPEATS = 9
+
+
+def epoch_costs(model: str) -> tuple[float, float]:
+    """Return the median seconds of a regularised and of a plain epoch; they alternate."""
+    keys = {"method": "fedgtst", "model": model, "optimizer": "adam", "learning-rate": 1e-3, "batch-size": BATCH}
+    settings, hyper = parse({**defaults(), **keys, "local-epochs": 1, "fedgtst.measured": "epoch"})
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(EXAMPLES, *SHAPE, generator=generator).to(memory_format=torch.channels_last)
+    examples = Examples(x, torch.randint(10, (EXAMPLES,), generator=generator))
+    data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
+    network = build(model, SHAPE, 10, 1)
+    start = get_arrays(network)
+    client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0), settings, hyper)
+    threads, seconds = torch.get_num_threads(), {0.0: [], 1.0: []}
+    torch.set_num_threads(1)
+    try:
+        for _ in range(REPEATS + 1):
+            for guide, measured in seconds.items():
+                begun = time.perf_counter()
+                client.train(start, {"phase": "train", "round": 1, "guide": guide})
+                measured.append(time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(threads)
+    plain, regularised = (sorted(measured[1:])[REPEATS // 2] for measured in seconds.values())
+    return regularised, plain
