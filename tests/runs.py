@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
 from common.settings import Value
+from strategies.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import config
 
@@ -45,3 +47,11 @@ class Runs:
         with pytest.raises(KeyboardInterrupt):
             self("broken", nodes=1, intercept=stop, **keys)
         return whole, self("broken", nodes=1, resume="broken", **keys)
+
+    def check_resume_and_packing(self, **keys: Value) -> None:
+        """Check that a run broken off in round 3 and resumed is the whole one bit for bit, and that packing is rounding."""
+        whole, broken = self.whole_and_broken(3, **keys)
+        packed = self("packed", nodes=3, **keys)
+        for name, array in read_checkpoint(whole).arrays.items():
+            assert np.array_equal(read_checkpoint(broken).arrays[name], array)
+            np.testing.assert_allclose(read_checkpoint(packed).arrays[name], array, rtol=1e-5, atol=1e-7)

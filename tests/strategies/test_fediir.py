@@ -107,11 +107,7 @@ def test_running_mean(run: Runs) -> None:
 
 
 def test_resume_and_packing(run: Runs) -> None:
-    whole, broken = run.whole_and_broken(3)
-    other = run("packed", nodes=3)
-    for name, array in read_checkpoint(whole).arrays.items():
-        assert np.array_equal(read_checkpoint(broken).arrays[name], array)
-        np.testing.assert_allclose(read_checkpoint(other).arrays[name], array, rtol=1e-5, atol=1e-7)
+    run.check_resume_and_packing()
 
 
 def test_network_without_a_classifier_of_its_own(run: Runs) -> None:

@@ -130,11 +130,7 @@ def test_server_variate_is_the_mean_of_the_clients_own(run: Runs, tmp_path: Path
 
 
 def test_resume_and_packing(run: Runs) -> None:
-    whole, broken = run.whole_and_broken(3)
-    other = run("packed", nodes=3)
-    for name, array in read_checkpoint(whole).arrays.items():
-        assert np.array_equal(read_checkpoint(broken).arrays[name], array)
-        np.testing.assert_allclose(read_checkpoint(other).arrays[name], array, rtol=1e-5, atol=1e-7)
+    run.check_resume_and_packing()
 
 
 @pytest.mark.parametrize("keys", [{"optimizer": "adam"}, {"momentum": 0.9}])
