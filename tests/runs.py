@@ -49,7 +49,7 @@ class Runs:
         return whole, self("broken", nodes=1, resume="broken", **keys)
 
     def check_resume_and_packing(self, **keys: Value) -> None:
-        """Check that a run broken off in round 3 and resumed is the whole one bit for bit, and that packing is rounding."""
+        """Check that a run broken off in round 3 and resumed is the whole one bit for bit, in any packing."""
         whole, broken = self.whole_and_broken(3, **keys)
         packed = self("packed", nodes=3, **keys)
         for name, array in read_checkpoint(whole).arrays.items():
