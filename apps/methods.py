@@ -93,6 +93,7 @@ METHODS: Mapping[str, Method] = {
     "fedper": Method("fedper", "FedPer", HeadHyper, "Shared body, personal head", "Arivazhagan et al. 2019"),
     "fedrep": Method("fedrep", "FedRep", FedRepHyper, "Shared body, head fitted first", "Collins et al. 2021"),
     "fedbabu": Method("fedbabu", "FedBABU", FedBABUHyper, "Shared body under a fixed head", "Oh et al. 2022"),
+    "fedbn": Method("fedbn", "FedBN", NoHyper, "Shared network, personal batch norm", "Li et al. 2021"),
     "lg-fedavg": Method("lg_fedavg", "LGFedAvg", HeadHyper, "Personal body, shared head", "Liang et al. 2020"),
     "ditto": Method("ditto", "Ditto", DittoHyper, "Personal models tied to the global one", "Li et al. 2021"),
     "pfedfda": Method("pfedfda", "PFedFDA", PFedFDAHyper, "Adapted generative classifiers", "McLaughlin, Su 2024"),

@@ -6,7 +6,8 @@ A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the los
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 
 from clients.settings import ClientSettings
 from clients.state import ClientState
-from clients.training import GradientHook, Group, Objective, evaluate, train
+from clients.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
 from clients.wire import BESIDE, Config
 from common.errors import RunError
 from common.seeds import torch_generator
 from common.settings import Section
+from models.batch_norm import BatchStatistics, give, measure
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData, Examples
 
@@ -85,6 +87,7 @@ class BaseClient(NumPyClient):
         self.settings = settings
         self.hyper = hyper
         self.predictor: nn.Module = model
+        self._fixed_norms = False
 
     # ------------------------------------------------------------------ what the host and Flower call
 
@@ -158,7 +161,8 @@ class BaseClient(NumPyClient):
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
-        self.descend(config, epochs=epochs)
+        with self.finetuning():
+            self.descend(config, epochs=epochs)
         return True
 
     def gradient_hook(self, config: Config) -> GradientHook | None:
@@ -186,6 +190,18 @@ class BaseClient(NumPyClient):
         """Return the generator of this client in this round and phase, for one ``purpose`` where there are several."""
         named = (str(config["phase"]), *purpose)
         return torch_generator(self.settings.seed, "client", self.client_id, int(config["round"]), *named)
+
+    @contextmanager
+    def finetuning(self) -> Iterator[None]:
+        """Within it, the network is trained with batch norm as ``finetune-bn`` says; after it, it predicts so."""
+        kind = self.settings.finetune_bn
+        if kind == "client":
+            give(self.model, measure(self.model, self.data.train.x, EVALUATION_BATCH))
+        self._fixed_norms = kind in ("client", "global")
+        yield
+        self._fixed_norms = False
+        if kind == "batch":
+            self.predictor = BatchStatistics(self.model)
 
     def decay(self, config: Config) -> float:
         """Return the present factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` rounds."""
@@ -219,4 +235,5 @@ class BaseClient(NumPyClient):
             weights=weights,
             objective=objective,
             decay=self.decay(config),
+            fixed_norms=self._fixed_norms,
         )

@@ -13,6 +13,7 @@ from torch import nn
 from clients.settings import ClientSettings
 from common.errors import RunError
 from common.files import write_tensors, write_text
+from models.batch_norm import BatchStatistics
 from models.centers import Centers
 from models.ensemble import Ensemble
 from models.neighbours import Neighbours
@@ -35,16 +36,21 @@ class Card:
     """How members are combined, where the model is an ensemble."""
     neighbours: bool = False
     """Whether the model is a network and the examples it is remembered with."""
+    batch_statistics: bool = False
+    """Whether the network normalises by each batch's own statistics."""
     outputs: int = 0
     """How many outputs the network has, where it is not one for each class of the dataset."""
 
 
 def save_model(folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings) -> Path:
     """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
+    by_batch = isinstance(model, BatchStatistics)
+    if isinstance(model, BatchStatistics):
+        model = model.network
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
     outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
-    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory, outputs)
+    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, outputs)
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
@@ -83,6 +89,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         set_arrays(model, arrays)
     except ValueError as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error}") from error
+    model = BatchStatistics(model) if card.batch_statistics else model
     return model.eval().requires_grad_(False), card
 
 

@@ -27,10 +27,11 @@ class FedBABUClient(DecoupledClient):
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
-        if self.hyper.finetune == "head":
-            self.train_head(config, epochs=epochs)
-        else:
-            self.descend(config, epochs=epochs, groups=[self._group(self.hyper.finetune)])
+        with self.finetuning():
+            if self.hyper.finetune == "head":
+                self.train_head(config, epochs=epochs)
+            else:
+                self.descend(config, epochs=epochs, groups=[self._group(self.hyper.finetune)])
         return True
 
     def _group(self, part: str) -> Group:

@@ -59,7 +59,9 @@ class PerFedAvgClient(BaseClient):
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
-        self.descend(config, epochs=epochs, groups=[Group(list(self.model.parameters()), self.hyper.adaptation_rate)])
+        with self.finetuning():
+            group = Group(list(self.model.parameters()), self.hyper.adaptation_rate)
+            self.descend(config, epochs=epochs, groups=[group])
         return True
 
     def _endless_batches(self, config: Config) -> Iterator[Tensor]:

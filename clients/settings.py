@@ -27,6 +27,7 @@ class ClientSettings(Section):
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(ge=0)
     finetune_epochs: int = Field(ge=0)
+    finetune_bn: Literal["running", "client", "global", "batch"]
     validation_fraction: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
     device: str = Field(pattern=r"^(cpu|cuda(:\d+)?|auto)$")

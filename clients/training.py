@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from clients.optimizers import SGD, Adam, Optimizer
 from clients.settings import ClientSettings
+from models.batch_norm import norms_of
 from partitions.clientdata import Examples
 
 GradientHook = Callable[[nn.Module, Tensor], None]
@@ -87,6 +88,7 @@ def train(
     objective: Objective | None = None,
     decay: float = 1.0,
     after_epoch: Callable[[], None] | None = None,
+    fixed_norms: bool = False,
 ) -> float:
     """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
 
@@ -104,11 +106,12 @@ def train(
         objective: what is minimised instead.
         decay: factor on all learning rates.
         after_epoch: called after every epoch.
+        fixed_norms: whether batch norm uses the statistics it has, as in a test, and they stay as they are.
 
     Returns:
         The mean training loss per example over all steps, each before its update.
     """
-    model.train()
+    _begin(model, fixed_norms)
     groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
     parameters = [parameter for group in groups for parameter in group.parameters]
     optimizers = [make_optimizer(settings, group, decay) for group in groups]
@@ -137,8 +140,14 @@ def train(
             epochs_left -= 1
             if after_epoch is not None:
                 after_epoch()
-                model.train()
+                _begin(model, fixed_norms)
     return float(total) / max(1, seen)
+
+
+def _begin(model: nn.Module, fixed_norms: bool) -> None:
+    model.train()
+    for norm in norms_of(model).values() if fixed_norms else ():
+        norm.eval()
 
 
 def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None) -> Objective:

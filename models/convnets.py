@@ -18,6 +18,12 @@ def _conv_block(channels_in: int, channels_out: int, *, flatten: bool = False) -
     return nn.Sequential(*layers, *([nn.Flatten()] if flatten else []))
 
 
+def _norm_block(channels_in: int, channels_out: int, *, flatten: bool = False) -> nn.Sequential:
+    convolution = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+    layers: list[nn.Module] = [convolution, nn.BatchNorm2d(channels_out), nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, *([nn.Flatten()] if flatten else []))
+
+
 def _dense_block(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU())
 
@@ -67,3 +73,19 @@ def cnn(shape: Shape, classes: int) -> nn.Sequential:
     parameters; a dense layer of 60 gives 150,366 on CIFAR-10.
     """
     return _convnet(shape, classes, (32, 64), (60,))
+
+
+def cnn_bn(shape: Shape, classes: int) -> nn.Sequential:
+    """A small network with batch norm: three 3×3 convolutions of 32, 64, 128, halved each time, then C.
+
+    113,962 parameters on CIFAR-10: what FedL2P does with ResNet-18 can be tried on it without a GPU.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        raise ValueError(f"convolutional networks need images of at least 8×8 pixels, not inputs of shape {shape}")
+    depth, height, width = shape
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    blocks["conv1"] = _norm_block(depth, 32)
+    blocks["conv2"] = _norm_block(32, 64)
+    blocks["conv3"] = _norm_block(64, 128, flatten=True)
+    blocks["fc"] = nn.Linear(128 * (height // 8) * (width // 8), classes)
+    return nn.Sequential(blocks)

@@ -17,6 +17,7 @@ NETWORKS: Mapping[str, str] = {
     "cnn64": "models.convnets:cnn64",
     "cnn128": "models.convnets:cnn128",
     "cnn": "models.convnets:cnn",
+    "cnn-bn": "models.convnets:cnn_bn",
     "linear": "models.mlp:linear",
     "mlp": "models.mlp:mlp",
     "resnet18": "models.resnets:resnet18",

@@ -1,0 +1,25 @@
+"""FedBN, server side (Li et al. 2021).
+
+Sent and received: all arrays of the network but those of batch-norm layers, the mean of which is taken as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from common.errors import ConfigurationError
+from models.batch_norm import norms_of
+from models.networks import build
+from models.parameters import Arrays
+from partitions.datasets import find_spec
+from strategies.fedavg import FedAvg
+
+
+class FedBN(FedAvg):
+    """FedAvg of all but batch norm."""
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return the arrays outside of batch-norm layers."""
+        s, spec = self.settings, find_spec(self.settings.dataset)
+        norms = norms_of(build(s.model, spec.shape, spec.classes, s.seed))
+        if not norms:
+            raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")
+        return {name: array for name, array in arrays.items() if name.rpartition(".")[0] not in norms}
