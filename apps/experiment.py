@@ -149,6 +149,10 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         RunError: if the run failed.
     """
     settings, _ = parse({**defaults(), **overrides})
+    if settings.transfer_target:
+        from apps.transfer import check_target, transfer_once  # torch takes seconds, and no other run needs it here
+
+        check_target(settings)
     path = run_folder(settings)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     columns = (
@@ -173,7 +177,5 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, figures="starting")
         simulation.run(named, settings.device, path, settings.start_timeout, show)
     if settings.transfer_target:
-        from apps.transfer import transfer_once  # torch takes seconds, and no other run needs it here
-
-        transfer_once(path)
+        console.print(transfer_once(path), highlight=False)
     return path

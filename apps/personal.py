@@ -26,7 +26,7 @@ from clients.wire import pack
 from clients.worker import tune_process
 from common.errors import ConfigurationError, DataError
 from models.networks import build
-from partitions.clientdata import to_inputs
+from partitions.clientdata import resize, to_inputs
 from partitions.datasets import DatasetSpec, find_spec
 from partitions.words import vocabulary
 from strategies.cohort import CohortStrategy
@@ -153,7 +153,8 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") ->
     """
     model, card = load_model(model_folder)
     spec = find_spec(card.dataset)
-    probabilities = predict(model, _read_inputs(inputs, spec, embeddings))
+    x = _read_inputs(inputs, spec, embeddings)
+    probabilities = predict(model, resize(x, card.shape) if card.shape else x)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if spec.kind == "regression":
         writer.writerow(["row", "value"])

@@ -16,7 +16,7 @@ from common.errors import RunError
 from common.files import write_atomically, write_text
 from strategies.run_folder import read_config, read_metrics
 
-GROUPS = ("seen", "unlabeled", "unseen")
+GROUPS = ("seen", "unlabeled", "unseen", "target")
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
 
 

@@ -79,8 +79,6 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
-        if config.get("transfer-target"):
-            find_spec(str(config["transfer-target"]))
         tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
         fitting = [name for name, method in METHODS.items() if method.task in tasks]
         if config.get("method") in METHODS and config["method"] not in fitting:
@@ -98,6 +96,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     except ConfigurationError as error:
         problems.append(str(error))
     method = str(config.get("method"))
+    if settings and settings.validation_fraction and method in METHODS and METHODS[method].task != "classification":
+        problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
     hyper = None
     if method in METHODS:
         prefix = f"{table_of(method)}."

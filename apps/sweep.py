@@ -29,8 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from apps.experiment import pick, read_layers, read_recipe
 from apps.methods import table_of
 from apps.report import load_run
-from apps.settings import defaults, parse
-from apps.transfer import transfer_once
+from apps.settings import Settings, defaults, parse
+from apps.transfer import check_target, transfer_once
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.settings import Value
@@ -55,6 +55,19 @@ class Sweep(BaseModel):
         if self.over in ("seed", "resume", "run-name"):
             raise ValueError(f"over: a sweep cannot go over '{self.over}'; for several seeds there is seeds")
         return self
+
+
+def _check(name: str, sweep: Sweep, settings: Settings) -> None:
+    """Refuse a cell that would have nothing to show, or could not be shown, in the end."""
+    lacking = {
+        "unseen": "unseen-fraction" if not settings.unseen_fraction else "",
+        "unlabeled": "labeled-fraction" if settings.labeled_fraction == 1 else "",
+        "target": "transfer-target" if not settings.transfer_target else "",
+    }.get(sweep.clients)
+    if lacking:
+        raise ConfigurationError(f"sweep '{name}': clients = '{sweep.clients}', but {lacking} makes none")
+    if settings.transfer_target:
+        check_target(settings)
 
 
 _FIGURES = ("rounds", "init", "evaluate-clients", "min-success")
@@ -111,7 +124,7 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
             words[2:2] = [f"{sweep.over}-{value}"] if value is not None else []
             label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
             keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}
-            parse({**defaults(), **keys})
+            _check(name, sweep, parse({**defaults(), **keys})[0])
             result.append(Cell(variant, value, label, keys))
     names = [cell.name for cell in result]
     if twice := {name for name in names if names.count(name) > 1}:

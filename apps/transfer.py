@@ -16,8 +16,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
-from torch.nn.functional import interpolate
 
+from apps.methods import METHODS
 from apps.settings import Settings, defaults, parse
 from clients.export import save_model
 from clients.training import evaluate, features, train
@@ -26,10 +26,10 @@ from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
 from common.seeds import torch_generator
 from common.settings import Value
-from models.blocks import classifier_shape, last_blocks, of_blocks
+from models.blocks import block_of, classifier_shape, last_blocks
 from models.networks import build
 from models.parameters import get_arrays, set_arrays
-from partitions.clientdata import Examples, to_inputs
+from partitions.clientdata import Examples, resize, to_inputs
 from partitions.datasets import Dataset, DatasetSpec, Split, find_spec, load
 from partitions.server_rows import matching
 from strategies.run_folder import read_checkpoint, read_config
@@ -72,7 +72,8 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     if not settings.transfer_target:
         raise ConfigurationError("transfer-target: name the dataset to transfer to")
     device = tune_process(settings.device, one_thread=False)
-    spec = find_spec(settings.transfer_target)
+    check_target(settings)
+    spec = _target(settings)
     network = _pretrained(run, settings, spec).to(device)
     dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
     shape = find_spec(settings.dataset).shape
@@ -96,6 +97,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
                 "optimizer": "adam",
                 "learning_rate": settings.transfer_learning_rate,
                 "weight_decay": settings.transfer_weight_decay,
+                "max_grad_norm": 0.0,
                 "batch_size": settings.transfer_batch_size,
             }
         ),
@@ -104,26 +106,36 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
         after_epoch=note,
     )
     write_text(output / "transfer.json", json.dumps(asdict(result), indent=2) + "\n")
-    save_model(output, network, TARGET, run.name, settings.model_copy(update={"dataset": spec.name}))
+    target = settings.model_copy(update={"dataset": settings.transfer_target})
+    save_model(output, network, TARGET, run.name, target, shape if shape != spec.shape else ())
     return result
 
 
-def transfer_once(run: Path) -> None:
-    """Carry out the last step of a recipe with ``transfer-target``: its figures are the group "target" of the summary.
+def transfer_once(run: Path) -> str:
+    """Carry out the last step of a run with ``transfer-target``, unless it is done, and return what to say of it.
 
-    Nothing is done where that has been done before.
+    Its figures are the group "target" of the summary; the rest is in the run's folder ``transfer``.
     """
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     if not {**defaults(), **read_config(run)}["transfer-target"] or TARGET in summary["final"]:
-        return
+        return ""
     result = transfer(run, {}, run / "transfer")
+    write_transfers([result], [run.name], run / "transfer")
     summary["final"][TARGET] = {"loss": result.losses[-1], "accuracy": result.accuracies[-1]}
     write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return f"transferred to {result.target}: accuracy {result.accuracies[-1]:.3f}"
 
 
-def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
-    """Return the run's network with a new classifier for the classes of ``target``."""
-    source = find_spec(settings.dataset)
+def check_target(settings: Settings) -> None:
+    """Check what can be known of a transfer before the run that it ends.
+
+    Raises:
+        ConfigurationError: if the target does not fit the run's network, or there will be no features to transfer.
+    """
+    source, target = find_spec(settings.dataset), _target(settings)
+    method = METHODS[settings.method]
+    if method.task != "classification" or not method.strategy().broadcasts_model:
+        raise ConfigurationError(f"transfer-target: method '{settings.method}' trains no common features to transfer")
     if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (
         source.kind != "image" and source.shape != target.shape
     ):
@@ -137,12 +149,22 @@ def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequen
             f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
             "repeated in three, as 'mnist_rgb' does with 'mnist'."
         )
-    network = build(settings.model, source.shape, target.classes, settings.seed)
+    classifier_shape(get_arrays(build(settings.model, source.shape, target.classes, settings.seed)), "transfer-target")
+
+
+def _target(settings: Settings) -> DatasetSpec:
+    try:
+        return find_spec(settings.transfer_target)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"transfer-target: {str(error).removeprefix('dataset: ')}") from error
+
+
+def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
+    """Return the run's network with a new classifier for the classes of ``target``."""
+    network = build(settings.model, find_spec(settings.dataset).shape, target.classes, settings.seed)
     arrays = get_arrays(network)
-    classifier_shape(arrays, "model")
-    extractor = {
-        name: a for name, a in arrays.items() if name not in of_blocks(arrays, last_blocks(arrays, 1, "model"))
-    }
+    classifier = last_blocks(arrays, 1, "model")
+    extractor = {name: array for name, array in arrays.items() if block_of(name) not in classifier}
     trained = read_checkpoint(run).arrays
     lacking = [name for name, a in extractor.items() if name not in trained or trained[name].shape != a.shape]
     if lacking:
@@ -164,9 +186,7 @@ def _examples(
     rows = np.arange(len(split))
     rows = rows[matching("transfer-rows", settings.transfer_rows, dataset.spec, split, rows)]
     x = to_inputs(dataset.spec, np.asarray(split.x[rows]), dataset.vocabulary)
-    if x.shape[1:] != tuple(shape):
-        x = interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
-    return Examples(x.to(device), torch.from_numpy(split.y[rows]).to(device))
+    return Examples(resize(x, shape).to(device), torch.from_numpy(split.y[rows]).to(device))
 
 
 def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:

@@ -23,7 +23,7 @@ from clients.wire import BESIDE, Config
 from common.errors import RunError
 from common.seeds import torch_generator
 from common.settings import Section
-from models.batch_norm import BatchStatistics, give, measure
+from models.batch_norm import BatchStatistics, give, measure, norms_of
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData, Examples
 
@@ -196,7 +196,7 @@ class BaseClient(NumPyClient):
         """Within it, the network is trained with batch norm as ``finetune-bn`` says; after it, it predicts so."""
         kind = self.settings.finetune_bn
         if kind == "client":
-            give(self.model, measure(self.model, self.data.train.x, EVALUATION_BATCH))
+            give(self.model, measure(self.model, norms_of(self.model), self.data.train.x, EVALUATION_BATCH))
         self._fixed_norms = kind in ("client", "global")
         yield
         self._fixed_norms = False

@@ -38,19 +38,25 @@ class Card:
     """Whether the model is a network and the examples it is remembered with."""
     batch_statistics: bool = False
     """Whether the network normalises by each batch's own statistics."""
+    shape: tuple[int, ...] = ()
+    """Shape of an input, where it is not the dataset's: pictures are resized to it."""
     outputs: int = 0
     """How many outputs the network has, where it is not one for each class of the dataset."""
 
 
-def save_model(folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings) -> Path:
-    """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it."""
+def save_model(
+    folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings, shape: tuple[int, ...] = ()
+) -> Path:
+    """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it; ``shape`` as of :class:`Card`."""
     by_batch = isinstance(model, BatchStatistics)
     if isinstance(model, BatchStatistics):
         model = model.network
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
     outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
-    card = Card(settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, outputs)
+    card = Card(
+        settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs
+    )
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
@@ -68,7 +74,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
-    network = build(card.model, spec.shape, card.outputs or spec.classes, seed=0)
+    network = build(card.model, tuple(card.shape) or spec.shape, card.outputs or spec.classes, seed=0)
     try:
         model: nn.Module
         if card.ensemble:

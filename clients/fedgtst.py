@@ -2,7 +2,8 @@
 
 Received: the model and, from round 2 on, the guide norm Ĵ and the names of the clients that also train without it.
 Minimised: ℓ(w) + λ(‖∇ℓ(w)‖ − Ĵ)². Answered: the model so trained and a number, the norm of its Jacobian (the gradient
-of the mean loss); a client that trains both ways sends the larger of the two norms, its surrogate.
+of the mean loss). A client that trains both ways sends the larger of the two norms, its surrogate; where only such
+clients make the guide (``fedgtst.guide = "standard"``), also the norm after the training without regulariser.
 """
 
 from __future__ import annotations
@@ -38,18 +39,24 @@ class FedGTSTClient(BaseClient):
         if not math.isfinite(guide) or guide < 0:
             raise RunError(f"the guide norm is {guide}; it must be a finite number ≥ 0 (0: there is none yet)")
         regularised = bool(guide and self.hyper.coefficient)
-        numbers: dict[str, float] = {}
+        standard = None
         if regularised and self.client_id in config.get("standard", ()):
             set_arrays(self.model, arrays)
-            _, numbers["standard_norm"] = self._train(0.0, config)
+            _, standard = self._train(0.0, config)
         set_arrays(self.model, arrays)
-        numbers["loss"], norm = self._train(guide if regularised else 0.0, config)
-        numbers["norm"] = max(norm, numbers.get("standard_norm", 0.0))
+        loss, norm = self._train(guide if regularised else 0.0, config)
+        if not regularised:
+            standard = norm
+        numbers = {"loss": loss, "norm": norm if standard is None or math.isnan(standard) else max(norm, standard)}
+        if self.hyper.guide == "standard" and standard is not None:
+            numbers["standard_norm"] = standard
         return Answer(get_arrays(self.model), len(self.data.train), numbers)
 
     @phase
     def gradient(self, arrays: Arrays, config: Config) -> Answer:
         """Answer the gradient itself at the received model, and its squared norm: a diagnosis in simulations."""
+        if not self.data.simulated:
+            raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
         set_arrays(self.model, arrays)
         named = dict(self.model.named_parameters())
         gradients = mean_gradient(self.model, self.data.train, [*named.values()])

@@ -60,6 +60,34 @@ class FedGTSTHyper(Section):
     )
     diagnose: bool = Field(description="also measure the variance of gradients themselves; in simulation alone")
 
+    @field_validator("guide")
+    @classmethod
+    def _has_clients_to_come_from(cls, guide: str, info: ValidationInfo) -> str:
+        if guide == "standard" and not info.data.get("standard_share"):
+            raise ValueError("with fedgtst.standard-share = 0 no client trains without the regulariser")
+        return guide
+
+
+class FedL2PHyper(Section):
+    """Keys ``fedl2p.*`` of `fedl2p` and `l2p`."""
+
+    iterations: int = Field(ge=1, description="K, steps of λ in a round; each fine-tunes for `finetune-epochs`")
+    meta_learning_rate: float = Field(gt=0, description="ζ of the meta-nets BNNet and LRNet")
+    multiplier_learning_rate: float = Field(gt=0, description="ζ of the multipliers η̃")
+    initial_rate: float = Field(gt=0, description="η̃ at first: the best learning rate of plain fine-tuning")
+    hypergradient: Literal["ift", "fomaml+"] = Field(
+        description="by implicit differentiation, or through the last fine-tuning step alone"
+    )
+    neumann_steps: int = Field(ge=0, description="Q, terms of the Neumann series after the first")
+    neumann_rate: float = Field(gt=0, description="ψ, its step size")
+    neumann_scale: bool = Field(description="multiply the series by ψ, as the inverse needs; the paper does not")
+    clip: float = Field(gt=0, description="bound of every entry of the hypergradient")
+    learn: Literal["both", "bn", "lr"] = Field(
+        description="which meta-nets there are: without LRNet the rate is `initial-rate`, without BNNet β is `mixing`"
+    )
+    mixing: float = Field(ge=0, le=1, description="β where BNNet is left out")
+    pretraining_rounds: int = Field(ge=0, description="rounds of FedAvg that make the model first, where none is given")
+
 
 class HeadHyper(Section):
     """Where the network is cut."""

@@ -60,7 +60,7 @@ class PerFedAvgClient(BaseClient):
         if not epochs or not self.data.labeled:
             return False
         with self.finetuning():
-            group = Group(list(self.model.parameters()), self.hyper.adaptation_rate)
+            group = Group(list(self.model.parameters()), self.hyper.adaptation_rate, decays=False)
             self.descend(config, epochs=epochs, groups=[group])
         return True
 

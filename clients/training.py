@@ -33,11 +33,13 @@ class Group:
 
     parameters: Sequence[Tensor]
     learning_rate: float
+    decays: bool = True
+    """Whether ``learning-rate-decay`` is for this rate too."""
 
 
 def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
     """Return the configured optimiser over the parameters of ``group``, at its learning rate times ``decay``."""
-    rate = group.learning_rate * decay
+    rate = group.learning_rate * (decay if group.decays else 1.0)
     if settings.optimizer == "adam":
         return Adam(group.parameters, rate, settings.weight_decay)
     return SGD(group.parameters, rate, settings.momentum, settings.weight_decay)

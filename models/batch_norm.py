@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 Norm = nn.modules.batchnorm._BatchNorm
 Moments = tuple[Tensor, Tensor]
@@ -22,12 +25,22 @@ def norms_of(model: nn.Module) -> dict[str, Norm]:
     }
 
 
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return all layers of a network that have parameters of their own, by name, first to last."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if next(module.parameters(recurse=False), None) is not None
+    }
+
+
 @torch.no_grad()
-def measure(model: nn.Module, x: Tensor, batch: int) -> dict[str, Moments]:
-    """Return mean and (unbiased) variance of every batch-norm layer's inputs, by one pass over ``x`` as in a test.
+def measure(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, batch: int) -> dict[str, Moments]:
+    """Return mean and (unbiased) variance of what ``layers`` are given, by one pass over ``x`` as in a test.
 
     Args:
         model: the network, whose own statistics normalise in that pass.
+        layers: layers of it, by name.
         x: inputs (n, …).
         batch: how many go through the network at a time, which changes nothing but rounding.
     """
@@ -40,7 +53,7 @@ def measure(model: nn.Module, x: Tensor, batch: int) -> dict[str, Moments]:
         sums[name] = [a + b for a, b in zip(sums[name], parts, strict=True)] if name in sums else parts
         counts[name] = counts.get(name, 0) + values.shape[1]
 
-    handles = [norm.register_forward_pre_hook(partial(note, name)) for name, norm in norms_of(model).items()]
+    handles = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in layers.items()]
     try:
         model.eval()
         for part in x.split(batch):
@@ -67,6 +80,41 @@ def give(model: nn.Module, statistics: Mapping[str, Moments]) -> None:
         assert running_var is not None
         running_mean.copy_(mean)
         running_var.copy_(variance)
+
+
+def mix(pretrained: Moments, own: Moments, β: Tensor) -> Moments:
+    """Return (1 − β)·pretrained + β·own for one layer and its β (FedL2P, equation 2)."""
+    mean, variance = ((1 - β) * theirs + β * ours for theirs, ours in zip(pretrained, own, strict=True))
+    return mean, variance
+
+
+def distance(p: Moments, q: Moments, eps: float) -> Tensor:
+    """Return ξ, the mean over channels of (KL(P‖Q) + KL(Q‖P))/2 of two Gaussians (FedL2P, equation 3).
+
+    ``eps`` is added to the variances, as the layer does.
+    """
+    (μ, u), (ν, w) = p, q
+    u, w, square = u + eps, w + eps, (μ - ν).square()
+    return (((u + square) / w + (w + square) / u - 2) / 4).mean()
+
+
+class DifferentiableStatistics(TorchFunctionMode):
+    """Within this context, batch norm with given statistics is differentiable in these too."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Write the layer out: torch takes its statistics for constants."""
+        kwargs = kwargs or {}
+        if func is not functional.batch_norm or kwargs.get("training"):
+            return func(*args, **kwargs)
+        x, mean, variance = args[:3]
+        scale = (variance + kwargs["eps"]).rsqrt()
+        if kwargs["weight"] is not None:
+            scale = scale * kwargs["weight"]
+        shift = -mean * scale if kwargs["bias"] is None else kwargs["bias"] - mean * scale
+        shape = (1, -1, *[1] * (x.dim() - 2))
+        return x * scale.view(shape) + shift.view(shape)
 
 
 class BatchStatistics(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from common.errors import DataError
 from common.seeds import torch_generator
@@ -130,6 +131,13 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
             return torch.from_numpy(words.vectors[x])
         case "table" | "regression":
             return tensor.float()
+
+
+def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return pictures (n, channels, height, width) in the height and width of ``shape``, others as they are."""
+    if x.dim() != 4 or x.shape[2:] == tuple(shape[1:]):
+        return x
+    return interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
 
 
 def decoded(

@@ -269,7 +269,7 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Data
     path = None if name == "digits" else _local_folder(spec, data_dir)
     words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     fingerprint = _fingerprint(spec, path, words)
-    cache = folder(cache_dir) / "datasets" / f"{name}-{fingerprint}"
+    cache = folder(cache_dir) / "datasets" / f"{spec.name}-{fingerprint}"
     if not (cache / "complete").exists():
         try:
             cache.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +13,27 @@ import tomli_w
 from PIL import Image
 
 from common.errors import DataError
-from common.files import write_atomically, write_text
+from common.files import write_text
 from common.seeds import numpy_generator
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 TEST_SHARE = 0.2
 """Share of every domain's pictures of a class that is for tests."""
 DOMAIN, LABEL, IMAGE = "domain", "label", "image"
+SCHEMA = pa.schema(
+    [
+        (IMAGE, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        (LABEL, pa.string()),
+        (DOMAIN, pa.string()),
+    ]
+)
 
 
 def write_picture_folders(source: Path, target: Path, size: int) -> None:
     """Write ``train.parquet``, ``test.parquet`` and ``schema.toml`` to ``target``.
 
-    Pictures are turned to RGB and resized to ``size`` × ``size``. Classes are the folders found in any domain.
+    Pictures are turned to RGB and resized to ``size`` × ``size``. Classes are the folders found in any domain; mean and
+    deviation are those of all domains' training pictures.
 
     Raises:
         DataError: if there are no such folders, or a picture cannot be read.
@@ -37,28 +45,25 @@ def write_picture_folders(source: Path, target: Path, size: int) -> None:
     ] if source.is_dir() else []  # fmt: skip
     if not any(files for _, _, files in found):
         raise DataError(f"{source} holds no pictures in folders <domain>/<class>/ ({', '.join(sorted(SUFFIXES))})")
-    rows: dict[str, list[tuple[bytes, str, str]]] = {"train": [], "test": []}
+    target.mkdir(parents=True, exist_ok=True)
+    kept = {part: target / f".{part}.parquet" for part in ("train", "test")}
     moments = []
-    for domain, kind, files in found:
-        order = numpy_generator(0, "pictures", domain, kind).permutation(len(files))
-        held = round(TEST_SHARE * len(files))
-        for position, number in enumerate(order):
-            data, pixels = _resized(files[number], size)
-            part = "test" if position < held else "train"
-            rows[part].append((data, kind, domain))
-            if part == "train":
-                moments.append([pixels.mean(axis=(0, 1)), np.square(pixels).mean(axis=(0, 1))])
+    with ExitStack() as files_open:
+        writers = {part: files_open.enter_context(pq.ParquetWriter(path, SCHEMA)) for part, path in kept.items()}
+        for domain, kind, files in found:
+            order = numpy_generator(0, "pictures", domain, kind).permutation(len(files))
+            held = max(1, round(TEST_SHARE * len(files))) if len(files) > 1 else 0
+            for part, numbers in (("test", order[:held]), ("train", order[held:])):
+                pictures = [_resized(files[number], size) for number in numbers]
+                cells = [{"bytes": data, "path": None} for data, _ in pictures]
+                columns = [cells, [kind] * len(cells), [domain] * len(cells)]
+                writers[part].write_table(pa.table(columns, schema=SCHEMA))
+                if part == "train":
+                    moments += [[p.mean(axis=(0, 1)), np.square(p).mean(axis=(0, 1))] for _, p in pictures]
+    for part, path in kept.items():
+        path.replace(target / f"{part}.parquet")
     mean, square = np.mean(moments, axis=0)
     std = np.sqrt(np.maximum(square - mean**2, 1e-6))
-    target.mkdir(parents=True, exist_ok=True)
-    for part, cells in rows.items():
-        table = pa.table({
-            IMAGE: pa.array([{"bytes": data, "path": None} for data, _, _ in cells],
-                            pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-            LABEL: [kind for _, kind, _ in cells],
-            DOMAIN: [domain for _, _, domain in cells],
-        })  # fmt: skip
-        write_atomically(target / f"{part}.parquet", partial(pq.write_table, table))
     schema = {
         "label": LABEL,
         "labels": sorted({kind for _, kind, _ in found}),
@@ -78,7 +83,7 @@ def _resized(file: Path, size: int) -> tuple[bytes, np.ndarray[tuple[int, ...], 
     try:
         with Image.open(file) as image:
             small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-    except OSError as error:
+    except Exception as error:  # Pillow raises whatever a damaged file makes it stumble over
         raise DataError(f"{file} is not a readable picture: {error}") from error
     data = io.BytesIO()
     small.save(data, format="png")

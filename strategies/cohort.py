@@ -95,10 +95,15 @@ class CohortStrategy(Strategy):
             raise ConfigurationError(
                 f"init: method '{self.settings.method}' sends no model, so there is none to start from"
             )
-        if any(name not in network or network[name].shape != array.shape for name, array in trained.arrays.items()):
+        wrong = [name for name, a in trained.arrays.items() if name not in network or network[name].shape != a.shape]
+        if wrong:
+            shapes = [
+                f"'{name}' {trained.arrays[name].shape} against {network[name].shape if name in network else 'none'}"
+                for name in wrong[:3]
+            ]
             raise ConfigurationError(
                 f"init: run '{self.settings.init}' trained something else than the network model = "
-                f"'{self.settings.model}'"
+                f"'{self.settings.model}': {', '.join(shapes)}{', …' if len(wrong) > 3 else ''}"
             )
         return self.server_part(network | trained.arrays)
 
@@ -153,7 +158,11 @@ class CohortStrategy(Strategy):
         losses = [line.get("seen", {}).get("validation_loss") for line in self.run.records]
         if None in losses:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
-        return len(losses) - 1 - int(np.argmin(losses)) >= self.settings.patience
+        stale = len(losses) - 1 - int(np.argmin(losses))
+        if stale < self.settings.patience:
+            return False
+        log.info("round %d is the last: the validation loss has not fallen in %d evaluations", server_round, stale)
+        return True
 
     def trainable(self) -> list[str]:
         """Return the clients that training may ask: seen and labeled ones."""

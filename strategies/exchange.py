@@ -86,8 +86,10 @@ class Outcome:
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
     def mean(self, metric: str) -> float:
-        """Return the weighted mean of ``metric`` over the clients that succeeded."""
-        return float(np.average(self.metrics[metric], weights=self.metrics["weight"]))
+        """Return the weighted mean of ``metric`` over the clients that have one; NaN where none has."""
+        values = self.metrics.get(metric, np.full(len(self.clients), np.nan))
+        known = ~np.isnan(values)
+        return float(np.average(values[known], weights=self.metrics["weight"][known])) if known.any() else float("nan")
 
 
 def describe_error(reply: Message) -> str:

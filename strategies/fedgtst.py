@@ -24,6 +24,9 @@ from strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 
+LARGEST = 1e15
+"""A norm from here on is no guide: its square is not far from what single precision holds."""
+
 
 class FedGTST(FedAvg):
     """FedAvg of clients that align the norms of their gradients."""
@@ -57,9 +60,13 @@ class FedGTST(FedAvg):
     def learn(self, outcome: Outcome) -> None:
         """Take the next Ĵ from the norms received."""
         norms = outcome.metrics["norm"]
-        standard = outcome.metrics.get("standard_norm", norms)
-        candidates = standard[~np.isnan(standard)] if self.hyper.guide == "standard" else norms
-        entry = {"norm": float(norms.mean()), "variance": float(norms.var()), "guide": float(candidates.max())}
+        candidates = outcome.metrics["standard_norm"] if self.hyper.guide == "standard" else norms
+        usable = candidates[candidates < LARGEST]  # no NaN either
+        if np.isnan(candidates).sum() + len(usable) < len(candidates):
+            log.warning("norms of %g and more are not taken for a guide: training explodes", LARGEST)
+        before = self._course[-2]["guide"] if len(self._course) > 1 else 0.0
+        entry = {"norm": float(norms.mean()), "variance": float(norms.var())}
+        entry["guide"] = float(usable.max()) if len(usable) else before
         self._course[-1] |= entry
         log.info("gradient norms: mean %(norm).4g, variance %(variance).4g, guide %(guide).4g", entry)
 

@@ -31,6 +31,8 @@ class PPFE(FedAvg):
         super().__init__(*args, **kwargs)
         s = self.settings
         self._plan = plan(self.hyper, s.model, s.dataset, s.seed)
+        if s.patience:
+            raise ConfigurationError("patience: the stages of ppfe have lengths of their own; set it to 0")
         if self._plan.rounds != s.rounds:
             raise ConfigurationError(
                 f"ppfe.stage-rounds: '{self.hyper.stage_rounds}' is {self._plan.rounds} rounds, but rounds = {s.rounds}"

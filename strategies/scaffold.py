@@ -7,6 +7,8 @@ c ← c + |S|/N · mean (c_i⁺ − c_i), over the cohort S of N clients. The pa
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clients.hyper import ScaffoldHyper
@@ -22,13 +24,17 @@ class Scaffold(FedAvg):
 
     hyper: ScaffoldHyper
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self.settings
+        if self.hyper.option == 2 and (s.optimizer != "sgd" or s.momentum or s.max_grad_norm):
+            raise ConfigurationError(
+                "scaffold.option: 2 takes steps of plain SGD for the mean gradient; use optimizer = 'sgd', momentum = "
+                f"0 and max-grad-norm = 0 (found: '{s.optimizer}', {s.momentum:g}, {s.max_grad_norm:g}), or option 1"
+            )
+
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; c begins at zero."""
-        if self.hyper.option == 2 and (self.settings.optimizer != "sgd" or self.settings.momentum):
-            raise ConfigurationError(
-                "scaffold.option: 2 takes steps of plain SGD for the mean gradient; use optimizer = 'sgd' and "
-                f"momentum = 0 (found: '{self.settings.optimizer}', {self.settings.momentum:g}), or option 1"
-            )
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in arrays.items()}
         return arrays
 

@@ -22,6 +22,7 @@ class ServerSettings(FederationSettings):
     cohort_size: int = Field(ge=0)
     final_participation: float = Field(ge=0, le=1)
     optimizer: Literal["sgd", "adam"]
+    max_grad_norm: float = Field(ge=0)
     learning_rate: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
     server_learning_rate: float = Field(gt=0)
@@ -31,6 +32,7 @@ class ServerSettings(FederationSettings):
     start_timeout: float = Field(gt=0)
     evaluate_every: int = Field(ge=0)
     evaluate_clients: int = Field(ge=0)
+    finetune_epochs: int = Field(ge=0)
     validation_fraction: float = Field(ge=0, lt=1)
     patience: int = Field(ge=0)
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
@@ -43,4 +45,6 @@ class ServerSettings(FederationSettings):
     def _has_something_to_wait_for(cls, patience: int, info: ValidationInfo) -> int:
         if patience and not (info.data.get("validation_fraction") and info.data.get("evaluate_every")):
             raise ValueError("stopping early needs a validation loss: set validation-fraction and evaluate-every")
+        if patience and info.data.get("final_participation"):
+            raise ValueError("nobody knows which round is the last then: set final-participation to 0")
         return patience

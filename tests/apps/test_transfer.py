@@ -6,22 +6,29 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
+from rich.console import Console
 from safetensors.numpy import load_file
 from sklearn.linear_model import LogisticRegression
 
-from apps.transfer import TARGET, transfer, transfer_once, write_transfers
-from clients.export import load_model
+from apps.experiment import run_experiment
+from apps.launch import Simulation
+from apps.transfer import TARGET, check_target, transfer, transfer_once, write_transfers
+from clients.export import load_model, predict
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.networks import build
 from models.parameters import set_arrays
-from partitions.clientdata import to_inputs
+from partitions.clientdata import resize, to_inputs
 from partitions.datasets import load
+from partitions.picture_folders import write_picture_folders
 from strategies.run_folder import read_checkpoint
+from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE
+from tests.support import CACHE, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
@@ -95,21 +102,56 @@ def test_no_target_no_transfer(run: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"), [("cifar10", "3 channels"), ("shakespeare", "another kind"), ("adult", "another kind")]
+    ("keys", "said"),
+    [
+        ({"transfer-target": "cifar10"}, "3 channels"),
+        ({"transfer-target": "shakespeare"}, "another kind"),
+        ({"transfer-target": "adult"}, "another kind"),
+        ({"transfer-target": "mnistm"}, "'mnistm' is not a dataset"),
+        ({"model": "linear"}, "blocks"),
+        ({"method": "local"}, "trains no common features"),
+        ({"method": "pefll"}, "trains no common features"),
+    ],
 )
-def test_target_that_does_not_fit(run: Runs, tmp_path: Path, target: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        transfer(run("run"), {"transfer-target": target}, tmp_path / "out")
+def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"transfer-target: .*{said}"):
+        check_target(settings(**{**KEYS, **keys}))
 
 
-def test_target_that_there_is_not(run: Runs) -> None:
-    with pytest.raises(ConfigurationError, match="'mnistm'"):
-        run("run", **{"transfer-target": "mnistm"})
+def test_what_cannot_be_is_said_before_the_run(tmp_path: Path) -> None:
+    simulation = Simulation(1)  # which is not started
+    keys: dict[str, Value] = {**KEYS, "transfer-target": "cifar10", "runs-dir": str(tmp_path)}
+    with pytest.raises(ConfigurationError, match="3 channels"):
+        run_experiment(simulation, keys, Console())
+    assert not list(tmp_path.iterdir())
 
 
-def test_network_without_a_classifier_of_its_own(run: Runs, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="blocks"):
-        transfer(run("run", model="linear"), {}, tmp_path / "out")
+def test_pictures_of_another_size_and_of_ones_own(run: Runs, tmp_path: Path) -> None:
+    """A target of the user's own, smaller than the source: resized here and by ``florilegium predict``."""
+    rng = np.random.default_rng(1)
+    for name, level in (("dark", 40), ("light", 200)):
+        (tmp_path / "in" / "photo" / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = np.clip(level + rng.integers(-30, 31, size=(24, 24, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "in" / "photo" / name / f"{i}.png")
+    write_picture_folders(tmp_path / "in", tmp_path / "own", 24)
+    path = run("run", rounds=1, dataset="mnist_rgb", model="lenet", **{"data-dir": str(_digits_as_mnist(tmp_path))})
+    target: dict[str, Value] = {"transfer-target": str(tmp_path / "own"), "data-dir": "", "transfer-epochs": 30}
+    assert transfer(path, target, tmp_path / "out").accuracies[-1] == 1.0
+    model, card = load_model(tmp_path / "out")
+    assert tuple(card.shape) == (3, 28, 28)
+    dataset = load(str(tmp_path / "own"), "", str(CACHE))
+    assert dataset.test is not None
+    x = resize(to_inputs(dataset.spec, np.asarray(dataset.test.x)), card.shape)
+    assert (predict(model, x).argmax(dim=1).numpy() == dataset.test.y).all()
+
+
+def _digits_as_mnist(folder: Path) -> Path:
+    """Write made rows in MNIST's schema."""
+    (folder / "data" / "mnist").mkdir(parents=True)
+    for part, seed in (("train", 0), ("test", 1)):
+        pq.write_table(make("mnist", 60, seed=seed).table, folder / "data" / "mnist" / f"{part}.parquet")
+    return folder / "data"
 
 
 def test_method_that_keeps_no_extractor(run: Runs, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def _network() -> nn.Sequential:
 def test_moments_of_what_the_layers_are_given(batch: int) -> None:
     """By hand: the first layer's inputs are a convolution of x; the second's come through the first's statistics."""
     network, x = _network().eval(), _inputs(12)
-    found = measure(network, x, batch)
+    found = measure(network, norms_of(network), x, batch)
     assert list(found) == ["conv1.1", "conv2.1", "conv3.1"]
     with torch.no_grad():
         for name, inputs in (("conv1.1", network[0][0](x)), ("conv2.1", network[1][0](network[0](x)))):
@@ -47,7 +47,7 @@ def test_moments_of_what_the_layers_are_given(batch: int) -> None:
 
 def test_the_first_layer_is_then_normalised() -> None:
     network, x = _network(), _inputs(12)
-    give(network, {"conv1.1": measure(network, x, 12)["conv1.1"]})
+    give(network, {"conv1.1": measure(network, norms_of(network), x, 12)["conv1.1"]})
     normalised = network[0][1].eval()(network[0][0](x)).detach().transpose(0, 1).flatten(1)
     np.testing.assert_allclose(normalised.mean(dim=1), 0, atol=1e-4)
     np.testing.assert_allclose(normalised.std(dim=1), 1, atol=1e-3)
@@ -74,7 +74,7 @@ def test_finetuning(kind: str) -> None:
     examples, network = Examples(_inputs(10), torch.arange(10) % 3), _network()
     client = make_client(examples, network, **{**KEYS, "finetune-bn": kind})
     before = get_arrays(network)
-    own = measure(network, examples.x, 256)
+    own = measure(network, norms_of(network), examples.x, 256)
     answer = client.perform(before, {"phase": "test", "round": 1})
     after = get_arrays(network)
     for name, (mean, variance) in own.items():

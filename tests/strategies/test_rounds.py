@@ -538,5 +538,9 @@ class TestValidation:
     def test_patience_needs_a_validation_loss(self, run: Run) -> None:
         with pytest.raises(ConfigurationError, match="validation-fraction"):
             run("refused", patience=2)
+        with pytest.raises(ConfigurationError, match="final-participation"):
+            run("last", patience=2, **{**self.KEYS, "final-participation": 1.0})
+        with pytest.raises(ConfigurationError, match="no classes"):
+            run("other", method="k-fed", model="centers", **self.KEYS)
         with pytest.raises(ConfigurationError, match="validate with"):
             run("small", patience=1, rounds=3, **{**self.KEYS, "validation-fraction": 0.001})

@@ -133,7 +133,7 @@ def test_resume_and_packing(run: Runs) -> None:
     run.check_resume_and_packing()
 
 
-@pytest.mark.parametrize("keys", [{"optimizer": "adam"}, {"momentum": 0.9}])
+@pytest.mark.parametrize("keys", [{"optimizer": "adam"}, {"momentum": 0.9}, {"max-grad-norm": 1.0}])
 def test_mean_of_steps_is_no_gradient_of_other_optimisers(run: Runs, keys: dict[str, Value]) -> None:
     with pytest.raises(ConfigurationError, match=r"scaffold\.option"):
         run("refused", **keys)

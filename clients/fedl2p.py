@@ -1,0 +1,257 @@
+"""FedL2P, client side (Lee et al. 2023, algorithms 1 and 2): learn how to fine-tune, from statistics of one's data.
+
+Received: λ, the parameters of two meta-nets, and beside it the model θ_g, which is not changed. One pass over the
+client's data gives the meta-nets' inputs, and these the client's mixing β of batch-norm statistics and its learning
+rates η. The client fine-tunes θ_g with them, takes the gradient of its validation loss in λ by implicit
+differentiation, and steps. Answered: λ. Before a test it fine-tunes with the λ received.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from clients.base import Answer, BaseClient, phase
+from clients.hyper import FedL2PHyper
+from clients.training import EVALUATION_BATCH, Group, batches, evaluate
+from clients.wire import BESIDE, Config
+from common.errors import RunError
+from models.batch_norm import (
+    DifferentiableStatistics,
+    Moments,
+    distance,
+    give,
+    layers_of,
+    measure,
+    mix,
+    norms_of,
+)
+from models.implicit import total_derivative
+from models.meta_nets import MetaNets, build_meta_nets
+from models.networks import build
+from models.parameters import Arrays, get_arrays, set_arrays
+from models.second_derivatives import CheapSecondDerivatives
+from partitions.clientdata import Examples
+from partitions.datasets import find_spec
+
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one pass over a client's data says.
+
+    Attributes:
+        pretrained, own: statistics of every batch-norm layer's inputs: the model's, and of the client's data.
+        distances: ξ (B,), between the two.
+        moments: mean and standard deviation of every layer's inputs, (2M,).
+    """
+
+    pretrained: Mapping[str, Moments]
+    own: Mapping[str, Moments]
+    distances: Tensor
+    moments: Tensor
+
+
+class FedL2PClient(BaseClient):
+    """Fine-tunes the model by learned, personal hyper-parameters, and learns how to make these."""
+
+    hyper: FedL2PHyper
+
+    @phase
+    def pretrain(self, arrays: Arrays, config: Config) -> Answer:
+        """Train the model itself, as in FedAvg."""
+        return super().train(arrays, config)
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Take K steps of λ; answer it, and the validation loss that the λ received led to."""
+        if not len(self.data.validation):
+            raise RunError("it has no example to validate with; raise validation-fraction")
+        nets, model = self.nets(arrays), self._model(arrays)
+        profile, losses, skipped = self.profile(), [], 0
+        for k in range(self.hyper.iterations):
+            set_arrays(self.model, model)
+            tuned = math.isfinite(self.finetune(nets, profile, config, f"iteration {k}"))
+            rows = next(batches(self.data.train, self.settings.batch_size, self.generator(config, f"batch {k}")))
+            θ = {name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters()}
+            loss, gradients = self.hypergradient(nets, profile, θ, self.data.train.rows(rows), self.data.validation)
+            if not tuned or not all(torch.isfinite(g).all() for g in [loss, *gradients]):
+                skipped += 1
+                continue
+            losses.append(loss.item())
+            self._step(nets, gradients)
+        metrics = {"skipped": float(skipped)} | ({"loss": losses[0]} if losses else {})
+        return Answer(get_arrays(nets), len(self.data.train), metrics)
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Fine-tune with the hyper-parameters that λ gives; evaluate before and after."""
+        nets = self.nets(arrays)
+        set_arrays(self.model, self._model(arrays))
+        before = evaluate(self.model, self.data.test)
+        names = ("loss", "accuracy", "loss_global", "accuracy_global")
+        if not self.data.labeled:
+            return Answer({}, len(self.data.test), dict(zip(names, before + before, strict=True)))
+        profile = self.profile()
+        self.finetune(nets, profile, config, "test")
+        after = evaluate(self.model, self.data.test)
+        with torch.no_grad():
+            β, η = self.hyperparameters(nets, profile)
+        sizes = torch.tensor([p.numel() for p in self.model.parameters()], dtype=torch.float32, device=η.device)
+        figures = {"rate": float(η.abs().mean()), "sparsity": float(sizes[η == 0].sum() / sizes.sum())}
+        figures |= {"mixing": float(β.mean())} if len(β) else {}
+        return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
+
+    @phase
+    def describe(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer the meta-nets' inputs, ``distances`` and ``moments``, and outputs, ``mixing`` and ``rates``."""
+        nets = self.nets(arrays)
+        set_arrays(self.model, self._model(arrays))
+        profile = self.profile()
+        with torch.no_grad():
+            β, η = self.hyperparameters(nets, profile)
+        found = {"distances": profile.distances, "moments": profile.moments, "mixing": β, "rates": η}
+        return Answer({name: tensor.cpu().numpy() for name, tensor in found.items()}, len(self.data.train))
+
+    # ------------------------------------------------------------------------------------- the method
+
+    def nets(self, arrays: Arrays) -> MetaNets:
+        """Return the meta-nets with the λ received."""
+        s = self.settings
+        nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed).to(self.data.train.y.device)
+        set_arrays(nets, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return nets
+
+    def profile(self) -> Profile:
+        """Return the statistics of the client's data, by one pass through the network as it is."""
+        norms, layers = norms_of(self.model), layers_of(self.model)
+        found = measure(self.model, layers | norms, self.data.train.x, EVALUATION_BATCH)
+        pretrained = {name: (_copy(norm.running_mean), _copy(norm.running_var)) for name, norm in norms.items()}
+        own = {name: found[name] for name in norms}
+        distances = [distance(own[name], pretrained[name], norm.eps) for name, norm in norms.items()]
+        device = self.data.train.y.device
+        # Mean and variance of all entries together, from those of each channel.
+        given = [found[name] for name in layers]
+        whole = [(mean.mean(), (variance.mean() + mean.var(correction=0)).sqrt()) for mean, variance in given]
+        return Profile(
+            pretrained,
+            own,
+            torch.stack(distances) if distances else torch.zeros(0, device=device),
+            torch.stack([moment for pair in whole for moment in pair]),
+        )
+
+    def hyperparameters(self, nets: MetaNets, profile: Profile) -> tuple[Tensor, Tensor]:
+        """Return β (B,) and η, one for every parameter tensor, differentiable in λ where they are learned."""
+        if self.hyper.learn == "lr":
+            β = torch.full_like(profile.distances, self.hyper.mixing)
+        else:
+            β = nets.mixing(profile.distances)
+        η = nets.rates(profile.moments)
+        return β, torch.full_like(η, self.hyper.initial_rate) if self.hyper.learn == "bn" else η
+
+    def finetune(self, nets: MetaNets, profile: Profile, config: Config, *purpose: str) -> float:
+        """Fine-tune the network for ``finetune-epochs`` by plain SGD with rates η; return the mean loss."""
+        with torch.no_grad():
+            β, η = self.hyperparameters(nets, profile)
+            give(self.model, self._mixed(profile, β))
+        groups = [Group([p], float(rate), decays=False) for p, rate in zip(self.model.parameters(), η, strict=True)]
+        with self._fixed():
+            return self.descend(config, *purpose, epochs=self.settings.finetune_epochs, groups=groups)
+
+    def hypergradient(
+        self, nets: MetaNets, profile: Profile, θ: Parameters, train: Examples, validation: Examples
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the validation loss at θ and its total derivative in every parameter of λ (algorithm 2).
+
+        The training loss depends on η by one more step, L_T(θ, λ) = ℓ(θ − η∇ℓ(θ)) (equations 9, 10); at its minimum
+        the derivative is ∂_λ L_V − ∂_θ L_V (∂²_θ L_T)⁻¹ ∂_λ∂_θ L_T, the inverse by a Neumann series.
+
+        Args:
+            nets, profile: they give β and η.
+            θ: the fine-tuned parameters, which need gradients.
+            train, validation: batches of the two losses.
+        """
+        λ = list(nets.parameters())
+        with DifferentiableStatistics(), CheapSecondDerivatives():
+            β, η = self.hyperparameters(nets, profile)
+            statistics = self._mixed(profile, β)
+            first = self._loss(θ, statistics, train)
+            steps = torch.autograd.grad(first, [*θ.values()], create_graph=True)
+            after = {n: p - rate * g for (n, p), rate, g in zip(θ.items(), η, steps, strict=True)}
+            if self.hyper.hypergradient == "fomaml+":
+                loss = self._loss(after, statistics, validation)
+                parts = torch.autograd.grad(loss, λ, allow_unused=True, materialize_grads=True)
+                return loss.detach(), list(parts)
+            slopes = torch.autograd.grad(self._loss(after, statistics, train), [*θ.values()], create_graph=True)
+            loss = self._loss(θ, statistics, validation)
+        h = self.hyper
+        return loss.detach(), total_derivative(
+            loss, slopes, [*θ.values()], λ, steps=h.neumann_steps, rate=h.neumann_rate, scale=h.neumann_scale
+        )
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _model(self, arrays: Arrays) -> Arrays:
+        model = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        if not model:
+            raise RunError(f"method '{self.settings.method}' needs its own strategy: no model was received")
+        set_arrays(self.model, model)
+        return model
+
+    def _mixed(self, profile: Profile, β: Tensor) -> dict[str, Moments]:
+        return {
+            name: mix(profile.pretrained[name], profile.own[name], share)
+            for name, share in zip(profile.own, β, strict=True)
+        }
+
+    def _loss(self, θ: Parameters, statistics: Mapping[str, Moments], examples: Examples) -> Tensor:
+        """Return the mean loss with these parameters and batch-norm statistics, differentiable in both."""
+        self.model.eval()
+        buffers = {
+            f"{name}.{kind}": moment
+            for name, moments in statistics.items()
+            for kind, moment in zip(("running_mean", "running_var"), moments, strict=True)
+        }
+        return cross_entropy(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples.y)
+
+    def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
+        """Take a step of λ along the clipped hypergradient."""
+        c = self.hyper.clip
+        with torch.no_grad():
+            for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
+                own = self.hyper.multiplier_learning_rate if name == "multipliers" else self.hyper.meta_learning_rate
+                parameter.sub_(gradient.clamp(-c, c), alpha=own)
+
+    @contextmanager
+    def _fixed(self) -> Iterator[None]:
+        """Within it, training leaves batch-norm statistics as they are."""
+        self._fixed_norms = True
+        yield
+        self._fixed_norms = False
+
+
+def _copy(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None, "the layer keeps statistics"
+    return tensor.clone()
+
+
+@lru_cache(maxsize=2)
+def _meta_nets(dataset: str, model: str, rate: float, seed: int) -> MetaNets:
+    """Return the process's one pair of meta-nets; its contents are overwritten by every client."""
+    return make_meta_nets(dataset, model, rate, seed)
+
+
+def make_meta_nets(dataset: str, model: str, rate: float, seed: int) -> MetaNets:
+    """Return λ with its initial values."""
+    spec = find_spec(dataset)
+    network: nn.Module = build(model, spec.shape, spec.classes, seed)
+    return build_meta_nets(network, rate, seed)

@@ -1,0 +1,62 @@
+"""FedL2P's meta-nets (section 3.2, appendix E): from statistics of a client's data to its hyper-parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from common.seeds import torch_initialisation
+from models.batch_norm import layers_of, norms_of
+
+HIDDEN = 100
+GAIN = 0.1
+"""Of Xavier's normal initialisation."""
+MOST = 1000.0
+"""The largest learning-rate factor."""
+
+
+def clamp(x: Tensor, low: float, high: float) -> Tensor:
+    """Return ``x`` kept between two bounds, with the gradient of ``x`` itself (straight-through estimator)."""
+    return x + (x.clamp(low, high) - x).detach()
+
+
+def _net(inputs: int, outputs: int, bias: float) -> nn.Sequential:
+    first, last = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, outputs)
+    for layer, start in ((first, 0.0), (last, bias)):
+        nn.init.xavier_normal_(layer.weight, gain=GAIN)
+        nn.init.constant_(layer.bias, start)
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+class MetaNets(nn.Module):
+    """λ = {w_bn, w_lr, η̃}.
+
+    Args:
+        norms: B, batch-norm layers of the network; 0: it has none, and there is no BNNet.
+        layers: M, its layers with parameters.
+        tensors: its parameter tensors, which the paper counts as 2M.
+        rate: initial value of every η̃.
+    """
+
+    def __init__(self, norms: int, layers: int, tensors: int, rate: float) -> None:
+        super().__init__()
+        self.bn = _net(norms, norms, 0.5) if norms else None
+        self.lr = _net(2 * layers, tensors, 1.0)
+        self.multipliers = nn.Parameter(torch.full((tensors,), rate))
+
+    def mixing(self, distances: Tensor) -> Tensor:
+        """Return β ∈ [0, 1] of every batch-norm layer, (B,), for their distances ξ (B,)."""
+        if self.bn is None:
+            return distances
+        return clamp(self.bn(distances), 0.0, 1.0)
+
+    def rates(self, moments: Tensor) -> Tensor:
+        """Return the learning rate η of every parameter tensor for mean and deviation of each layer's inputs (2M,)."""
+        return clamp(self.lr(moments), 0.0, MOST) * self.multipliers
+
+
+def build_meta_nets(network: nn.Module, rate: float, seed: int) -> MetaNets:
+    """Return λ for a network, with initial values from ``seed``."""
+    tensors = len(list(network.parameters()))
+    with torch_initialisation(seed, "meta-nets"):
+        return MetaNets(len(norms_of(network)), len(layers_of(network)), tensors, rate)

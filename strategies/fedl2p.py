@@ -1,0 +1,96 @@
+"""FedL2P, server side (Lee et al. 2023, algorithm 1): FedAvg of λ, the meta-nets that say how a client fine-tunes.
+
+Sent: λ, and beside it the model θ_g, which ``init`` names or the first rounds make. Received: λ. The λ of the lowest
+validation loss is the result, and what clients are tested with.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from clients.fedl2p import make_meta_nets
+from clients.hyper import FedL2PHyper
+from clients.wire import BESIDE, pack
+from common.errors import ConfigurationError
+from models.parameters import Arrays, get_arrays
+from strategies.exchange import Outcome
+from strategies.fedavg import FedAvg
+
+log = logging.getLogger("flwr")
+BEST = "best."
+
+
+class FedL2P(FedAvg):
+    """FedAvg of meta-nets for a given model."""
+
+    hyper: FedL2PHyper
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._best: Arrays = {}
+        self._lowest = math.inf
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Keep the network's arrays as θ_g; return the first λ."""
+        s = self.settings
+        if not s.validation_fraction or not s.finetune_epochs:
+            raise ConfigurationError(
+                f"method '{s.method}' learns from validation losses after fine-tuning: set validation-fraction and "
+                f"finetune-epochs (found: {s.validation_fraction:g}, {s.finetune_epochs})"
+            )
+        if not s.init and not self.hyper.pretraining_rounds:
+            raise ConfigurationError(
+                f"method '{s.method}' fine-tunes a trained model: name a run with init, or set "
+                "fedl2p.pretraining-rounds"
+            )
+        self.beside = {BESIDE + name: array for name, array in arrays.items()}
+        self._best = get_arrays(make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed))
+        return self._best
+
+    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """Learn λ; in the first rounds, where asked for, the model."""
+        if server_round > self.hyper.pretraining_rounds:
+            return super().train_round(server_round, arrays, grid)
+        model = {name.removeprefix(BESIDE): array for name, array in self.beside.items()}
+        cohort = self.sample(server_round)
+        outcome = self.exchange(grid, cohort, server_round, "pretrain", reduce="delta", arrays=pack(model))
+        self.beside = {
+            BESIDE + name: (w + outcome.arrays[name] / outcome.weight).astype(w.dtype) for name, w in model.items()
+        }
+        return arrays
+
+    def learn(self, outcome: Outcome) -> None:
+        """Remember the λ that was sent, if it led to the lowest validation loss so far."""
+        skipped = int(outcome.metrics["skipped"].sum())
+        if skipped:
+            log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
+        if (loss := outcome.mean("loss")) < self._lowest:
+            self._lowest, self._best = loss, self._model
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Have clients test with the best λ."""
+        return super().measure(clients, server_round, pack(self._best | self.beside), grid, config)
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """FedAvg's state, and the best λ."""
+        arrays, facts = super().state()
+        best = {BEST + name: array for name, array in self._best.items()}
+        return arrays | best, {**facts, "lowest": self._lowest if math.isfinite(self._lowest) else None}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
+        super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
+        self._lowest = math.inf if facts["lowest"] is None else float(facts["lowest"])
+
+    def report(self) -> dict[str, Any]:
+        """The lowest validation loss."""
+        return {"fedl2p": {"validation_loss": self._lowest if math.isfinite(self._lowest) else None}}

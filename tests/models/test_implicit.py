@@ -1,0 +1,52 @@
+"""Implicit differentiation: closed forms of quadratic losses, and the Neumann series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.implicit import total_derivative
+
+
+def _problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return H, A, t and λ of L_T = ½(θ − Aλ)ᵀH(θ − Aλ) and L_V = ½‖θ − t‖² + ½‖λ‖²."""
+    generator = torch.Generator().manual_seed(1)
+    root, a, t, λ = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((4, 4), (4, 3), (4,), (3,)))
+    return root @ root.T + torch.eye(4, dtype=torch.float64), a, t, λ
+
+
+def _found(steps: int, rate: float, scale: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    h, a, t, λ = _problem()
+    λ.requires_grad_()
+    θ = (a @ λ).detach().requires_grad_()
+    away = θ - a @ λ
+    slopes = torch.autograd.grad(0.5 * away @ h @ away, [θ], create_graph=True)
+    loss = 0.5 * (θ - t).square().sum() + 0.5 * λ.square().sum()
+    (found,) = total_derivative(loss, slopes, [θ], [λ], steps=steps, rate=rate, scale=scale)
+    return found.numpy(), h.numpy(), a.numpy(), (θ - t).detach().numpy()
+
+
+def test_many_steps_give_the_exact_derivative() -> None:
+    """θ*(λ) = Aλ, so that dL_V/dλ = Aᵀ(Aλ − t) + λ."""
+    found, h, a, away = _found(4000, 1 / np.linalg.eigvalsh(_problem()[0].numpy()).max(), scale=True)
+    np.testing.assert_allclose(found, a.T @ away + _problem()[3].numpy(), rtol=1e-8)
+    assert h.shape == (4, 4)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_few_steps_are_the_truncated_series(steps: int, scale: bool) -> None:
+    """∂_λ∂_θ L_T = −HA, and the inverse is ψ Σ_j (I − ψH)^j, or the sum alone."""
+    ψ = 0.05
+    found, h, a, away = _found(steps, ψ, scale)
+    series = sum(np.linalg.matrix_power(np.eye(4) - ψ * h, j) for j in range(steps + 1))
+    expected = _problem()[3].numpy() + (ψ if scale else 1) * away @ series @ h @ a
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_what_nothing_depends_on_has_no_derivative() -> None:
+    θ, λ = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
+    slopes = torch.autograd.grad(θ.pow(4).sum(), [θ], create_graph=True)
+    assert total_derivative(θ.sum(), slopes, [θ], [λ], steps=2, rate=0.1, scale=True)[0].tolist() == [0, 0, 0]

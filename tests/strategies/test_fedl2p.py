@@ -1,0 +1,309 @@
+"""FedL2P: the hypergradient, its limits as plain fine-tuning, what is learned, kept and refused."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+from torch.nn.functional import cross_entropy
+
+from clients.wire import BESIDE
+from common.errors import ConfigurationError, RunError
+from common.settings import Value
+from models.batch_norm import distance, give, mix, norms_of
+from models.meta_nets import MetaNets, build_meta_nets, clamp
+from models.networks import build
+from models.parameters import Arrays, get_arrays
+from partitions.clientdata import Examples
+from strategies.run_folder import read_checkpoint
+from tests.runs import Runs
+from tests.support import make_client
+
+KEYS: dict[str, Value] = {
+    "method": "fedl2p", "model": "cnn-bn", "num-clients": 4, "participation": 1.0, "rounds": 3, "local-epochs": 1,
+    "learning-rate": 0.02, "batch-size": 32, "validation-fraction": 0.2, "finetune-epochs": 1, "evaluate-every": 1,
+    "fedl2p.pretraining-rounds": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _examples(count: int, seed: int = 1) -> Examples:
+    """Return overlapping classes, in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 3
+    x = torch.randn(count, 2, 2, 2, generator=generator, dtype=torch.float64)
+    return Examples(x + 0.4 * y[:, None, None, None] * torch.tensor([1.0, -0.5], dtype=torch.float64)[:, None, None], y)
+
+
+def _smooth() -> nn.Sequential:
+    """Return a network without kinks, whose parameters cannot undo what its batch norm does: it has none of its own."""
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    blocks["norm"] = nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.Tanh())
+    blocks["fc"] = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+    return nn.Sequential(blocks).double()
+
+
+def _client(examples: Examples, network: nn.Module, **keys: Value) -> Any:
+    return make_client(examples, network, **{**KEYS, **keys})
+
+
+def test_hypergradient_against_finite_differences() -> None:
+    """Of the validation loss after training to the end, through everything; Newton's method finds that end."""
+    train, validation, network = _examples(150), _examples(24, seed=2), _smooth()
+    for norm in norms_of(network).values():
+        norm.running_mean.copy_(torch.tensor([1.5, 0.3]))  # type: ignore[union-attr]
+        norm.running_var.copy_(torch.tensor([3.0, 0.4]))  # type: ignore[union-attr]
+    client = _client(train, network, **{"fedl2p.neumann-steps": 250, "fedl2p.neumann-rate": 3.0})
+    nets, profile = build_meta_nets(network, 0.1, 1).double(), client.profile()
+    dense = network[1][1]
+
+    def train_to_the_end() -> None:
+        with torch.no_grad():
+            β, _ = client.hyperparameters(nets, profile)
+            pairs = zip(profile.own, β, strict=True)
+            give(network, {name: mix(profile.pretrained[name], profile.own[name], b) for name, b in pairs})
+            features = network.eval()[0](train.x).flatten(1)
+        inputs, w = torch.cat([features, torch.ones(150, 1)], dim=1).double(), torch.zeros(27, dtype=torch.float64)
+        for _ in range(12):
+            p = (inputs @ w.view(3, 9).T).softmax(dim=1)
+            slope = ((p - torch.eye(3)[train.y]).T @ inputs / 150).flatten()
+            inner = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+            curvature = torch.einsum("ncd,ni,nj->cidj", inner, inputs, inputs).reshape(27, 27) / 150
+            w = w - torch.linalg.pinv(curvature, rcond=1e-10) @ slope
+        with torch.no_grad():
+            dense.weight.copy_(w.view(3, 9)[:, :8])
+            dense.bias.copy_(w.view(3, 9)[:, 8])
+
+    def outcome() -> float:
+        train_to_the_end()
+        with torch.no_grad():
+            return float(cross_entropy(network(validation.x), validation.y))
+
+    train_to_the_end()
+    θ = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    loss, gradients = client.hypergradient(nets, profile, θ, train, validation)
+    assert loss.item() == pytest.approx(outcome(), rel=1e-9)
+    step = 1e-4
+    for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
+        index = np.unravel_index(int(gradient.abs().argmax()), gradient.shape)
+        before, ends = parameter.detach()[index].item(), []
+        for sign in (1, -1):
+            parameter.data[index] = before + sign * step
+            ends.append(outcome())
+        parameter.data[index] = before
+        assert gradient[index].item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-3, abs=1e-9)
+        if name.startswith("bn."):
+            assert abs(gradient[index].item()) > 1e-5
+        else:  # where training has ended, no learning rate matters
+            assert abs(gradient[index].item()) < 1e-12
+
+
+def test_first_order_gradient_against_finite_differences() -> None:
+    """FOMAML+: of the validation loss after one more step with rates η and batch norm mixed by β."""
+    train, validation, network = _examples(12), _examples(9, seed=2), _smooth()
+    client = _client(train, network, **{"fedl2p.hypergradient": "fomaml+"})
+    nets, profile = build_meta_nets(network, 0.3, 1).double(), client.profile()
+    θ = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+
+    def outcome() -> float:
+        return float(client.hypergradient(nets, profile, θ, train, validation)[0])
+
+    _, gradients = client.hypergradient(nets, profile, θ, train, validation)
+    rng = np.random.default_rng(1)
+    for parameter, gradient in zip(nets.parameters(), gradients, strict=True):
+        index = tuple(int(rng.integers(n)) for n in parameter.shape)
+        before, ends = parameter.detach()[index].item(), []
+        for sign in (1, -1):
+            parameter.data[index] = before + sign * 1e-5
+            ends.append(outcome())
+        parameter.data[index] = before
+        assert gradient[index].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-8)
+
+
+def _fixed(nets: MetaNets, β: float) -> None:
+    """Make the meta-nets constant: β, and factors of 1."""
+    with torch.no_grad():
+        assert nets.bn is not None
+        for net, value in ((nets.bn, β), (nets.lr, 1.0)):
+            last = net[2]
+            last.weight.zero_()  # type: ignore[union-attr, operator]
+            last.bias.fill_(value)  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize(("β", "kind"), [(0.0, "global"), (1.0, "client")])
+def test_constant_hyperparameters_are_plain_finetuning(β: float, kind: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    examples = Examples(torch.randn(12, 3, 32, 32, generator=generator), torch.arange(12) % 3)
+    network = build("cnn-bn", (3, 32, 32), 10, 1)
+    keys: dict[str, Value] = {"dataset": "cifar10", "finetune-epochs": 3, "batch-size": 12, "learning-rate": 1e-4}
+    client, model = _client(examples, network, **keys), get_arrays(network)
+    nets = build_meta_nets(network, 1e-4, 1)
+    _fixed(nets, β)
+    ours = client.perform(get_arrays(nets) | _beside(model), {"phase": "test", "round": 1}).metrics
+    tuned = get_arrays(network)
+    plain = make_client(examples, network, **{**KEYS, **keys, "method": "fedavg", "finetune-bn": kind})
+    theirs = plain.perform(model, {"phase": "test", "round": 1}).metrics
+    for name, array in get_arrays(network).items():
+        np.testing.assert_allclose(tuned[name], array, rtol=1e-4, atol=1e-5)
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+    assert (ours["mixing"], ours["rate"], ours["sparsity"]) == (β, pytest.approx(1e-4), 0)
+
+
+def _beside(model: Arrays) -> Arrays:
+    return {BESIDE + name: array for name, array in model.items()}
+
+
+def test_clamp_passes_gradients() -> None:
+    x = torch.tensor([-1.0, 0.5, 3.0], requires_grad=True)
+    y = clamp(x, 0.0, 1.0)
+    assert y.tolist() == [0.0, 0.5, 1.0]
+    assert torch.autograd.grad((y * torch.tensor([1.0, 2.0, 3.0])).sum(), x)[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_distance_is_the_symmetric_divergence() -> None:
+    generator = torch.Generator().manual_seed(1)
+    (μ, u), (ν, w) = ((torch.randn(5, generator=generator), 0.1 + torch.rand(5, generator=generator)) for _ in range(2))
+    p, q = Normal(μ, u.sqrt()), Normal(ν, w.sqrt())
+    expected = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2).mean()
+    assert distance((μ, u), (ν, w), 0.0).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert distance((ν, w), (μ, u), 0.0).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert distance((μ, u), (μ, u), 1e-5).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_initial_values() -> None:
+    """β = 0.5 and factors of 1 nearly; multipliers are the plain rate (appendix E)."""
+    network = build("cnn-bn", (3, 32, 32), 10, 1)
+    nets = build_meta_nets(network, 0.02, 1)
+    assert (nets.bn is not None, len(nets.multipliers)) == (True, len(list(network.parameters())))
+    assert nets.mixing(torch.zeros(3)).tolist() == pytest.approx([0.5] * 3)
+    assert nets.rates(torch.zeros(14)).tolist() == pytest.approx([0.02] * len(nets.multipliers))
+
+
+def test_a_new_client_needs_one_pass(run: Runs) -> None:
+    examples = Examples(torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3)
+    network = build("cnn-bn", (1, 8, 8), 10, 1)
+    client, passes = _client(examples, network), []
+    network.register_forward_hook(lambda *args: passes.append(1))
+    arrays = get_arrays(build_meta_nets(network, 0.01, 1)) | _beside(get_arrays(network))
+    found = client.perform(arrays, {"phase": "describe", "round": 1}).arrays
+    assert len(passes) == 1
+    assert {name: array.shape for name, array in found.items()} == {
+        "distances": (3,), "moments": (14,), "mixing": (3,), "rates": (11,)
+    }  # fmt: skip
+
+
+def test_meta_nets_are_learned_and_the_model_is_not(run: Runs) -> None:
+    path = run("run", **{"batch-size": 1000})
+    checkpoint = read_checkpoint(path)
+    start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.01, 1))
+    assert checkpoint.arrays.keys() == start.keys()
+    assert not np.array_equal(checkpoint.arrays["lr.2.bias"], start["lr.2.bias"])
+    assert not np.array_equal(checkpoint.arrays["bn.2.bias"], start["bn.2.bias"])
+    plain = read_checkpoint(run("plain", method="fedavg", rounds=1, **{"batch-size": 1000})).arrays
+    for name, array in plain.items():  # the round of pretraining
+        np.testing.assert_allclose(checkpoint.state[BESIDE + name], array, rtol=1e-3, atol=1e-5)
+
+
+def test_the_model_is_not_sent_back(run: Runs) -> None:
+    names = read_checkpoint(run("run")).arrays.keys()
+    answers = [
+        reply.content["arrays"].keys()
+        for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
+        if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train"
+    ]
+    assert len(answers) == 4
+    assert all(answer == names for answer in answers)
+
+
+def test_starts_from_another_run(run: Runs) -> None:
+    trained = run("trained", method="fedavg", rounds=2)
+    path = run("run", init=trained.name, **{"fedl2p.pretraining-rounds": 0})
+    model = read_checkpoint(trained).arrays
+    assert all(np.array_equal(read_checkpoint(path).state[BESIDE + name], array) for name, array in model.items())
+    other = run("other", method="fedavg", rounds=1, model="mlp")
+    with pytest.raises(ConfigurationError, match=r"fc1\.0\.weight|fc1"):
+        run("refused", init=other.name, **{"fedl2p.pretraining-rounds": 0})
+
+
+def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
+    path = run("run", rounds=5)
+    checkpoint = read_checkpoint(path)
+    lowest = json.loads((path / "summary.json").read_text())["fedl2p"]["validation_loss"]
+    losses: dict[int, float] = {}
+    sent: dict[int, Arrays] = {}
+    for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
+        if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
+            config = message.content["config"]
+            metrics, number = reply.content["metrics"], int(config["round"])
+            total = sum(a * b for a, b in zip(metrics["loss"], metrics["weight"], strict=True))
+            losses[number] = losses.get(number, 0) + total
+            sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
+    best = min(losses, key=lambda number: losses[number])
+    assert lowest == pytest.approx(min(losses.values()) / _weight(run, best), rel=1e-6)
+    for name, array in sent[best].items():
+        assert np.array_equal(checkpoint.state[f"best.{name}"], array)
+
+
+def _weight(run: Runs, number: int) -> float:
+    return sum(
+        sum(reply.content["metrics"]["weight"])
+        for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
+        if message.metadata.message_type == "train" and int(message.content["config"]["round"]) == number
+    )
+
+
+def test_without_batch_norm_there_is_only_lrnet(run: Runs) -> None:
+    path = run("run", model="mlp")
+    assert not [name for name in read_checkpoint(path).arrays if name.startswith("bn.")]
+    assert "mixing" not in json.loads((path / "summary.json").read_text())["final"]["seen"]
+
+
+@pytest.mark.parametrize("learn", ["bn", "lr"])
+def test_one_net_alone(run: Runs, learn: str) -> None:
+    path = run("run", **{"fedl2p.learn": learn, "fedl2p.mixing": 1.0, "fedl2p.initial-rate": 0.03})
+    final = json.loads((path / "summary.json").read_text())["final"]["seen"]
+    start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.03, 1))
+    changed = {n.partition(".")[0] for n, a in read_checkpoint(path).arrays.items() if not np.array_equal(a, start[n])}
+    if learn == "bn":
+        assert changed == {"bn"}
+        assert final["rate"] == pytest.approx(0.03)
+    else:
+        assert changed == {"lr", "multipliers"}
+        assert final["mixing"] == 1.0
+
+
+def test_steps_with_nan_are_skipped_and_counted() -> None:
+    examples = Examples(torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 3)
+    network = build("cnn-bn", (1, 8, 8), 10, 1)
+    client = _client(examples, network, **{"fedl2p.initial-rate": 1e30, "fedl2p.iterations": 2, "finetune-epochs": 5})
+    client.data = client.data.hold_back(0.2, torch.Generator().manual_seed(1))
+    start = get_arrays(build_meta_nets(network, 1e30, 1))
+    answer = client.perform(start | _beside(get_arrays(network)), {"phase": "train", "round": 1})
+    assert answer.metrics == {"skipped": 2.0}
+    assert all(np.array_equal(answer.arrays[name], array) for name, array in start.items())
+
+
+def test_resume_and_packing(run: Runs) -> None:
+    run.check_resume_and_packing(**{"rounds": 4})
+
+
+def test_what_is_refused(run: Runs) -> None:
+    for keys in ({"validation-fraction": 0.0}, {"finetune-epochs": 0}):
+        with pytest.raises(ConfigurationError, match="validation-fraction and"):
+            run("refused", **keys)
+    with pytest.raises(ConfigurationError, match="init"):
+        run("refused", **{"fedl2p.pretraining-rounds": 0})
+    with pytest.raises(RunError, match="validation-fraction"):
+        run("empty", **{"validation-fraction": 0.0001})
