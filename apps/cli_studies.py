@@ -96,6 +96,20 @@ def embed(
 
 
 @studies.command()
+def norms(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method fedgtst")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for norms.md and norms.png")] = Path("report"),
+) -> None:
+    """Show FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 shows FedAvg's."""
+    from apps.norms import write_norms
+    from strategies.run_folder import find_run
+
+    print(write_norms([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(output)
+
+
+@studies.command()
 def pictures(
     source: Annotated[Path, typer.Argument(help="folder of pictures in folders <domain>/<class>/")],
     target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],

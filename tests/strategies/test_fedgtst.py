@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
+from apps.norms import write_norms
 from clients.base import Answer
 from clients.fedgtst import FedGTSTClient
 from clients.wire import Config
@@ -177,6 +178,17 @@ def test_guide_norm_that_is_none(guide: float) -> None:
     client = make_client(_examples(5), model := build("mlp", (1, 8, 8), 10, 1), **KEYS)
     with pytest.raises(RunError, match="guide norm"):
         client.perform(get_arrays(model), {"phase": "train", "round": 2, "guide": guide})
+
+
+def test_norms_over_the_rounds(run: Runs, tmp_path: Path) -> None:
+    path = run("run", rounds=8)
+    course = json.loads((path / "summary.json").read_text())["fedgtst"]["course"]
+    table = write_norms([path, path], tmp_path / "out")
+    parts = " | ".join(f"{(course[i]['norm'] + course[i + 1]['norm']) / 2:.3g}" for i in (0, 2, 4, 6))
+    assert f"| run | mean norm | {parts} |" in table
+    assert (tmp_path / "out" / "norms.png").stat().st_size > 1000
+    with pytest.raises(RunError, match="fedavg"):
+        write_norms([run("plain", method="fedavg")], tmp_path / "out")
 
 
 def test_a_norm_that_explodes_is_no_guide(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
