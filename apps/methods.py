@@ -96,6 +96,7 @@ METHODS: Mapping[str, Method] = {
     "fedbabu": Method("fedbabu", "FedBABU", FedBABUHyper, "Shared body under a fixed head", "Oh et al. 2022"),
     "fedbn": Method("fedbn", "FedBN", NoHyper, "Shared network, personal batch norm", "Li et al. 2021"),
     "fedl2p": Method("fedl2p", "FedL2P", FedL2PHyper, "Learning how to fine-tune", "Lee et al. 2023"),
+    "l2p": Method("l2p", "L2P", FedL2PHyper, "The same, each client alone", "Lee et al. 2023", table="fedl2p"),
     "lg-fedavg": Method("lg_fedavg", "LGFedAvg", HeadHyper, "Personal body, shared head", "Liang et al. 2020"),
     "ditto": Method("ditto", "Ditto", DittoHyper, "Personal models tied to the global one", "Li et al. 2021"),
     "pfedfda": Method("pfedfda", "PFedFDA", PFedFDAHyper, "Adapted generative classifiers", "McLaughlin, Su 2024"),

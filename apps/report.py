@@ -16,7 +16,9 @@ from common.errors import RunError
 from common.files import write_atomically, write_text
 from strategies.run_folder import read_config, read_metrics
 
-GROUPS = ("seen", "unlabeled", "unseen", "target")
+GROUPS = ("seen", "unlabeled", "unseen")
+TARGET = "target"
+"""What stands beside them after a transfer to another dataset."""
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
 
 
@@ -71,7 +73,10 @@ def _with_unique_labels(runs: Sequence[Run], paths: Sequence[Path]) -> list[Run]
 def markdown_table(runs: Sequence[Run]) -> str:
     """Return the runs' final figures as a Markdown table, a line per run and group of clients; accuracies in %."""
     figures = [
-        (run, group, run.summary["final"][group]) for run in runs for group in GROUPS if group in run.summary["final"]
+        (run, group, run.summary["final"][group])
+        for run in runs
+        for group in (*GROUPS, TARGET)
+        if group in run.summary["final"]
     ]
     columns = [name for name in COLUMNS if any(name in values for _, _, values in figures)]
     lines = [

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from apps.methods import METHODS
+from apps.report import TARGET
 from apps.settings import Settings, defaults, parse
 from clients.export import save_model
 from clients.training import evaluate, features, train
@@ -33,9 +34,6 @@ from partitions.clientdata import Examples, resize, to_inputs
 from partitions.datasets import Dataset, DatasetSpec, Split, find_spec, load
 from partitions.server_rows import matching
 from strategies.run_folder import read_checkpoint, read_config
-
-TARGET = "target"
-"""The group of ``summary.json`` that holds the figures of the target's test split."""
 
 
 @dataclass(frozen=True)

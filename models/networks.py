@@ -21,6 +21,7 @@ NETWORKS: Mapping[str, str] = {
     "linear": "models.mlp:linear",
     "mlp": "models.mlp:mlp",
     "resnet18": "models.resnets:resnet18",
+    "resnet18-imagenet": "models.resnets:resnet18_imagenet",
     "resnet20": "models.resnets:resnet20",
     "char-lstm": "models.lstms:char_lstm",
     "word-lstm": "models.lstms:word_lstm",

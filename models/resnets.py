@@ -1,4 +1,4 @@
-"""Residual networks for 32×32 images, as ordered named blocks."""
+"""Residual networks, as ordered named blocks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ def _check_images(shape: Shape) -> None:
 
 def resnet18(shape: Shape, classes: int) -> nn.Sequential:
     """torchvision's ResNet-18 (He et al. 2016) with the CIFAR stem: 3×3 convolution of stride 1, no max-pooling."""
+    return _resnet18(shape, classes, nn.Conv2d(shape[0], 64, 3, stride=1, padding=1, bias=False))
+
+
+def resnet18_imagenet(shape: Shape, classes: int) -> nn.Sequential:
+    """torchvision's ResNet-18 as it is, for larger pictures: 7×7 convolution of stride 2, max-pooling."""
+    return _resnet18(shape, classes, nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False), nn.MaxPool2d(3, 2, 1))
+
+
+def _resnet18(shape: Shape, classes: int, stem: nn.Conv2d, *pooling: nn.Module) -> nn.Sequential:
     _check_images(shape)
     base = torchvision_resnet18(num_classes=classes)
-    stem = nn.Conv2d(shape[0], 64, kernel_size=3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(
         OrderedDict(
-            stem=nn.Sequential(stem, base.bn1, nn.ReLU()),
+            stem=nn.Sequential(stem, base.bn1, nn.ReLU(), *pooling),
             layer1=base.layer1,
             layer2=base.layer2,
             layer3=base.layer3,

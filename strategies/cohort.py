@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from clients.wire import Request, pack, unpack
 from common.errors import ConfigurationError, RunError
 from common.seeds import numpy_generator
-from common.settings import Section, Value
+from common.settings import Section, Value, folder
 from models.parameters import Arrays
+from models.pretrained import SUFFIXES, read_pretrained
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
 from strategies.roster import Roster
@@ -378,7 +379,7 @@ class CohortStrategy(Strategy):
         self._check_roster()
         network = unpack(initial_arrays)
         if self.settings.init:
-            first = self.begin_from(network, read_checkpoint(find_run(self.settings.init, self.settings.runs_dir)))
+            first = self.begin_from(network, self._named_by_init(network))
         else:
             first = self.server_part(network)
         arrays, done = pack(first), 0
@@ -414,6 +415,12 @@ class CohortStrategy(Strategy):
         result.arrays = arrays
         self._finish()
         return result
+
+    def _named_by_init(self, network: Arrays) -> Checkpoint:
+        """Return what ``init`` names: a run's last checkpoint, or a file of parameters."""
+        if self.settings.init.endswith(SUFFIXES):
+            return Checkpoint(0, read_pretrained(folder(self.settings.init), network), {}, {})
+        return read_checkpoint(find_run(self.settings.init, self.settings.runs_dir))
 
     def _check_roster(self) -> None:
         """Refuse settings that the clients that are there cannot meet."""

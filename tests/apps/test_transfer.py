@@ -16,7 +16,8 @@ from sklearn.linear_model import LogisticRegression
 
 from apps.experiment import run_experiment
 from apps.launch import Simulation
-from apps.transfer import TARGET, check_target, transfer, transfer_once, write_transfers
+from apps.report import TARGET, load_run, markdown_table
+from apps.transfer import check_target, transfer, transfer_once, write_transfers
 from clients.export import load_model, predict
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
@@ -89,6 +90,10 @@ def test_last_step_of_a_recipe_is_done_once(run: Runs, monkeypatch: pytest.Monke
     summary = json.loads((path / "summary.json").read_text())
     assert summary["final"][TARGET]["accuracy"] > 0.5
     assert {"seen", TARGET} == summary["final"].keys()
+    accuracy = f"{100 * summary['final'][TARGET]['accuracy']:.1f}"
+    assert [
+        f"| fedavg | target | 3 | {accuracy} |" in line for line in markdown_table([load_run(path)]).splitlines()
+    ].count(True) == 1
     monkeypatch.setattr("apps.transfer.transfer", lambda *args: pytest.fail("it was done already"))
     transfer_once(path)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
@@ -307,3 +308,26 @@ def test_what_is_refused(run: Runs) -> None:
         run("refused", **{"fedl2p.pretraining-rounds": 0})
     with pytest.raises(RunError, match="validation-fraction"):
         run("empty", **{"validation-fraction": 0.0001})
+
+
+def test_one_client_learns_the_same_alone(run: Runs) -> None:
+    """With a single client there is nothing to average: `l2p` keeps what `fedl2p` has on the server."""
+    keys: dict[str, Value] = {"num-clients": 1, "classes-per-client": 10, "fedl2p.iterations": 2}
+    together = read_checkpoint(run("together", **keys)).arrays
+    path = run("alone", method="l2p", **keys)
+    kept = load_file(sorted((path / "clients" / "0").glob("state-*"))[-1])
+    for name, array in together.items():
+        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6)
+    start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.01, 1))
+    assert all(np.array_equal(read_checkpoint(path).arrays[name], array) for name, array in start.items())
+
+
+def test_alone_nothing_is_sent_back(run: Runs) -> None:
+    run("alone", method="l2p", **{"rounds": 2})
+    answers = [
+        reply.content["arrays"]
+        for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
+        if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train"
+    ]
+    assert len(answers) == 2
+    assert not any(answer.keys() for answer in answers)

@@ -1,0 +1,35 @@
+"""L2P, client side (FedL2P, section 4.1.2): every client learns its own λ, alone, with the same computation.
+
+Received: the first λ and, beside it, the model θ_g. Nothing is answered; λ is durable client state.
+"""
+
+from __future__ import annotations
+
+from clients.base import Answer, phase
+from clients.fedl2p import FedL2PClient
+from clients.wire import Config
+from models.parameters import Arrays
+
+
+class L2PClient(FedL2PClient):
+    """Learns how to fine-tune from its own data alone."""
+
+    @phase
+    def train(self, arrays: Arrays, config: Config) -> Answer:
+        """Take K steps of the client's own λ, and keep it."""
+        answer = super().train(self._own(arrays), config)
+        self.state.save(answer.arrays)
+        return Answer({}, answer.num_examples, answer.metrics)
+
+    @phase
+    def test(self, arrays: Arrays, config: Config) -> Answer:
+        """Fine-tune with the client's own λ, or the first one where it has none yet."""
+        return super().test(self._own(arrays), config)
+
+    @phase
+    def describe(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer what the client's own λ makes of its data."""
+        return super().describe(self._own(arrays), config)
+
+    def _own(self, arrays: Arrays) -> Arrays:
+        return arrays | (self.state.load() or {})

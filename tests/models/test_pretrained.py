@@ -1,0 +1,56 @@
+"""Files of parameters: torchvision's names, other classes, what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.models import resnet18
+
+from common.errors import ConfigurationError
+from models.networks import build
+from models.parameters import get_arrays, set_arrays
+from models.pretrained import read_pretrained
+
+
+def test_torchvisions_resnet_predicts_the_same(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        theirs = resnet18(num_classes=7).eval()
+    for norm in (theirs.bn1, theirs.layer3[0].downsample[1]):
+        norm.running_mean.add_(0.1)
+    torch.save(theirs.state_dict(), tmp_path / "model.pth")
+    network = build("resnet18-imagenet", (3, 64, 64), 7, 2)
+    arrays = read_pretrained(tmp_path / "model.pth", get_arrays(network))
+    assert arrays.keys() == get_arrays(network).keys()
+    set_arrays(network, arrays)
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval()(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
+def test_classifier_for_other_classes_is_left_out(tmp_path: Path) -> None:
+    source, network = build("lenet", (1, 28, 28), 5, 1), build("lenet", (1, 28, 28), 10, 2)
+    save_file({name: torch.from_numpy(a) for name, a in get_arrays(source).items()}, tmp_path / "model.safetensors")
+    found = read_pretrained(tmp_path / "model.safetensors", get_arrays(network))
+    assert get_arrays(network).keys() - found.keys() == {"fc3.weight", "fc3.bias"}
+    assert all(np.array_equal(array, get_arrays(source)[name]) for name, array in found.items())
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.save(resnet18(num_classes=10).state_dict(), tmp_path / "model.pt")
+    with pytest.raises(ConfigurationError, match=r"stem\.0\.weight .*\(64, 3, 7, 7\).*\(64, 3, 3, 3\)"):
+        read_pretrained(tmp_path / "model.pt", get_arrays(build("resnet18", (3, 32, 32), 10, 1)))
+    with pytest.raises(ConfigurationError, match=r"conv1\.0\.weight \(missing\)"):
+        read_pretrained(tmp_path / "model.pt", get_arrays(build("lenet", (3, 32, 32), 10, 1)))
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    (tmp_path / "text.pt").write_text("no parameters")
+    for name in ("none.pt", "text.pt"):
+        with pytest.raises(ConfigurationError, match=f"{name} is not a readable file"):
+            read_pretrained(tmp_path / name, get_arrays(build("lenet", (3, 32, 32), 10, 1)))
