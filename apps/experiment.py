@@ -125,6 +125,8 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
     for key in FOLDERS:
         if overrides.get(key):
             overrides[key] = str(folder(str(overrides[key])).absolute())
+    if Path(str(overrides.get("init", ""))).suffix in (".safetensors", ".pt", ".pth"):
+        overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return overrides
 
 

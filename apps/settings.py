@@ -98,6 +98,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     method = str(config.get("method"))
     if settings and settings.validation_fraction and method in METHODS and METHODS[method].task != "classification":
         problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
+    if settings and settings.finetune_bn != "running" and not settings.finetune_epochs:
+        problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
     hyper = None
     if method in METHODS:
         prefix = f"{table_of(method)}."

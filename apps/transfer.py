@@ -132,7 +132,7 @@ def check_target(settings: Settings) -> None:
     """
     source, target = find_spec(settings.dataset), _target(settings)
     method = METHODS[settings.method]
-    if method.task != "classification" or not method.strategy().broadcasts_model:
+    if method.task != "classification" or not method.strategy().keeps_extractor:
         raise ConfigurationError(f"transfer-target: method '{settings.method}' trains no common features to transfer")
     if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (
         source.kind != "image" and source.shape != target.shape

@@ -10,6 +10,7 @@ from clients.decoupled import DecoupledClient
 from clients.hyper import FedBABUHyper
 from clients.training import Group
 from clients.wire import Config
+from models.batch_norm import norms_of
 
 
 class FedBABUClient(DecoupledClient):
@@ -28,13 +29,14 @@ class FedBABUClient(DecoupledClient):
         if not epochs or not self.data.labeled:
             return False
         with self.finetuning():
-            if self.hyper.finetune == "head":
+            # Where batch norm takes each batch's statistics, features are not the same in every epoch.
+            if self.hyper.finetune == "head" and (self._fixed_norms or not norms_of(self.model)):
                 self.train_head(config, epochs=epochs)
             else:
                 self.descend(config, epochs=epochs, groups=[self._group(self.hyper.finetune)])
         return True
 
     def _group(self, part: str) -> Group:
-        body, _ = self.parts()
-        chosen = body if part == "body" else self.model
+        body, head = self.parts()
+        chosen = {"body": body, "head": head, "whole": self.model}[part]
         return Group(list(chosen.parameters()), self.settings.learning_rate)

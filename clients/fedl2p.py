@@ -9,8 +9,7 @@ differentiation, and steps. Answered: λ. Before a test it fine-tunes with the �
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from clients.base import Answer, BaseClient, phase
 from clients.hyper import FedL2PHyper
-from clients.training import EVALUATION_BATCH, Group, batches, evaluate
+from clients.training import EVALUATION_BATCH, Group, batches, evaluate, train
 from clients.wire import BESIDE, Config
 from common.errors import RunError
 from models.batch_norm import (
@@ -37,7 +36,7 @@ from models.batch_norm import (
 from models.implicit import total_derivative
 from models.meta_nets import MetaNets, build_meta_nets
 from models.networks import build
-from models.parameters import Arrays, get_arrays, set_arrays
+from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from models.second_derivatives import CheapSecondDerivatives
 from partitions.clientdata import Examples
 from partitions.datasets import find_spec
@@ -74,9 +73,9 @@ class FedL2PClient(BaseClient):
     @phase
     def train(self, arrays: Arrays, config: Config) -> Answer:
         """Take K steps of λ; answer it, and the validation loss that the λ received led to."""
+        nets, model = self.nets(arrays), self._model(arrays)
         if not len(self.data.validation):
             raise RunError("it has no example to validate with; raise validation-fraction")
-        nets, model = self.nets(arrays), self._model(arrays)
         profile, losses, skipped = self.profile(), [], 0
         for k in range(self.hyper.iterations):
             set_arrays(self.model, model)
@@ -111,24 +110,16 @@ class FedL2PClient(BaseClient):
         figures |= {"mixing": float(β.mean())} if len(β) else {}
         return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
 
-    @phase
-    def describe(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer the meta-nets' inputs, ``distances`` and ``moments``, and outputs, ``mixing`` and ``rates``."""
-        nets = self.nets(arrays)
-        set_arrays(self.model, self._model(arrays))
-        profile = self.profile()
-        with torch.no_grad():
-            β, η = self.hyperparameters(nets, profile)
-        found = {"distances": profile.distances, "moments": profile.moments, "mixing": β, "rates": η}
-        return Answer({name: tensor.cpu().numpy() for name, tensor in found.items()}, len(self.data.train))
-
     # ------------------------------------------------------------------------------------- the method
 
     def nets(self, arrays: Arrays) -> MetaNets:
         """Return the meta-nets with the λ received."""
         s = self.settings
         nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed).to(self.data.train.y.device)
-        set_arrays(nets, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        λ = {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}
+        if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
+            raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
+        set_arrays(nets, λ)
         return nets
 
     def profile(self) -> Profile:
@@ -164,8 +155,16 @@ class FedL2PClient(BaseClient):
             β, η = self.hyperparameters(nets, profile)
             give(self.model, self._mixed(profile, β))
         groups = [Group([p], float(rate), decays=False) for p, rate in zip(self.model.parameters(), η, strict=True)]
-        with self._fixed():
-            return self.descend(config, *purpose, epochs=self.settings.finetune_epochs, groups=groups)
+        plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "max_grad_norm": 0.0}
+        return train(
+            self.model,
+            self.data.train,
+            self.settings.model_copy(update=plain),  # what the hypergradient is of; pretraining may be another
+            self.generator(config, *purpose),
+            epochs=self.settings.finetune_epochs,
+            groups=groups,
+            fixed_norms=True,
+        )
 
     def hypergradient(
         self, nets: MetaNets, profile: Profile, θ: Parameters, train: Examples, validation: Examples
@@ -202,8 +201,6 @@ class FedL2PClient(BaseClient):
 
     def _model(self, arrays: Arrays) -> Arrays:
         model = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
-        if not model:
-            raise RunError(f"method '{self.settings.method}' needs its own strategy: no model was received")
         set_arrays(self.model, model)
         return model
 
@@ -230,13 +227,6 @@ class FedL2PClient(BaseClient):
             for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
                 own = self.hyper.multiplier_learning_rate if name == "multipliers" else self.hyper.meta_learning_rate
                 parameter.sub_(gradient.clamp(-c, c), alpha=own)
-
-    @contextmanager
-    def _fixed(self) -> Iterator[None]:
-        """Within it, training leaves batch-norm statistics as they are."""
-        self._fixed_norms = True
-        yield
-        self._fixed_norms = False
 
 
 def _copy(tensor: Tensor | None) -> Tensor:

@@ -26,10 +26,5 @@ class L2PClient(FedL2PClient):
         """Fine-tune with the client's own λ, or the first one where it has none yet."""
         return super().test(self._own(arrays), config)
 
-    @phase
-    def describe(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer what the client's own λ makes of its data."""
-        return super().describe(self._own(arrays), config)
-
     def _own(self, arrays: Arrays) -> Arrays:
         return arrays | (self.state.load() or {})

@@ -66,6 +66,7 @@ class PFedMeClient(BaseClient):
         if not epochs or not self.data.labeled:
             return False
         pull = pull_towards([parameter.detach().clone() for parameter in parameters], self.hyper.regularization)
-        groups = [Group(parameters, self.hyper.personal_learning_rate)]
-        self.descend(config, epochs=epochs, groups=groups, gradient_hook=pull)
+        groups = [Group(parameters, self.hyper.personal_learning_rate, decays=False)]
+        with self.finetuning():
+            self.descend(config, epochs=epochs, groups=groups, gradient_hook=pull)
         return True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from common.errors import ConfigurationError
-from models.blocks import last_blocks, of_blocks
+from models.blocks import block_names, block_of
 from models.parameters import Arrays
+
+log = logging.getLogger("flwr")
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 _TORCHVISION = (
@@ -22,8 +24,8 @@ _TORCHVISION = (
 """Names of torchvision's ResNets, and ours."""
 
 
-def read_pretrained(path: Path, network: Mapping[str, object]) -> Arrays:
-    """Return the arrays of ``network`` that the file has; a classifier for other classes is left out.
+def read_pretrained(path: Path, network: Arrays) -> Arrays:
+    """Return the arrays of ``network`` from a file, in single precision; a classifier for other classes is left out.
 
     Args:
         path: the file; a torch checkpoint is a state dict, and is read without running any code in it.
@@ -34,24 +36,30 @@ def read_pretrained(path: Path, network: Mapping[str, object]) -> Arrays:
     """
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-        tensors = {str(name): tensor for name, tensor in found.items() if tensor.is_floating_point()}
+        arrays: Arrays = {
+            str(name): tensor.detach().float().numpy() for name, tensor in found.items() if tensor.is_floating_point()
+        }
     except Exception as error:  # torch raises whatever a damaged file makes it stumble over
-        raise ConfigurationError(f"init: {path} is not a readable file of parameters: {error}") from error
+        raise ConfigurationError(
+            f"init: {path} is not a readable file of parameters, a plain state dict by name: {error}"
+        ) from error
     if "stem.0.weight" in network:
-        tensors = {name if name in network else _renamed(name): tensor for name, tensor in tensors.items()}
-    arrays: Arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    built: Arrays = dict(network)  # type: ignore[arg-type]
-    head = of_blocks(built, last_blocks(built, 1, "init"))
-    wrong = [
-        f"{name} ({'missing' if name not in arrays else f'{arrays[name].shape}, the network needs {a.shape}'})"
-        for name, a in built.items()
-        if name not in head and (name not in arrays or arrays[name].shape != a.shape)
-    ]
+        arrays = {name if name in network else _renamed(name): array for name, array in arrays.items()}
+    blocks = block_names(network)
+    head = blocks[-1] if len(blocks) > 1 else ""
+    wrong: list[str] = []
+    anew: list[str] = []
+    for name, built in network.items():
+        if name in arrays and arrays[name].shape == built.shape:
+            continue
+        shape = f"is {arrays[name].shape}, the network needs {built.shape}" if name in arrays else "is missing"
+        (anew if name in arrays and block_of(name) == head else wrong).append(f"{name} {shape}")
     if wrong:
         more = ", …" if len(wrong) > 5 else ""
         raise ConfigurationError(f"init: {path} does not fit the network: {', '.join(wrong[:5])}{more}")
-    whole = all(name in arrays and arrays[name].shape == a.shape for name, a in head.items())
-    return {name: arrays[name] for name in built if name not in head or whole}
+    if anew:
+        log.warning("init: the classifier starts anew: in %s %s", path, ", ".join(anew))
+    return {name: arrays[name] for name in network if not anew or block_of(name) != head}
 
 
 def _renamed(name: str) -> str:

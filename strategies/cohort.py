@@ -46,6 +46,8 @@ class CohortStrategy(Strategy):
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
+    keeps_extractor: ClassVar[bool] = True
+    """Whether the server's arrays hold all blocks of the network but the last, to transfer them to other data."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
 

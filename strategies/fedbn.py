@@ -5,6 +5,8 @@ Sent and received: all arrays of the network but those of batch-norm layers, the
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from common.errors import ConfigurationError
 from models.batch_norm import norms_of
 from models.networks import build
@@ -16,10 +18,17 @@ from strategies.fedavg import FedAvg
 class FedBN(FedAvg):
     """FedAvg of all but batch norm."""
 
+    keeps_extractor: ClassVar[bool] = False
+
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the arrays outside of batch-norm layers."""
         s, spec = self.settings, find_spec(self.settings.dataset)
         norms = norms_of(build(s.model, spec.shape, spec.classes, s.seed))
         if not norms:
             raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")
+        if s.init:
+            raise ConfigurationError(
+                "init: fedbn has no place for a trained batch norm, as that is each client's own, and would begin it "
+                "anew; leave init out"
+            )
         return {name: array for name, array in arrays.items() if name.rpartition(".")[0] not in norms}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
@@ -19,6 +20,7 @@ from clients.hyper import FedL2PHyper
 from clients.wire import BESIDE, pack
 from common.errors import ConfigurationError
 from models.parameters import Arrays, get_arrays
+from partitions.datasets import find_spec
 from strategies.exchange import Outcome
 from strategies.fedavg import FedAvg
 
@@ -29,6 +31,7 @@ BEST = "best."
 class FedL2P(FedAvg):
     """FedAvg of meta-nets for a given model."""
 
+    keeps_extractor: ClassVar[bool] = False
     hyper: FedL2PHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,8 +52,19 @@ class FedL2P(FedAvg):
                 f"method '{s.method}' fine-tunes a trained model: name a run with init, or set "
                 "fedl2p.pretraining-rounds"
             )
+        if self.hyper.pretraining_rounds >= s.rounds:
+            raise ConfigurationError(
+                f"fedl2p.pretraining-rounds: {self.hyper.pretraining_rounds} of rounds = {s.rounds} leave none to learn"
+            )
+        if find_spec(s.dataset).kind in ("characters", "words"):
+            raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
-        self._best = get_arrays(make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed))
+        nets = make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed)
+        if self.hyper.learn == "bn" and nets.bn is None:
+            raise ConfigurationError(
+                f"fedl2p.learn: '{s.model}' has no batch norm, so that BNNet alone has nothing to do"
+            )
+        self._best = get_arrays(nets)
         return self._best
 
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
@@ -65,11 +79,18 @@ class FedL2P(FedAvg):
         }
         return arrays
 
+    def finished(self, server_round: int) -> bool:
+        """Return whether the run may end early; not before there is something to learn from."""
+        return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
+
     def learn(self, outcome: Outcome) -> None:
         """Remember the λ that was sent, if it led to the lowest validation loss so far."""
         skipped = int(outcome.metrics["skipped"].sum())
         if skipped:
             log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
+        losses = outcome.metrics.get("loss")
+        if losses is None or np.isnan(losses).any():
+            return  # those that did not explode say too little
         if (loss := outcome.mean("loss")) < self._lowest:
             self._lowest, self._best = loss, self._model
 

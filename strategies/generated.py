@@ -34,6 +34,7 @@ class Generated(CohortStrategy):
     """What methods with a hypernetwork share: making models, learning from Δθ, evaluation, checkpoints."""
 
     broadcasts_model: ClassVar[bool] = False
+    keeps_extractor: ClassVar[bool] = False
     hyper: HyperNetworkHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -6,6 +6,7 @@ Sent: the first λ and, beside it, the model θ_g. Nothing but numbers comes bac
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -25,5 +26,11 @@ class L2P(FedL2P):
             return super().train_round(server_round, arrays, grid)
         cohort, sent = self.sample(server_round), pack(unpack(arrays) | self.beside)
         outcome = self.exchange(grid, cohort, server_round, "train", reduce="sum", arrays=sent)
+        if skipped := int(outcome.metrics["skipped"].sum()):
+            log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
         return arrays
+
+    def report(self) -> dict[str, Any]:
+        """There is no λ of all clients to report on."""
+        return {}

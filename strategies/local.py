@@ -19,6 +19,7 @@ class Local(CohortStrategy):
     """Each client alone."""
 
     broadcasts_model: ClassVar[bool] = False
+    keeps_extractor: ClassVar[bool] = False
 
     def trainable(self) -> list[str]:
         """Return all labeled clients: where nothing is shared, the unseen ones train as well."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from clients.hyper import SubspaceHyper
 from models.networks import build
@@ -14,6 +14,7 @@ from strategies.fedavg import FedAvg
 class Subspace(FedAvg):
     """FedAvg of what makes a point of the subspace."""
 
+    keeps_extractor: ClassVar[bool] = False
     hyper: SubspaceHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -52,6 +52,9 @@ class Runs:
         """Check that a run broken off in round 3 and resumed is the whole one bit for bit, in any packing."""
         whole, broken = self.whole_and_broken(3, **keys)
         packed = self("packed", nodes=3, **keys)
-        for name, array in read_checkpoint(whole).arrays.items():
-            assert np.array_equal(read_checkpoint(broken).arrays[name], array)
-            np.testing.assert_allclose(read_checkpoint(packed).arrays[name], array, rtol=1e-5, atol=1e-7)
+        first, second, third = (read_checkpoint(path) for path in (whole, broken, packed))
+        assert first.facts["own"] == second.facts["own"]
+        for part in ("arrays", "state"):
+            for name, array in getattr(first, part).items():
+                assert np.array_equal(getattr(second, part)[name], array)
+                np.testing.assert_allclose(getattr(third, part)[name], array, rtol=1e-5, atol=1e-7)

@@ -19,7 +19,7 @@ from apps.launch import Simulation
 from apps.report import TARGET, load_run, markdown_table
 from apps.transfer import check_target, transfer, transfer_once, write_transfers
 from clients.export import load_model, predict
-from common.errors import ConfigurationError, RunError
+from common.errors import ConfigurationError
 from common.settings import Value
 from models.networks import build
 from models.parameters import set_arrays
@@ -115,7 +115,10 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"transfer-target": "mnistm"}, "'mnistm' is not a dataset"),
         ({"model": "linear"}, "blocks"),
         ({"method": "local"}, "trains no common features"),
-        ({"method": "pefll"}, "trains no common features"),
+        *(
+            ({"method": name}, "trains no common features")
+            for name in ("pefll", "lg-fedavg", "flowdup", "fedl2p", "fedbn")
+        ),
     ],
 )
 def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
@@ -157,12 +160,6 @@ def _digits_as_mnist(folder: Path) -> Path:
     for part, seed in (("train", 0), ("test", 1)):
         pq.write_table(make("mnist", 60, seed=seed).table, folder / "data" / "mnist" / f"{part}.parquet")
     return folder / "data"
-
-
-def test_method_that_keeps_no_extractor(run: Runs, tmp_path: Path) -> None:
-    path = run("run", method="lg-fedavg")
-    with pytest.raises(RunError, match="no extractor"):
-        transfer(path, {}, tmp_path / "out")
 
 
 def test_methods_with_a_shared_body_transfer_too(run: Runs, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from torchvision.models import resnet18
 
 from common.errors import ConfigurationError
@@ -43,9 +44,9 @@ def test_classifier_for_other_classes_is_left_out(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     with torch.random.fork_rng():
         torch.save(resnet18(num_classes=10).state_dict(), tmp_path / "model.pt")
-    with pytest.raises(ConfigurationError, match=r"stem\.0\.weight .*\(64, 3, 7, 7\).*\(64, 3, 3, 3\)"):
+    with pytest.raises(ConfigurationError, match=r"stem\.0\.weight is \(64, 3, 7, 7\).*\(64, 3, 3, 3\)"):
         read_pretrained(tmp_path / "model.pt", get_arrays(build("resnet18", (3, 32, 32), 10, 1)))
-    with pytest.raises(ConfigurationError, match=r"conv1\.0\.weight \(missing\)"):
+    with pytest.raises(ConfigurationError, match=r"conv1\.0\.weight is missing"):
         read_pretrained(tmp_path / "model.pt", get_arrays(build("lenet", (3, 32, 32), 10, 1)))
 
 
@@ -54,3 +55,21 @@ def test_no_such_file(tmp_path: Path) -> None:
     for name in ("none.pt", "text.pt"):
         with pytest.raises(ConfigurationError, match=f"{name} is not a readable file"):
             read_pretrained(tmp_path / name, get_arrays(build("lenet", (3, 32, 32), 10, 1)))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_parameters_are_in_single_precision(tmp_path: Path, kind: torch.dtype) -> None:
+    network = build("linear", (1, 8, 8), 10, 1)
+    torch.save({name: nn.Parameter(p.to(kind)) for name, p in network.named_parameters()}, tmp_path / "model.pt")
+    found = read_pretrained(tmp_path / "model.pt", get_arrays(network))
+    for name, array in get_arrays(network).items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], array, rtol=1e-2, atol=1e-3)
+
+
+def test_a_classifier_of_another_name_is_missing(tmp_path: Path) -> None:
+    network = build("lenet", (1, 28, 28), 10, 1)
+    renamed = {name.replace("fc3", "classifier"): torch.from_numpy(a) for name, a in get_arrays(network).items()}
+    save_file(renamed, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigurationError, match=r"fc3\.weight is missing"):
+        read_pretrained(tmp_path / "model.safetensors", get_arrays(network))

@@ -15,7 +15,9 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
-from clients.wire import BESIDE
+from clients.base import Answer
+from clients.fedl2p import FedL2PClient
+from clients.wire import BESIDE, Config
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.batch_norm import distance, give, mix, norms_of
@@ -192,17 +194,21 @@ def test_initial_values() -> None:
     assert nets.rates(torch.zeros(14)).tolist() == pytest.approx([0.02] * len(nets.multipliers))
 
 
-def test_a_new_client_needs_one_pass(run: Runs) -> None:
+def test_a_new_client_needs_one_pass() -> None:
     examples = Examples(torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3)
     network = build("cnn-bn", (1, 8, 8), 10, 1)
     client, passes = _client(examples, network), []
     network.register_forward_hook(lambda *args: passes.append(1))
-    arrays = get_arrays(build_meta_nets(network, 0.01, 1)) | _beside(get_arrays(network))
-    found = client.perform(arrays, {"phase": "describe", "round": 1}).arrays
+    β, η = client.hyperparameters(build_meta_nets(network, 0.01, 1), client.profile())
     assert len(passes) == 1
-    assert {name: array.shape for name, array in found.items()} == {
-        "distances": (3,), "moments": (14,), "mixing": (3,), "rates": (11,)
-    }  # fmt: skip
+    assert (len(β), len(η)) == (3, 11)
+
+
+def test_stock_strategies_send_no_meta_nets() -> None:
+    client = _client(_examples(5), network := build("cnn-bn", (1, 8, 8), 10, 1))
+    for call in (client.fit, client.evaluate):
+        with pytest.raises(RunError, match="own strategy"):
+            call([*get_arrays(network).values()], {})
 
 
 def test_meta_nets_are_learned_and_the_model_is_not(run: Runs) -> None:
@@ -296,8 +302,35 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
     assert all(np.array_equal(answer.arrays[name], array) for name, array in start.items())
 
 
-def test_resume_and_packing(run: Runs) -> None:
-    run.check_resume_and_packing(**{"rounds": 4})
+@pytest.mark.parametrize("method", ["fedl2p", "l2p"])
+def test_resume_and_packing(run: Runs, method: str) -> None:
+    run.check_resume_and_packing(**{"rounds": 4, "method": method})
+
+
+def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
+    examples = Examples(torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 3)
+    network = build("cnn-bn", (1, 8, 8), 10, 1)
+    arrays = get_arrays(build_meta_nets(network, 0.01, 1)) | _beside(get_arrays(network))
+    losses = [
+        _client(examples, network, **keys).perform(arrays, {"phase": "test", "round": 1}).metrics["loss"]
+        for keys in ({}, {"optimizer": "adam"}, {"momentum": 0.9, "weight-decay": 0.1, "max-grad-norm": 0.1})
+    ]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_clients_explosion_makes_no_best(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of the clients has no validation loss, those of the others do not make λ the best."""
+    honest = FedL2PClient.perform
+
+    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        if config["phase"] == "train" and client.client_id == "1":
+            del answer.metrics["loss"]
+        return answer
+
+    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    path = run("run", **{"min-success": 0.1})
+    assert json.loads((path / "summary.json").read_text())["fedl2p"]["validation_loss"] is None
 
 
 def test_what_is_refused(run: Runs) -> None:
@@ -306,6 +339,12 @@ def test_what_is_refused(run: Runs) -> None:
             run("refused", **keys)
     with pytest.raises(ConfigurationError, match="init"):
         run("refused", **{"fedl2p.pretraining-rounds": 0})
+    with pytest.raises(ConfigurationError, match="rounds"):
+        run("refused", **{"fedl2p.pretraining-rounds": 3})
+    with pytest.raises(ConfigurationError, match="no batch norm"):
+        run("refused", model="mlp", **{"fedl2p.learn": "bn"})
+    with pytest.raises(ConfigurationError, match="texts"):
+        run("refused", dataset="shakespeare", model="char-lstm")
     with pytest.raises(RunError, match="validation-fraction"):
         run("empty", **{"validation-fraction": 0.0001})
 
