@@ -10,6 +10,7 @@ import torch
 from apps.settings import defaults, parse
 from clients.fedgtst import FedGTSTClient
 from clients.state import ClientState
+from common.settings import Value
 from models.networks import build
 from models.parameters import get_arrays
 from partitions.clientdata import CPU, ClientData, Examples
@@ -20,7 +21,7 @@ REPEATS = 9
 
 def epoch_costs(model: str) -> tuple[float, float]:
     """Return the median seconds of a regularised and of a plain epoch; they alternate."""
-    keys = {"method": "fedgtst", "model": model, "optimizer": "adam", "learning-rate": 1e-3, "batch-size": BATCH}
+    keys: dict[str, Value] = {"method": "fedgtst", "model": model, "optimizer": "adam", "learning-rate": 1e-3, "batch-size": BATCH}
     settings, hyper = parse({**defaults(), **keys, "local-epochs": 1, "fedgtst.measured": "epoch"})
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(EXAMPLES, *SHAPE, generator=generator).to(memory_format=torch.channels_last)
@@ -29,7 +30,8 @@ def epoch_costs(model: str) -> tuple[float, float]:
     network = build(model, SHAPE, 10, 1)
     start = get_arrays(network)
     client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0), settings, hyper)
-    threads, seconds = torch.get_num_threads(), {0.0: [], 1.0: []}
+    threads = torch.get_num_threads()
+    seconds: dict[float, list[float]] = {0.0: [], 1.0: []}
     torch.set_num_threads(1)
     try:
         for _ in range(REPEATS + 1):
