@@ -21,7 +21,13 @@ REPEATS = 9
 
 def epoch_costs(model: str) -> tuple[float, float]:
     """Return the median seconds of a regularised and of a plain epoch; they alternate."""
-    keys: dict[str, Value] = {"method": "fedgtst", "model": model, "optimizer": "adam", "learning-rate": 1e-3, "batch-size": BATCH}
+    keys: dict[str, Value] = {
+        "method": "fedgtst",
+        "model": model,
+        "optimizer": "adam",
+        "learning-rate": 1e-3,
+        "batch-size": BATCH,
+    }
     settings, hyper = parse({**defaults(), **keys, "local-epochs": 1, "fedgtst.measured": "epoch"})
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(EXAMPLES, *SHAPE, generator=generator).to(memory_format=torch.channels_last)
