@@ -1,7 +1,8 @@
 """FedGTST, server side (Ma et al. 2024, algorithm 1): FedAvg whose clients also exchange gradient norms.
 
 Sent: the model, the guide norm Ĵ and the names of the clients that also train without the regulariser, a random
-share of the cohort. Received besides the models: a norm from every client. The next Ĵ is the largest of these.
+share of the cohort. Received besides the models: a norm from every client. The next Ĵ is the largest of these, or of
+those after training without the regulariser (``fedgtst.guide``).
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class FedGTST(FedAvg):
     def learn(self, outcome: Outcome) -> None:
         """Take the next Ĵ from the norms received."""
         norms = outcome.metrics["norm"]
-        candidates = outcome.metrics["standard_norm"] if self.hyper.guide == "standard" else norms
+        absent = np.full(len(norms), np.nan)  # every client that trained without the regulariser may have failed
+        candidates = outcome.metrics.get("standard_norm", absent) if self.hyper.guide == "standard" else norms
         usable = candidates[candidates < LARGEST]  # no NaN either
         if np.isnan(candidates).sum() + len(usable) < len(candidates):
             log.warning("norms of %g and more are not taken for a guide: training explodes", LARGEST)

@@ -139,7 +139,7 @@ def test_guide_is_the_largest_norm_received(run: Runs, guide: str) -> None:
         if message.metadata.message_type == "train":
             metrics, number = reply.content["metrics"], int(message.content["config"]["round"])
             norms.setdefault(number, []).extend(metrics["norm"])
-            standard.setdefault(number, []).extend(metrics.get("standard-norm", metrics.get("standard_norm", [])))
+            standard.setdefault(number, []).extend(metrics.get("standard_norm", []))
     assert sent[1] == {None}
     for number in (2, 3, 4):
         candidates = norms[number - 1] if guide == "largest" or number == 2 else standard[number - 1]
@@ -202,8 +202,24 @@ def test_a_norm_that_explodes_is_no_guide(run: Runs, monkeypatch: pytest.MonkeyP
         return answer
 
     monkeypatch.setattr(FedGTSTClient, "perform", explode)
-    course = json.loads((run("run", participation=1.0) / "summary.json").read_text())["fedgtst"]["course"]
+    path = run("run", participation=1.0, **{"fedgtst.guide": "largest"})
+    course = json.loads((path / "summary.json").read_text())["fedgtst"]["course"]
     assert all(0 < entry["guide"] < 100 for entry in course)
+
+
+def test_guide_stays_where_nobody_trained_without_the_regulariser(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From round 2 on all clients that were to do so fail; the others go on with the guide of round 1."""
+    honest = FedGTSTClient.perform
+
+    def fail(client: FedGTSTClient, arrays: Arrays, config: Config) -> Answer:
+        if client.client_id in config.get("standard", ()):
+            raise RunError("out of battery")
+        return honest(client, arrays, config)
+
+    monkeypatch.setattr(FedGTSTClient, "perform", fail)
+    course = json.loads((run("run") / "summary.json").read_text())["fedgtst"]["course"]
+    assert len(course) == 4
+    assert {entry["guide"] for entry in course} == {course[0]["guide"]}
 
 
 def test_standard_guide_needs_standard_clients(run: Runs) -> None:
