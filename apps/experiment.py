@@ -23,7 +23,7 @@ from rich.progress import (
 from apps.launch import Simulation
 from apps.settings import ROOT, Settings, defaults, parse
 from common.errors import ConfigurationError, nearest
-from common.settings import Value, folder
+from common.settings import PARAMETER_FILES, Value, folder
 from common.toml import flatten
 from strategies.run_folder import find_run, read_config
 
@@ -125,7 +125,7 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
     for key in FOLDERS:
         if overrides.get(key):
             overrides[key] = str(folder(str(overrides[key])).absolute())
-    if Path(str(overrides.get("init", ""))).suffix in (".safetensors", ".pt", ".pth"):
+    if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return overrides
 

@@ -18,6 +18,10 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 """Names of clients and runs: they become names of folders."""
 
 
+PARAMETER_FILES = (".safetensors", ".pt", ".pth")
+"""How files of a network's parameters end, which key ``init`` may name."""
+
+
 class Section(BaseModel):
     """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``."""
 

@@ -15,7 +15,6 @@ from models.parameters import Arrays
 
 log = logging.getLogger("flwr")
 
-SUFFIXES = (".safetensors", ".pt", ".pth")
 _TORCHVISION = (
     (r"^conv1\.", "stem.0."),
     (r"^bn1\.", "stem.1."),

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from clients.wire import Request, pack, unpack
 from common.errors import ConfigurationError, RunError
 from common.seeds import numpy_generator
-from common.settings import Section, Value, folder
+from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.parameters import Arrays
-from models.pretrained import SUFFIXES, read_pretrained
+from models.pretrained import read_pretrained
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
 from strategies.roster import Roster
@@ -420,7 +420,7 @@ class CohortStrategy(Strategy):
 
     def _named_by_init(self, network: Arrays) -> Checkpoint:
         """Return what ``init`` names: a run's last checkpoint, or a file of parameters."""
-        if self.settings.init.endswith(SUFFIXES):
+        if self.settings.init.endswith(PARAMETER_FILES):
             return Checkpoint(0, read_pretrained(folder(self.settings.init), network), {}, {})
         return read_checkpoint(find_run(self.settings.init, self.settings.runs_dir))
 
