@@ -8,6 +8,7 @@ neither files nor network.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -57,6 +58,7 @@ class DatasetSpec:
         table: the columns of a table, and how they become features.
         folder: the folder of a dataset of the user's own, which its ``schema.toml`` describes.
         made: "module:function" that draws it from the run's settings, where it has no files.
+        derived: "module:function" that makes its splits of those of the source.
     """
 
     name: str
@@ -76,6 +78,7 @@ class DatasetSpec:
     table: TableSchema | None = None
     folder: str = ""
     made: str = ""
+    derived: str = ""
 
 
 def _grey(
@@ -111,6 +114,12 @@ DATASETS: Mapping[str, DatasetSpec] = {
         _grey("digits", "", "label", 10, 0.01915, 0.02359, side=8),
         _colour(
             "cifar10", "uoft-cs/cifar10", "img", "label", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        ),
+        # Ten corruptions of the test pictures; no file has them.
+        DatasetSpec(
+            "cifar10_c", "uoft-cs/cifar10", "image", "img", "label", 10, (3, 32, 32), (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616), client_columns=("corruption",), source="cifar10",
+            derived="partitions.corruptions:corrupted",
         ),
         _colour(
             "cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -277,7 +286,11 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Data
             raise DataError(f"cache-dir: {cache} cannot be made ({error.strerror}); name another folder") from error
         with FileLock(cache / "lock"):
             if not (cache / "complete").exists():
-                for split, decoded in _read(spec, path, words).items():
+                splits = _read(spec, path, words)
+                if spec.derived:
+                    module, _, function = spec.derived.partition(":")
+                    splits = getattr(importlib.import_module(module), function)(splits)
+                for split, decoded in splits.items():
                     _store(cache, split, decoded)
                 write_atomically(cache / "complete", lambda temporary: None)
     test = _map(cache, "test") if (cache / "test-y.npy").exists() else None

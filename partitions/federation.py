@@ -84,7 +84,7 @@ class Federation:
         unseen: clients held back to measure generalisation to new clients, bool (n,).
         labeled: clients whose labels may be used in training, bool (n,).
         angles: rotation of each client's images in degrees, (n,); zeros where there is none.
-        names: the natural name of each client ("" where there is none).
+        names: the natural name of each client, or its domain ("" where there is none).
         server: rows of the training split that the server holds, and no client.
     """
 
@@ -210,6 +210,10 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     rng = numpy_generator(settings.seed, "federation", "rows")
     natural = settings.partitioner == "natural"
     column = _client_column(settings, dataset) if natural else None
+    if settings.domain_column and natural:
+        raise ConfigurationError(
+            "domain-column: natural clients are not dealt out; leave it empty, or use client-column"
+        )
     if settings.min_test_examples and not natural:
         raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
     test_from_train = dataset.test is None or (column is not None and not _names_clients(dataset.test, column))
@@ -222,14 +226,15 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
     if column is not None and settings.min_test_examples:
         train_rows = _with_enough_tests(settings, dataset, train_rows, column, test_from_train)
-    train, names = _partition(settings, dataset, train_rows, column, rng)
     test_split = dataset.train if test_from_train else dataset.test
     assert test_split is not None
     if column is None:
-        test = _matched(dataset.train.y, train, test_split.y, test_rows, dataset.spec.classes, rng)
-    elif test_from_train:
-        train, test = _hold_back(train)
+        train, test, names = _deal(settings, dataset, train_rows, test_split, test_rows, rng)
     else:
+        train, names = _partition(settings, dataset, train_rows, column, rng)
+    if column is not None and test_from_train:
+        train, test = _hold_back(train)
+    elif column is not None:
         values = _owners(test_split, column)
         order = np.argsort(values, kind="stable")
         values = values[order]
@@ -306,8 +311,63 @@ def _owners(split: Split, column: str) -> NDArray[np.str_]:
     return np.asarray(first)
 
 
+def _deal(
+    settings: FederationSettings,
+    dataset: Dataset,
+    rows: Rows,
+    test_split: Split,
+    test_rows: Rows,
+    rng: np.random.Generator,
+) -> tuple[list[Rows], list[Rows], list[str]]:
+    """Share training and test rows out; return each client's, and the name of its domain.
+
+    With ``domain-column``, each domain's rows are shared out over an equal number of clients.
+    """
+    train: list[Rows] = []
+    test: list[Rows] = []
+    names: list[str] = []
+    domains = _domains(settings, dataset, rows) if settings.domain_column else {"": rows}
+    each = settings.model_copy(update={"num_clients": settings.num_clients // len(domains)})
+    for domain, own in domains.items():
+        dealt, _ = _partition(each, dataset, own, None, rng, domain)
+        tests = test_rows
+        if settings.domain_column:
+            tests = test_rows[_domain_of(settings, test_split)[test_rows] == domain]
+        train += dealt
+        test += _matched(dataset.train.y, dealt, test_split.y, tests, dataset.spec.classes, rng)
+        names += [domain] * len(dealt)
+    return train, test, names
+
+
+def _domains(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[str, Rows]:
+    """Return the training ``rows`` of every domain."""
+    owners = _domain_of(settings, dataset.train)[rows]
+    domains = np.unique(owners)
+    if settings.num_clients % len(domains) or not settings.num_clients:
+        raise ConfigurationError(
+            f"num-clients: {settings.num_clients} clients cannot be split evenly over the {len(domains)} domains of "
+            f"'{settings.dataset}' ({', '.join(domains)}); use a multiple of {len(domains)}"
+        )
+    return {str(domain): rows[owners == domain] for domain in domains}
+
+
+def _domain_of(settings: FederationSettings, split: Split) -> NDArray[np.str_]:
+    column = settings.domain_column
+    if column not in split.clients:
+        raise ConfigurationError(
+            f"domain-column: '{settings.dataset}' has no column '{column}'{nearest(column, split.clients)} Its columns of "
+            f"names: {', '.join(split.clients) or 'none'}."
+        )
+    return split.clients[column]
+
+
 def _partition(
-    settings: FederationSettings, dataset: Dataset, rows: Rows, column: str | None, rng: np.random.Generator
+    settings: FederationSettings,
+    dataset: Dataset,
+    rows: Rows,
+    column: str | None,
+    rng: np.random.Generator,
+    domain: str = "",
 ) -> tuple[list[Rows], list[str]]:
     """Share the training ``rows`` out; return each client's rows and its natural name."""
     from datasets import Dataset as HubDataset
@@ -333,7 +393,8 @@ def _partition(
     if hasattr(module, "columns"):
         table |= module.columns(settings, dataset, rows)
     make: Make = module.make
-    partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, "federation") % 2**32)
+    purpose = ("federation", domain) if domain else ("federation",)
+    partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, *purpose) % 2**32)
     partitioner.dataset = hub
     try:
         chosen = np.arange(partitioner.num_partitions)

@@ -76,6 +76,7 @@ class FederationSettings(Section):
     balanced: bool
     angles: Annotated[str, AfterValidator(_check_angles)]
     client_column: str
+    domain_column: str
     min_test_examples: int = Field(ge=0)
     embeddings: Annotated[str, AfterValidator(check_folder)]
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]

@@ -54,7 +54,17 @@ class _Hub:
 class TestSchemas:
     def test_every_dataset_is_made_here(self):
         made = {name for name, spec in DATASETS.items() if spec.made}
-        assert SCHEMAS.keys() == DATASETS.keys() - made - {"digits", "sent140_words", "mnist_rgb"}
+        assert SCHEMAS.keys() == DATASETS.keys() - made - {"digits", "sent140_words", "mnist_rgb", "cifar10_c"}
+
+    def test_a_derived_dataset_is_made_of_its_source(self, tmp_path):
+        made = write(tmp_path, "cifar10", train=3, test=10)["test"]
+        dataset = load("cifar10_c", str(tmp_path), str(tmp_path / "cache"))
+        assert dataset.spec is DATASETS["cifar10_c"]
+        assert (len(dataset.train), len(dataset.test)) == (80, 20)
+        assert len(np.unique(dataset.train.clients["corruption"])) == 10
+        plain = dataset.train.clients["corruption"] == "pixelate"
+        found = np.concatenate([dataset.train.y[plain], dataset.test.y[dataset.test.clients["corruption"] == "fog"]])
+        assert sorted(found) == sorted(made.y)
 
     def test_grey_digits_in_three_equal_channels(self):
         grey, colour, written = DATASETS["mnist"], DATASETS["mnist_rgb"], make("mnist", 4)

@@ -341,3 +341,56 @@ class TestFailure:
     def test_no_clients_at_all_name_the_key(self, kind):
         with pytest.raises((ConfigurationError, DataError), match="num-clients"):
             build(settings(num_clients=0, **kind), _dataset([10] * 5, [5] * 5))
+
+
+class TestDomains:
+    """Key domain-column: each domain's rows are shared out over clients of its own."""
+
+    def _made(self) -> Dataset:
+        generator = np.random.default_rng(0)
+
+        def split(count: int) -> Split:
+            y = generator.integers(3, size=count)
+            kinds = np.array(["fog", "snow"])[(generator.random(count) < 0.3).astype(int)]
+            return Split(np.zeros((count, 8, 8, 1), np.uint8), y, {"kind": kinds})
+
+        spec = dataclasses.replace(DATASETS["digits"], classes=3, client_columns=("kind",))
+        return Dataset(spec, split(600), split(200), "made here")
+
+    @pytest.mark.parametrize("kind", ["iid", "dirichlet", "random classes"])
+    def test_a_client_holds_rows_of_its_domain_alone(self, kind):
+        made, keys = self._made(), KINDS[kind] | ({"classes_per_client": 2} if "classes" in kind else {})
+        federation = build(settings(num_clients=6, domain_column="kind", **keys), made)
+        assert federation.names.tolist() == ["fog"] * 3 + ["snow"] * 3
+        assert not federation.test_from_train
+        for client, name in enumerate(federation.names):
+            for split, rows in ((made.train, federation.train[client]), (made.test, federation.test[client])):
+                assert len(rows)
+                assert set(split.clients["kind"][rows]) == {name}
+            assert set(made.test.y[federation.test[client]]) <= set(made.train.y[federation.train[client]])
+        if kind != "random classes":
+            assert sorted(federation.train.rows) == list(range(600))
+
+    def test_domains_are_shared_out_apart_from_each_other(self):
+        """Equal rows in two domains: their clients have different mixes all the same."""
+        y = np.tile(np.arange(3), 200)
+        kinds = np.repeat(["a", "b"], 300)
+        split = Split(np.zeros((600, 8, 8, 1), np.uint8), y, {"kind": kinds})
+        spec = dataclasses.replace(DATASETS["digits"], classes=3, client_columns=("kind",))
+        made = Dataset(spec, split, split, "made here")
+        federation = build(settings(num_clients=6, domain_column="kind", partitioner="dirichlet", alpha=0.5), made)
+        counts = federation.class_counts(made)
+        assert (counts[:3].sum(axis=0) == counts[3:].sum(axis=0)).all()
+        assert (counts[:3] != counts[3:]).any()
+
+    @pytest.mark.parametrize(
+        ("keys", "message"),
+        [
+            ({"num_clients": 5}, "num-clients: 5 clients cannot be split evenly over the 2 domains.*fog, snow"),
+            ({"domain_column": "kinds"}, "domain-column: .* has no column 'kinds'.*did you mean 'kind'"),
+            ({"partitioner": "natural", "num_clients": 0}, "domain-column: natural clients are not dealt out"),
+        ],
+    )
+    def test_what_is_refused(self, keys, message):
+        with pytest.raises(ConfigurationError, match=message):
+            build(settings(**{"num_clients": 6, "domain_column": "kind", "partitioner": "iid"} | keys), self._made())
