@@ -96,6 +96,20 @@ def embed(
 
 
 @studies.command()
+def hyperparameters(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method fedl2p or l2p")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for hyperparameters.md and pictures")] = Path("report"),
+) -> None:
+    """Show the β and η that FedL2P gives clients, layer by layer, and whether clients of a domain get like ones."""
+    from apps.hyperparameters import write_hyperparameters
+    from strategies.run_folder import find_run
+
+    print(write_hyperparameters(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
 def norms(
     runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method fedgtst")],
     runs_dir: RunsDir = None,

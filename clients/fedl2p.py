@@ -110,6 +110,17 @@ class FedL2PClient(BaseClient):
         figures |= {"mixing": float(β.mean())} if len(β) else {}
         return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
 
+    @phase
+    def describe(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer what the meta-nets are given, ξ and the layers' moments, and what they make of it, β and η."""
+        nets = self.nets(arrays)
+        set_arrays(self.model, self._model(arrays))
+        profile = self.profile()
+        with torch.no_grad():
+            β, η = self.hyperparameters(nets, profile)
+        found = {"distances": profile.distances, "moments": profile.moments, "mixing": β, "rates": η}
+        return Answer({name: values.cpu().numpy() for name, values in found.items()}, len(self.data.train), {})
+
     # ------------------------------------------------------------------------------------- the method
 
     def nets(self, arrays: Arrays) -> MetaNets:

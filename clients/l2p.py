@@ -26,5 +26,10 @@ class L2PClient(FedL2PClient):
         """Fine-tune with the client's own λ, or the first one where it has none yet."""
         return super().test(self._own(arrays), config)
 
+    @phase
+    def describe(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer what the client's own λ says."""
+        return super().describe(self._own(arrays), config)
+
     def _own(self, arrays: Arrays) -> Arrays:
         return arrays | (self.state.load() or {})

@@ -1,15 +1,15 @@
 """CIFAR-10-C: pictures under ten kinds of corruption, each kind a domain (Hendrycks & Dietterich 2019).
 
-The kinds are those of FedL2P (section 4.1.1), at severity 3 with the strengths that CIFAR-10-C has for 32×32 pixels. Made
-here from CIFAR-10's test split, as the benchmark itself was. "frost" is a stand-in: the benchmark lays photographs of
-frost over a picture, this a drawn texture of the same strength.
+The kinds are those of FedL2P (section 4.1.1), at severity 3 with the strengths that CIFAR-10-C has for 32×32 pixels.
+Made here from CIFAR-10's test split, as the benchmark itself was. "frost" is a stand-in: the benchmark lays photographs
+of frost over a picture, this a drawn texture of the same strength.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,8 @@ from common.seeds import numpy_generator
 if TYPE_CHECKING:
     from partitions.datasets import Split
 
-Pictures = NDArray[np.float32]
-"""Pictures (n, height, width, 3) in units of 0..1."""
+Pictures = NDArray[Any]
+"""Pictures (n, height, width, 3), 32-bit numbers in units of 0..1."""
 
 DOMAIN = "corruption"
 TRAIN_SHARE = 0.8
@@ -78,7 +78,7 @@ def pixelate(x: Pictures, rng: np.random.Generator) -> Pictures:
 
 def motion_blur(x: Pictures, rng: np.random.Generator) -> Pictures:
     """Blur along a line within 45° of the horizontal: radius 6, deviation 2."""
-    return _blurred(x, 6, 2, rng.uniform(-45, 45, size=len(x)))
+    return _blurred(x, 6, 2, rng.uniform(-45, 45, len(x)))
 
 
 def fog(x: Pictures, rng: np.random.Generator) -> Pictures:
@@ -100,8 +100,8 @@ def snow(x: Pictures, rng: np.random.Generator) -> Pictures:
     count, height, width = x.shape[:3]
     scale, threshold = 1.75, 0.55
     inner = -(-height // scale)
-    flakes = rng.normal(0.15, 0.3, size=(count, int(inner), int(inner))).astype(np.float32)
-    flakes = zoom(flakes, (1, scale, scale), order=1)
+    drawn = rng.normal(0.15, 0.3, size=(count, int(inner), int(inner))).astype(np.float32)
+    flakes: Pictures = zoom(drawn, (1, scale, scale), order=1)
     top = (flakes.shape[1] - height) // 2
     flakes = flakes[:, top : top + height, top : top + width]
     flakes = np.clip(np.where(flakes < threshold, 0, flakes), 0, 1)[..., None]
@@ -176,7 +176,7 @@ def fractal(rng: np.random.Generator, count: int, side: int, decay: float) -> Pi
     return field / field.max(axis=(1, 2), keepdims=True)
 
 
-def _blurred(x: Pictures, radius: int, deviation: float, angles: NDArray[np.float64]) -> Pictures:
+def _blurred(x: Pictures, radius: int, deviation: float, angles: NDArray[Any]) -> Pictures:
     """Return pictures smeared in one direction by half a Gaussian, each in its own; edges are repeated.
 
     Args:

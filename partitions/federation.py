@@ -355,8 +355,8 @@ def _domain_of(settings: FederationSettings, split: Split) -> NDArray[np.str_]:
     column = settings.domain_column
     if column not in split.clients:
         raise ConfigurationError(
-            f"domain-column: '{settings.dataset}' has no column '{column}'{nearest(column, split.clients)} Its columns of "
-            f"names: {', '.join(split.clients) or 'none'}."
+            f"domain-column: '{settings.dataset}' has no column '{column}'{nearest(column, split.clients)} Its columns "
+            f"of names: {', '.join(split.clients) or 'none'}."
         )
     return split.clients[column]
 

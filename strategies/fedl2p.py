@@ -94,11 +94,16 @@ class FedL2P(FedAvg):
         if (loss := outcome.mean("loss")) < self._lowest:
             self._lowest, self._best = loss, self._model
 
+    @property
+    def result(self) -> ArrayRecord:
+        """The λ of the lowest validation loss, and the model beside it."""
+        return pack(self._best | self.beside)
+
     def measure(
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
         """Have clients test with the best λ."""
-        return super().measure(clients, server_round, pack(self._best | self.beside), grid, config)
+        return super().measure(clients, server_round, self.result, grid, config)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """FedAvg's state, and the best λ."""
