@@ -137,6 +137,18 @@ def pictures(
 
 
 @studies.command()
+def speech(
+    source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+) -> None:
+    """Make a dataset of Speech Commands: spectrograms, in twelve classes, whose clients are the speakers."""
+    from partitions.speech import write_speech
+
+    write_speech(source, target.absolute())
+    print(target.absolute())
+
+
+@studies.command()
 def transfer(
     runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
     assignments: Assignments = None,

@@ -105,7 +105,7 @@ def snow(x: Pictures, rng: np.random.Generator) -> Pictures:
     top = (flakes.shape[1] - height) // 2
     flakes = flakes[:, top : top + height, top : top + width]
     flakes = np.clip(np.where(flakes < threshold, 0, flakes), 0, 1)[..., None]
-    flakes = _blurred(flakes, 10, 4, rng.uniform(-135, -45, size=count))
+    flakes = _blurred(flakes, 10, 4, rng.uniform(-135, -45, (count,)))
     pale = np.maximum(x, (x @ GREY)[..., None] * 1.5 + np.float32(0.5))
     return np.float32(0.9) * x + np.float32(0.1) * pale + flakes + np.rot90(flakes, 2, axes=(1, 2))
 
