@@ -201,7 +201,8 @@ def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequenc
         found.setdefault((cell.variant, cell.value), []).append(figure)
     variants = list(dict.fromkeys(cell.variant for cell in wanted))
     values = list(dict.fromkeys(cell.value for cell in wanted))
-    labels = [variant or str(wanted[0].keys.get("method", defaults()["method"])) for variant in variants]
+    own = {cell.variant: str(cell.keys.get("method", defaults()["method"])) for cell in wanted}
+    labels = [variant or own[variant] for variant in variants]
     digits = 1 if metric == "accuracy" else 3
     unit = f"{metric}{' (%)' if metric == 'accuracy' else ''}"
     lines = [f"| {sweep.over} | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]

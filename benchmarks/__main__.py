@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks import exchange, operators, pfl_research, plain, plain_pefll, regulariser, suite
+from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, regulariser, suite
 from benchmarks.task import COHORT
 from common.files import write_text
 
@@ -171,6 +171,18 @@ def fedgtst(workers: int) -> list[Row]:
     ]
 
 
+def fedl2p(workers: int) -> list[Row]:
+    """What implicit differentiation costs beside first-order derivatives, and what memory it takes."""
+    ift, first_order = hypergradient.costs("cnn-bn")
+    details = f"{1000 * ift:.0f} ms against {1000 * first_order:.0f} ms, batches of {hypergradient.BATCH}, one core"
+    meta, tuning = (hypergradient.memory(kind, "cnn-bn") for kind in ("ift", "plain"))
+    size = f"{meta / 1e6:.0f} MB against {tuning / 1e6:.0f} MB, batches of {hypergradient.MEMORY_BATCH}"
+    return [
+        Row("FedL2P, `cnn-bn`: a hypergradient ÷ the last step and FOMAML+'s", ift / first_order, 4, "", details),
+        Row("memory of a meta-update ÷ that of fine-tuning", meta / tuning, 3, "", size),
+    ]
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -184,6 +196,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "mdm": mdm,
     "flowdup": flowdup,
     "fedgtst": fedgtst,
+    "fedl2p": fedl2p,
 }
 
 

@@ -33,7 +33,7 @@ from models.batch_norm import (
     mix,
     norms_of,
 )
-from models.implicit import total_derivative
+from models.implicit import implicit_derivative
 from models.meta_nets import MetaNets, build_meta_nets
 from models.networks import build
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
@@ -60,6 +60,14 @@ class Profile:
     moments: Tensor
 
 
+@dataclass(frozen=True)
+class Step:
+    """The last step of fine-tuning, for one parameter tensor: where it led, and the gradient it was along."""
+
+    reached: Tensor
+    gradient: Tensor
+
+
 class FedL2PClient(BaseClient):
     """Fine-tunes the model by learned, personal hyper-parameters, and learns how to make these."""
 
@@ -81,8 +89,8 @@ class FedL2PClient(BaseClient):
             set_arrays(self.model, model)
             tuned = math.isfinite(self.finetune(nets, profile, config, f"iteration {k}"))
             rows = next(batches(self.data.train, self.settings.batch_size, self.generator(config, f"batch {k}")))
-            θ = {name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters()}
-            loss, gradients = self.hypergradient(nets, profile, θ, self.data.train.rows(rows), self.data.validation)
+            last = last_step(self.model)
+            loss, gradients = self.hypergradient(nets, profile, last, self.data.train.rows(rows), self.data.validation)
             if not tuned or not all(torch.isfinite(g).all() for g in [loss, *gradients]):
                 skipped += 1
                 continue
@@ -178,35 +186,38 @@ class FedL2PClient(BaseClient):
         )
 
     def hypergradient(
-        self, nets: MetaNets, profile: Profile, θ: Parameters, train: Examples, validation: Examples
+        self, nets: MetaNets, profile: Profile, last: Mapping[str, Step], train: Examples, validation: Examples
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the validation loss at θ and its total derivative in every parameter of λ (algorithm 2).
+        """Return the validation loss after fine-tuning and its derivative in every parameter of λ (algorithm 2).
 
-        The training loss depends on η by one more step, L_T(θ, λ) = ℓ(θ − η∇ℓ(θ)) (equations 9, 10); at its minimum
-        the derivative is ∂_λ L_V − ∂_θ L_V (∂²_θ L_T)⁻¹ ∂_λ∂_θ L_T, the inverse by a Neumann series.
+        The fine-tuned θ depends on η by its last step, θ = θ' − η·g, in which g is taken for a constant. So does the
+        training loss at θ (equations 9, 10), and the derivative is ∂_λ L_V − ∂_θ L_V (∂²_θ L_T)⁻¹ ∂_λ∂_θ L_T, the
+        inverse by a Neumann series. FOMAML+ is the derivative of L_V through that step alone.
 
         Args:
             nets, profile: they give β and η.
-            θ: the fine-tuned parameters, which need gradients.
+            last: the fine-tuned parameters, by name, and g.
             train, validation: batches of the two losses.
         """
-        λ = list(nets.parameters())
-        with DifferentiableStatistics(), CheapSecondDerivatives():
+        λ, h = list(nets.parameters()), self.hyper
+        θ = {name: step.reached.requires_grad_() for name, step in last.items()}
+        with CheapSecondDerivatives(), DifferentiableStatistics():
             β, η = self.hyperparameters(nets, profile)
             statistics = self._mixed(profile, β)
-            first = self._loss(θ, statistics, train)
-            steps = torch.autograd.grad(first, [*θ.values()], create_graph=True)
-            after = {n: p - rate * g for (n, p), rate, g in zip(θ.items(), η, steps, strict=True)}
-            if self.hyper.hypergradient == "fomaml+":
-                loss = self._loss(after, statistics, validation)
-                parts = torch.autograd.grad(loss, λ, allow_unused=True, materialize_grads=True)
-                return loss.detach(), list(parts)
-            slopes = torch.autograd.grad(self._loss(after, statistics, train), [*θ.values()], create_graph=True)
+            rates = zip(last.items(), η, strict=True)
+            stepped = {n: step.reached - (rate - rate.detach()) * step.gradient for (n, step), rate in rates}
+            if h.hypergradient == "fomaml+":
+                loss = self._loss(stepped, statistics, validation)
+                return loss.detach(), _gradients(loss, λ)
             loss = self._loss(θ, statistics, validation)
-        h = self.hyper
-        return loss.detach(), total_derivative(
-            loss, slopes, [*θ.values()], λ, steps=h.neumann_steps, rate=h.neumann_rate, scale=h.neumann_scale
+            *v_and_direct, value = *_gradients(loss, [*θ.values(), *λ]), loss.detach()
+            del loss  # and with it, what its gradient needed
+            slopes = torch.autograd.grad(self._loss(stepped, statistics, train), [*stepped.values()], create_graph=True)
+        v, direct = v_and_direct[: len(θ)], v_and_direct[len(θ) :]
+        implicit = implicit_derivative(
+            v, slopes, [*θ.values()], λ, steps=h.neumann_steps, rate=h.neumann_rate, scale=h.neumann_scale
         )
+        return value, [a + b for a, b in zip(direct, implicit, strict=True)]
 
     # --------------------------------------------------------------------------------------- details
 
@@ -238,6 +249,19 @@ class FedL2PClient(BaseClient):
             for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
                 own = self.hyper.multiplier_learning_rate if name == "multipliers" else self.hyper.meta_learning_rate
                 parameter.sub_(gradient.clamp(-c, c), alpha=own)
+
+
+def last_step(model: nn.Module) -> dict[str, Step]:
+    """Return the last step of a network that has just been trained, by parameter."""
+    return {
+        name: Step(p.detach().clone(), torch.zeros_like(p) if p.grad is None else p.grad.clone())
+        for name, p in model.named_parameters()
+    }
+
+
+def _gradients(loss: Tensor, where: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss, zeros where it depends on nothing; the graph is kept."""
+    return list(torch.autograd.grad(loss, list(where), retain_graph=True, allow_unused=True, materialize_grads=True))
 
 
 def _copy(tensor: Tensor | None) -> Tensor:

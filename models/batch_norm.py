@@ -99,13 +99,25 @@ def distance(p: Moments, q: Moments, eps: float) -> Tensor:
 
 
 class DifferentiableStatistics(TorchFunctionMode):
-    """Within this context, batch norm with given statistics is differentiable in these too."""
+    """Within this context, batch norm with given statistics is differentiable in these too.
+
+    Directly after a convolution it becomes part of its weights, so that derivatives of any order pass through the
+    convolution alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._convolution: tuple[Tensor, tuple[Any, ...]] | None = None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Write the layer out: torch takes its statistics for constants."""
         kwargs = kwargs or {}
+        if func is torch.conv2d and not kwargs:
+            result = func(*args)
+            self._convolution = result, args
+            return result
         if func is not functional.batch_norm or kwargs.get("training"):
             return func(*args, **kwargs)
         x, mean, variance = args[:3]
@@ -113,6 +125,12 @@ class DifferentiableStatistics(TorchFunctionMode):
         if kwargs["weight"] is not None:
             scale = scale * kwargs["weight"]
         shift = -mean * scale if kwargs["bias"] is None else kwargs["bias"] - mean * scale
+        before, self._convolution = self._convolution, None
+        if before is not None and before[0] is x:
+            given, weight, bias, *how = before[1]
+            return torch.conv2d(
+                given, weight * scale.view(-1, 1, 1, 1), shift if bias is None else bias * scale + shift, *how
+            )
         shape = (1, -1, *[1] * (x.dim() - 2))
         return x * scale.view(shape) + shift.view(shape)
 

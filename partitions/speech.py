@@ -55,8 +55,8 @@ def write_speech(source: Path, target: Path) -> None:
     speakers = {name: files for name, files in sorted(by_speaker.items()) if any(kind in COMMANDS for kind, _ in files)}
     if not speakers or not any(len(noise) >= RATE for noise in noises):
         raise DataError(
-            f"{source} is not Speech Commands: it needs {COMMANDS[0]}/<speaker>_nohash_0.wav and so on, and {NOISE}/*.wav of "
-            "a second or more"
+            f"{source} is not Speech Commands: it needs {COMMANDS[0]}/<speaker>_nohash_0.wav and so on, and a second "
+            f"or more in {NOISE}/*.wav"
         )
     with picture_dataset(target, ("train",), (1, BANDS, FRAMES), LABELS, SPEAKER) as writer:
         for speaker, files in speakers.items():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from clients.export import load_model, save_model
-from models.batch_norm import BatchStatistics, give, measure, norms_of
+from models.batch_norm import BatchStatistics, DifferentiableStatistics, give, measure, norms_of
 from models.networks import build
 from models.parameters import get_arrays
 from partitions.clientdata import Examples
@@ -111,3 +112,45 @@ def test_exported_model_normalises_by_batch() -> None:
     assert card.batch_statistics
     with torch.no_grad():
         torch.testing.assert_close(model(x), BatchStatistics(network)(x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("before", ["convolution", "nothing", "something else"])
+def test_statistics_are_differentiable(before: str, bias: bool) -> None:
+    """Against the layer written out, to the second derivative, also where it becomes part of a convolution."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x, mean, variance = draw(3, 2, 5, 5), draw(2), 0.5 + draw(2).square()
+    convolution = nn.Conv2d(2, 2, 3, padding=1, bias=bias).double()
+    norm = nn.BatchNorm2d(2).double().eval()
+    with torch.no_grad():
+        for parameter in (*convolution.parameters(), *norm.parameters()):
+            parameter.copy_(draw(*parameter.shape))
+
+    def first(x: Tensor) -> Tensor:
+        given = x if before == "nothing" else convolution(x)
+        return given.tanh() if before == "something else" else given
+
+    def outputs(moments: tuple[Tensor, Tensor]) -> Tensor:
+        named = dict(zip(("running_mean", "running_var"), moments, strict=True))
+        with DifferentiableStatistics():
+            return functional_call(norm, named, (first(x),))
+
+    def written_out(moments: tuple[Tensor, Tensor]) -> Tensor:
+        μ, u = (moment.view(1, -1, 1, 1) for moment in moments)
+        γ, δ = (p.view(1, -1, 1, 1) for p in norm.parameters())
+        return γ * (first(x) - μ) / (u + norm.eps).sqrt() + δ
+
+    results = []
+    for function in (outputs, written_out):
+        moments = mean.clone().requires_grad_(), variance.clone().requires_grad_()
+        y = function(moments)
+        of = [*moments, *norm.parameters()] + ([] if before == "nothing" else [*convolution.parameters()])
+        slopes = torch.autograd.grad(y.pow(3).sum(), of, create_graph=True)
+        curvature = torch.autograd.grad(sum(s.pow(2).sum() for s in slopes), of)  # type: ignore[arg-type]
+        results.append([y, *slopes, *curvature])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
 from clients.base import Answer
-from clients.fedl2p import FedL2PClient
+from clients.fedl2p import FedL2PClient, Step, last_step
 from clients.wire import BESIDE, Config
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
@@ -95,8 +96,9 @@ def test_hypergradient_against_finite_differences() -> None:
             return float(cross_entropy(network(validation.x), validation.y))
 
     train_to_the_end()
-    θ = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
-    loss, gradients = client.hypergradient(nets, profile, θ, train, validation)
+    network.zero_grad()
+    cross_entropy(network(train.x), train.y).backward()  # a step from there leads nowhere
+    loss, gradients = client.hypergradient(nets, profile, last_step(network), train, validation)
     assert loss.item() == pytest.approx(outcome(), rel=1e-9)
     step = 1e-4
     for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
@@ -113,26 +115,100 @@ def test_hypergradient_against_finite_differences() -> None:
             assert abs(gradient[index].item()) < 1e-12
 
 
+def _after_a_step(examples: Examples, network: nn.Module) -> dict[str, Step]:
+    """Return a step to parameters that are no minimum, along a gradient that is none of theirs."""
+    generator = torch.Generator().manual_seed(5)
+    return {
+        name: Step(p.detach().clone(), torch.randn(p.shape, generator=generator, dtype=torch.float64))
+        for name, p in network.named_parameters()
+    }
+
+
+def _with(network: nn.Module, θ: Mapping[str, Tensor], statistics: Mapping[str, Any], examples: Examples) -> Tensor:
+    """Return the loss with these parameters and statistics of the one batch-norm layer, written out."""
+    ((mean, variance),) = statistics.values()
+    normal = (examples.x - mean.view(1, -1, 1, 1)) / (variance.view(1, -1, 1, 1) + 1e-5).sqrt()
+    return cross_entropy(normal.tanh().flatten(1) @ θ["fc.1.weight"].T + θ["fc.1.bias"], examples.y)
+
+
 def test_first_order_gradient_against_finite_differences() -> None:
-    """FOMAML+: of the validation loss after one more step with rates η and batch norm mixed by β."""
+    """FOMAML+: of the validation loss after the last step with rates η and batch norm mixed by β."""
     train, validation, network = _examples(12), _examples(9, seed=2), _smooth()
     client = _client(train, network, **{"fedl2p.hypergradient": "fomaml+"})
     nets, profile = build_meta_nets(network, 0.3, 1).double(), client.profile()
-    θ = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    last = _after_a_step(train, network)
+    with torch.no_grad():
+        _, η = client.hyperparameters(nets, profile)
+        before = {n: step.reached + rate * step.gradient for (n, step), rate in zip(last.items(), η, strict=True)}
 
+    @torch.no_grad()
     def outcome() -> float:
-        return float(client.hypergradient(nets, profile, θ, train, validation)[0])
+        β, η = client.hyperparameters(nets, profile)
+        θ = {n: p - rate * last[n].gradient for (n, p), rate in zip(before.items(), η, strict=True)}
+        pairs = zip(profile.own, β, strict=True)
+        mixed = {n: mix(profile.pretrained[n], profile.own[n], b) for n, b in pairs}
+        return float(_with(network, θ, mixed, validation))
 
-    _, gradients = client.hypergradient(nets, profile, θ, train, validation)
+    loss, gradients = client.hypergradient(nets, profile, last, train, validation)
+    assert loss.item() == pytest.approx(outcome(), rel=1e-9)
     rng = np.random.default_rng(1)
     for parameter, gradient in zip(nets.parameters(), gradients, strict=True):
         index = tuple(int(rng.integers(n)) for n in parameter.shape)
-        before, ends = parameter.detach()[index].item(), []
+        value, ends = parameter.detach()[index].item(), []
+        for sign in (1, -1):
+            parameter.data[index] = value + sign * 1e-5
+            ends.append(outcome())
+        parameter.data[index] = value
+        assert gradient[index].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_hypergradient_is_algorithm_2_with_matrices(scale: bool) -> None:
+    """Anywhere, the Hessian and the mixed derivatives as dense matrices, these by finite differences."""
+    ψ, train, validation, network = 0.2, _examples(30), _examples(9, seed=2), _smooth()
+    client = _client(train, network, **{"fedl2p.neumann-rate": ψ, "fedl2p.neumann-scale": scale})
+    nets, profile, last = build_meta_nets(network, 0.3, 1).double(), client.profile(), _after_a_step(train, network)
+    shapes = [step.reached.shape for step in last.values()]
+    flat = torch.cat([step.reached.flatten() for step in last.values()])
+
+    def mixed() -> dict[str, Any]:
+        β, _ = client.hyperparameters(nets, profile)
+        return {n: mix(profile.pretrained[n], profile.own[n], b) for n, b in zip(profile.own, β, strict=True)}
+
+    def loss(θ: Tensor, examples: Examples) -> Tensor:
+        parts = θ.split([shape.numel() for shape in shapes])
+        named = {n: part.view(shape) for n, part, shape in zip(last, parts, shapes, strict=True)}
+        return _with(network, named, mixed(), examples)
+
+    hessian = torch.autograd.functional.hessian(lambda θ: loss(θ, train), flat)
+    v = torch.autograd.functional.jacobian(lambda θ: loss(θ, validation), flat)
+    p = sum(v @ torch.linalg.matrix_power(torch.eye(len(v)) - ψ * hessian, j) for j in range(4))
+    p = ψ * p if scale else p
+    with torch.no_grad():
+        _, η = client.hyperparameters(nets, profile)
+        start = [step.reached + rate * step.gradient for step, rate in zip(last.values(), η, strict=True)]
+
+    def ends() -> tuple[float, Tensor]:
+        """Return L_V at the fixed θ, and ∂_θ L_T where the last step leads."""
+        with torch.no_grad():
+            _, η = client.hyperparameters(nets, profile)
+            steps = zip(start, last.values(), η, strict=True)
+            θ = torch.cat([(before - rate * step.gradient).flatten() for before, step, rate in steps])
+        slope = torch.autograd.functional.jacobian(lambda θ: loss(θ, train), θ)
+        return loss(flat, validation).item(), slope
+
+    value, gradients = client.hypergradient(nets, profile, last, train, validation)
+    assert value.item() == pytest.approx(loss(flat, validation).item(), rel=1e-9)
+    for parameter, gradient in zip(nets.parameters(), gradients, strict=True):
+        index = np.unravel_index(int(gradient.abs().argmax()), gradient.shape)
+        before, found = parameter.detach()[index].item(), []
         for sign in (1, -1):
             parameter.data[index] = before + sign * 1e-5
-            ends.append(outcome())
+            found.append(ends())
         parameter.data[index] = before
-        assert gradient[index].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-8)
+        direct, slope = ((a - b) / 2e-5 for a, b in zip(*found, strict=True))
+        assert gradient[index].item() == pytest.approx(float(direct - p @ slope), rel=1e-4, abs=1e-9)
+        assert abs(gradient[index].item()) > 1e-6
 
 
 def _fixed(nets: MetaNets, β: float) -> None:

@@ -1,0 +1,101 @@
+"""FedL2P's hypergradient, measured: against a first-order meta-gradient, and the memory of both against fine-tuning."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from apps.settings import defaults, parse
+from clients.fedl2p import FedL2PClient, last_step, make_meta_nets
+from clients.state import ClientState
+from clients.training import train
+from clients.worker import tune_process
+from common.settings import Value
+from models.networks import build
+from models.parameters import get_arrays
+from partitions.clientdata import CPU, ClientData, Examples
+
+SHAPE, BATCH, REPEATS = (3, 32, 32), 32, 15
+MEMORY_BATCH = 512
+"""Large enough that what a step takes stands out from what the process has."""
+
+
+def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
+    """Return what computes a meta-gradient of λ, ``ift`` or ``fomaml+``, or (``plain``) takes a step of fine-tuning."""
+    keys: dict[str, Value] = {
+        "method": "fedl2p",
+        "dataset": "cifar10",
+        "model": model,
+        "batch-size": batch,
+        "finetune-epochs": 1,
+        "validation-fraction": 0.5,
+        "fedl2p.hypergradient": "ift" if kind == "plain" else kind,
+    }
+    settings, hyper = parse({**defaults(), **keys})
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2 * batch, *SHAPE, generator=generator).to(memory_format=torch.channels_last)
+    examples = Examples(x, torch.randint(10, (2 * batch,), generator=generator))
+    data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
+    network = build(model, SHAPE, 10, 1)
+    client = FedL2PClient("0", data, network, get_arrays(network), ClientState(Path(), 1, [], 0), settings, hyper)
+    first, second = examples.rows(torch.arange(batch)), examples.rows(torch.arange(batch, 2 * batch))
+    if kind == "plain":
+        return lambda: train(network, first, settings, generator, epochs=1, fixed_norms=True)
+    nets, profile = make_meta_nets("cifar10", model, 0.01, 1), client.profile()
+    train(network, first, settings, generator, epochs=1, fixed_norms=True)
+    last = last_step(network)
+    return lambda: client.hypergradient(nets, profile, last, first, second)
+
+
+def costs(model: str) -> tuple[float, float]:
+    """Return the median seconds of a hypergradient, and of a first-order meta-gradient with the step it goes through.
+
+    They alternate, on one core.
+    """
+    tune_process("cpu", one_thread=False)
+    steps = {kind: meta_gradient(kind, model, BATCH) for kind in ("ift", "fomaml+", "plain")}
+    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(REPEATS + 2):
+            for kind, step in steps.items():
+                begun = time.perf_counter()
+                step()
+                seconds[kind].append(time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(threads)
+    ift, derivative, tuning = (sorted(measured[2:])[REPEATS // 2] for measured in seconds.values())
+    return ift, derivative + tuning
+
+
+def memory(kind: str, model: str) -> float:
+    """Return the bytes by which a process grows at most in meta-gradients or steps (see :func:`meta_gradient`)."""
+    command = [sys.executable, "-m", "benchmarks.hypergradient", kind, model]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def main() -> None:
+    """Print by how much this process grows."""
+    kind, model = sys.argv[1:]
+    torch.set_num_threads(1)
+    meta_gradient(kind, model, 2)()  # what any of them needs once
+    before = _peak()
+    step = meta_gradient(kind, model, MEMORY_BATCH)
+    for _ in range(2):
+        step()
+    print(_peak() - before)
+
+
+if __name__ == "__main__":
+    main()
