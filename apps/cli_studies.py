@@ -137,6 +137,27 @@ def pictures(
 
 
 @studies.command()
+def privacy(
+    clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
+    cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
+    rounds: Annotated[int, typer.Option(help="rounds; or a client's steps in all rounds")],
+    epsilon: Annotated[float, typer.Option(help="the budget; or give --noise-multiplier")] = 0.0,
+    delta: Annotated[float, typer.Option(help="the probability that it does not hold")] = 1e-5,
+    noise_multiplier: Annotated[float, typer.Option(help="deviation of the noise ÷ clip norm")] = 0.0,
+    fixed: Annotated[bool, typer.Option("--fixed", help="cohorts of a fixed size: no amplification")] = False,
+    clip_norm: Annotated[float, typer.Option(help="largest norm of a contribution")] = 1.0,
+    parameters: Annotated[int, typer.Option(help="of the network, to compare signal and noise")] = 0,
+) -> None:
+    """Plan a privacy budget before any run: the noise it needs, and what is left of the signal."""
+    from apps.privacy_plan import make_plan
+
+    plan = make_plan(
+        clients, cohort, rounds, delta, epsilon=epsilon, noise_multiplier=noise_multiplier, poisson=not fixed
+    )
+    print(plan.table(clip_norm, parameters))
+
+
+@studies.command()
 def speech(
     source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
     target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],

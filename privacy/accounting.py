@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
@@ -34,11 +34,13 @@ class Release:
         kind: the noise: Gaussian, with the sensitivity in L2 norm; or Laplace, in L1 norm.
         multiplier: the noise's scale ÷ the sensitivity: σ/Δ₂ or b/Δ₁, > 0.
         times: how often.
+        rate: the probability with which each unit takes part, each time anew (Poisson sampling); 1: all always do.
     """
 
     kind: Kind
     multiplier: float
     times: int = 1
+    rate: float = 1.0
 
 
 def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "analytic") -> float:
@@ -60,19 +62,32 @@ def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "ana
 
 def total(releases: Sequence[Release], delta: float) -> float:
     """Return ε of all ``releases`` together at δ, for data sets that differ by one unit more or less."""
-    return _total(tuple(sorted(releases, key=lambda r: (r.kind, r.multiplier, r.times))), delta)
+    return _total(tuple(sorted(releases, key=lambda r: (r.kind, r.multiplier, r.times, r.rate))), delta)
 
 
 @lru_cache(maxsize=4096)
 def _total(releases: tuple[Release, ...], delta: float) -> float:
     # Where ε is large a finer grid of the privacy loss only takes minutes; it is rounded up in any case.
-    rough = sum(release.times / release.multiplier for release in releases)
+    rough = sum(release.rate * release.times / release.multiplier for release in releases)
     accountant = PLDAccountant(value_discretization_interval=_INTERVAL * max(1.0, rough / 10))
     events = {"gaussian": GaussianDpEvent, "laplace": LaplaceDpEvent}
     for release in releases:
         if release.times:
-            accountant.compose(events[release.kind](release.multiplier), release.times)
+            event = events[release.kind](release.multiplier)
+            sampled = PoissonSampledDpEvent(release.rate, event) if release.rate < 1 else event
+            accountant.compose(sampled, release.times)
     return float(accountant.get_epsilon(delta)) if releases else 0.0
+
+
+def repeated_multiplier(epsilon: float, delta: float, times: int, rate: float = 1.0) -> float:
+    """Return the noise multiplier z that makes ``times`` Gaussian releases cost ε at δ together, to a thousandth.
+
+    Args:
+        epsilon, delta: the budget, ε > 0, 0 < δ < 1.
+        times: how many releases, ≥ 1.
+        rate: as of :class:`Release`.
+    """
+    return 1 / calibrate(lambda scale: [Release("gaussian", 1 / scale, times, rate)], epsilon, delta)
 
 
 def calibrate(releases: Callable[[float], Sequence[Release]], epsilon: float, delta: float) -> float:
