@@ -19,6 +19,7 @@ from models.networks import FOR_TEXT, NETWORKS
 from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
 from partitions.settings import check_rows
+from privacy.settings import PrivacySettings
 from strategies.settings import ServerSettings
 
 S = TypeVar("S", bound=Section)
@@ -65,8 +66,9 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     known = defaults()
     for key in config.keys() - known.keys():
         problems.append(f"{key}: there is no such key{nearest(key, known)}")
-    common = {key: value for key, value in config.items() if "." not in key and key in known}
-    settings = _check(Settings, common, "", problems)
+    common: dict[str, Any] = {key: value for key, value in config.items() if "." not in key and key in known}
+    private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
+    settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
     for key, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
         word = str(config.get(key))
         if word not in table:
@@ -102,11 +104,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
     hyper = None
     if method in METHODS:
-        prefix = f"{table_of(method)}."
-        own = {
-            key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix) and key in known
-        }
-        hyper = _check(METHODS[method].hyper, own, prefix, problems)
+        hyper = _check(METHODS[method].hyper, _table(config, table_of(method)), f"{table_of(method)}.", problems)
     if problems or settings is None or hyper is None:
         raise ConfigurationError(
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
@@ -114,20 +112,29 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     return settings, hyper
 
 
-def _check(model: type[S], values: Mapping[str, Value], prefix: str, problems: list[str]) -> S | None:
+def _table(config: Mapping[str, Value], name: str) -> dict[str, Value]:
+    """Return the known keys of a table, without its name."""
+    return {
+        key.removeprefix(f"{name}."): value
+        for key, value in config.items()
+        if key.startswith(f"{name}.") and key in defaults()
+    }
+
+
+def _check(model: type[S], values: Mapping[str, Any], prefix: str, problems: list[str]) -> S | None:
     coerced = {key: _as_float(model, key, value) for key, value in values.items()}
     try:
         return model.model_validate(coerced)
     except ValidationError as error:
         for problem in error.errors():
-            key = str(problem["loc"][0]) if problem["loc"] else "?"
-            found = "" if problem["type"] == "missing" else f" (found: {values.get(key)!r})"
+            key = str(problem["loc"][0]) if problem["loc"] else ""  # none: several do not go together
+            found = "" if problem["type"] == "missing" or not key else f" (found: {values.get(key)!r})"
             message = problem["msg"].removeprefix("Value error, ")
-            problems.append(f"{prefix}{key}: {message[0].lower()}{message[1:]}{found}")
+            problems.append(f"{f'{prefix}{key}'.removesuffix('.')}: {message[0].lower()}{message[1:]}{found}")
         return None
 
 
-def _as_float(model: type[Section], key: str, value: Value) -> Any:
+def _as_float(model: type[Section], key: str, value: Any) -> Any:
     """TOML tells 1 from 1.0; people do not. Everything else is typed strictly."""
     field = model.model_fields.get(key.replace("-", "_"))
     wants_float = field is not None and field.annotation is float

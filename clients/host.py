@@ -18,15 +18,17 @@ from torch import nn
 
 from clients.base import Answer, BaseClient
 from clients.export import save_model
-from clients.reduce import Reduction
+from clients.reduce import Protection, Reduction
 from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.wire import Announcement, Config, Reply, Request, pack
 from common.errors import FlorilegiumError, RunError
 from common.seeds import torch_generator
 from common.settings import NAME, Section, folder
-from models.parameters import get_arrays, num_bytes
+from models.parameters import Arrays, get_arrays, num_bytes
 from partitions.clientdata import ClientData
+from privacy.clipping import clip_together
+from privacy.noise import draw, secret_generator
 
 
 class Source(Protocol):
@@ -96,7 +98,7 @@ class Host:
         request = Request.unpack(message.content)
         if not request.clients:
             return Message(self._answer_stock(message, request, own), reply_to=message)
-        reduction = Reduction(str(request.config["reduce"]), request.arrays)
+        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection(request.config))
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
@@ -130,6 +132,21 @@ class Host:
         return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
 
     # --------------------------------------------------------------------------------------- details
+
+    def _protection(self, config: Config) -> Protection | None:
+        """Return what clips a client's change before it leaves, and adds the client's share of the noise."""
+        p = self._settings.privacy
+        if p.unit != "client":
+            return None
+        deviation, rng = float(config.get("noise", 0.0)), secret_generator()
+
+        def protect(change: Arrays) -> Arrays:
+            clipped = clip_together(change, p.clip_norm, by_array=p.clipping == "layer")
+            if not deviation:
+                return clipped
+            return {name: array + draw(rng, "gaussian", deviation, array.shape) for name, array in clipped.items()}
+
+        return protect
 
     def _client(self, client_id: str, config: Config) -> BaseClient:
         state = ClientState(

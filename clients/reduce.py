@@ -5,7 +5,7 @@ What leaves a node is what secure aggregation would reveal, a sum, unless the se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from clients.wire import BESIDE
 from common.errors import RunError
 from models.parameters import Arrays
+
+Protection = Callable[[Arrays], Arrays]
 
 REDUCTIONS = ("delta", "sum", "stack")
 
@@ -25,13 +27,15 @@ class Reduction:
             in the order of the clients that succeeded.
         sent: the arrays every client received; what "delta" is taken from. All of them come back, but for those beside
             the network (:data:`clients.wire.BESIDE`), which clients may only read.
+        protect: what becomes of the change of each client, all its arrays together, before it is added to others.
     """
 
-    def __init__(self, kind: str, sent: Arrays) -> None:
+    def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None) -> None:
         if kind not in REDUCTIONS:
             raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
         self._kind = kind
         self._sent = sent
+        self._protect = protect
         self._shapes: dict[str, tuple[int, ...]] | None = (
             {name: array.shape for name, array in sent.items()} if kind == "delta" else None
         )
@@ -59,11 +63,14 @@ class Reduction:
         """Take in the checked answer of one client, whose weight is wᵢ."""
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
+        if self._kind == "delta":
+            arrays = {name: array.astype(np.float64) - self._sent[name] for name, array in arrays.items()}
+            arrays = self._protect(arrays) if self._protect else arrays
         for name, array in arrays.items():
             if self._kind == "stack":
                 self._stacked.setdefault(name, []).append(array)
                 continue
-            part = weight * (array.astype(np.float64) - self._sent[name]) if self._kind == "delta" else array
+            part = weight * array if self._kind == "delta" else array
             if name in self._sums:
                 self._sums[name] += part
             else:

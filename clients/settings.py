@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from common.settings import Section, check_folder
+from privacy.settings import PrivacySettings
 
 
 class ClientSettings(Section):
@@ -30,6 +31,7 @@ class ClientSettings(Section):
     finetune_bn: Literal["running", "client", "global", "batch"]
     validation_fraction: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
+    privacy: PrivacySettings
     device: str = Field(pattern=r"^(cpu|cuda(:\d+)?|auto)$")
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
     state_dir: Annotated[str, AfterValidator(check_folder)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,23 @@ def clipping_factor(array: Array, bound: float, order: int = 2) -> float:
     """
     norm = float(np.linalg.norm(array.ravel(), order))
     return bound / norm if norm > bound else 1.0
+
+
+def clip_together(arrays: Mapping[str, Array], bound: float, *, by_array: bool = False) -> dict[str, Array]:
+    """Return ``arrays``, scaled down so that all their entries together have a Euclidean norm of ``bound`` at most.
+
+    Args:
+        arrays: by name; those that need no scaling come back as they are.
+        bound: C, > 0.
+        by_array: whether each of the L arrays is scaled down by itself, to C/√L, rather than all by one factor.
+    """
+    if by_array:
+        each = bound / np.sqrt(len(arrays))
+        factors = {name: clipping_factor(array, each) for name, array in arrays.items()}
+    else:
+        norm = np.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
+        factors = dict.fromkeys(arrays, bound / norm if norm > bound else 1.0)
+    return {name: array * factors[name] if factors[name] < 1 else array for name, array in arrays.items()}
 
 
 def clip_rows(rows: Array, bound: float) -> Array:

@@ -23,6 +23,7 @@ from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.parameters import Arrays
 from models.pretrained import read_pretrained
+from strategies.client_privacy import ClientPrivacy, refuse
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
 from strategies.roster import Roster
@@ -70,8 +71,20 @@ class CohortStrategy(Strategy):
         self._evaluated = 0
         self._train_config = ConfigRecord()
         self._evaluate_config = ConfigRecord()
+        self._protected: tuple[int, int, Arrays] | None = None
+        self._privacy: ClientPrivacy | None = None
+        if settings.privacy.unit == "client":
+            refuse(settings, self.privacy_gap())
+            self._privacy = ClientPrivacy(settings, run)
 
     # ----------------------------------------------------------------------- what a method may override
+
+    def privacy_gap(self) -> str:
+        """Return what breaks client-level privacy in this method; "" if all that the server sends is protected.
+
+        It is where the server learns from nothing but sums of the changes (``reduce = "delta"``) of arrays it sent.
+        """
+        return "clients answer more than changes of what they were sent, which nothing bounds"
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the server's state besides the model: arrays, and numbers (JSON values). Saved with a checkpoint."""
@@ -171,15 +184,25 @@ class CohortStrategy(Strategy):
         """Return the clients that training may ask: seen and labeled ones."""
         return self.roster.ids("seen")
 
-    def sample(self, server_round: int) -> list[str]:
-        """Draw the round's cohort uniformly without replacement; the same for every method with the same seed."""
-        clients = self.trainable()
+    def cohort_size(self, server_round: int) -> int:
+        """Return the size of a round's cohort, an expectation where each client takes part by chance."""
         share, size = self.settings.participation, self.settings.cohort_size
         if self.settings.final_participation and self.is_final(server_round):
             share, size = self.settings.final_participation, 0
-        size = size or max(1, round(share * len(clients)))
+        count = len(self.trainable())
+        return min(size or max(1, round(share * count)), count)
+
+    def sample(self, server_round: int) -> list[str]:
+        """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
+
+        With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat.
+        """
+        clients = self.trainable()
+        size = self.cohort_size(server_round)
+        if self._privacy is not None and self.settings.privacy.sampling == "poisson":
+            return self._privacy.choose(clients, size / len(clients))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=min(size, len(clients)), replace=False)
+        chosen = rng.choice(len(clients), size=size, replace=False)
         return [clients[i] for i in sorted(chosen)]
 
     # ---------------------------------------------------------------------------------- exchanges
@@ -211,6 +234,11 @@ class CohortStrategy(Strategy):
         self.cohort = list(cohort)
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         self._stacked = reduce == "stack"
+        self._protected = None
+        if self._privacy is not None and reduce == "delta" and not evaluation:
+            sent = {} if arrays is None else unpack(arrays)
+            self._protected = self.cohort_size(server_round), len(self.trainable()), sent
+            scalars |= self._privacy.scalars(len(cohort))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
             "phase": phase,
@@ -235,6 +263,8 @@ class CohortStrategy(Strategy):
         outcome = collect(self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
+        if self._privacy is not None and self._protected is not None:
+            outcome = self._privacy.protect(outcome, *self._protected)
         if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):
             self.bytes_down += int(outcome.metrics["bytes-down"].sum())
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
@@ -246,6 +276,8 @@ class CohortStrategy(Strategy):
         Raises:
             RunError: if fewer have than ``min-success`` asks for, or none.
         """
+        if asked == 0 and self._protected is not None:
+            return outcome  # by chance nobody takes part, and noise alone is released
         if not outcome.clients or len(outcome.clients) < self.settings.min_success * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
             raise RunError(
@@ -392,6 +424,9 @@ class CohortStrategy(Strategy):
             self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
+        if self._privacy is not None:
+            count = len(self.trainable())
+            self._privacy.plan([self.cohort_size(r) / count for r in range(1, num_rounds + 1)])
         self.summary()
         every = self.settings.evaluate_every
         for server_round in range(done, num_rounds + 1):
@@ -403,6 +438,8 @@ class CohortStrategy(Strategy):
                 arrays = self.train_round(server_round, arrays, grid)
                 self._seconds.append(time.perf_counter() - started)
             self._ended = self._ended or (server_round > done and self.finished(server_round))
+            if self._privacy is not None and done < server_round < num_rounds and not self._ended:
+                self._ended = self._spent(server_round + 1)
             final = server_round == num_rounds or self._ended
             if final or (server_round > done and every and server_round % every == 0):
                 metrics = self._evaluate_round(server_round, arrays, grid, final=final)
@@ -417,6 +454,14 @@ class CohortStrategy(Strategy):
         result.arrays = arrays
         self._finish()
         return result
+
+    def _spent(self, server_round: int) -> bool:
+        """Return whether the budget does not suffice for ``server_round``, as rounds may have been repeated."""
+        assert self._privacy is not None
+        if not self._privacy.spent(self.cohort_size(server_round) / len(self.trainable())):
+            return False
+        log.warning("round %d is not carried out: privacy.epsilon is spent, by rounds that were repeated", server_round)
+        return True
 
     def _named_by_init(self, network: Arrays) -> Checkpoint:
         """Return what ``init`` names: a run's last checkpoint, or a file of parameters."""
@@ -483,6 +528,7 @@ class CohortStrategy(Strategy):
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "final": self._figures,
+            **(self._privacy.report() if self._privacy is not None else {}),
             **self.report(),
         }
         self.run.write_summary(summary)

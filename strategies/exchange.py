@@ -73,16 +73,20 @@ class Outcome:
         arrays: sums over these clients, or their arrays stacked in the order of ``clients``.
         metrics: one number per client, in the order of ``clients``.
         failures: the error of each client that failed.
+        divisor: what sums are divided by in place of Σ wᵢ, where the true weight is not to be known.
     """
 
     clients: list[str]
     arrays: Arrays
     metrics: dict[str, NDArray[np.float64]]
     failures: dict[str, str] = field(default_factory=dict)
+    divisor: float | None = None
 
     @property
     def weight(self) -> float:
-        """Σ wᵢ over the clients that succeeded."""
+        """What makes means of the sums: Σ wᵢ over the clients that succeeded, or the ``divisor``."""
+        if self.divisor is not None:
+            return self.divisor
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
     def mean(self, metric: str) -> float:

@@ -38,6 +38,10 @@ class FedAvg(CohortStrategy):
         super().__init__(*args, **kwargs)
         self.beside = {}
 
+    def privacy_gap(self) -> str:
+        """Return nothing: the server learns from the sum of changes alone."""
+        return ""
+
     def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
         """Return the numbers and words a method sends along with the model."""
         return {}

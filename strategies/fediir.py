@@ -28,6 +28,10 @@ class FedIIR(FedAvg):
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
 
+    def privacy_gap(self) -> str:
+        """Return what is not protected."""
+        return "the mean gradient of the classifier is sent besides"
+
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Renew ḡ, then train."""
         cohort, m = self.sample(server_round), self.hyper.momentum

@@ -39,6 +39,10 @@ class FedL2P(FedAvg):
         self._best: Arrays = {}
         self._lowest = math.inf
 
+    def privacy_gap(self) -> str:
+        """Return what is not protected."""
+        return "the λ of the lowest validation loss is chosen, and the clients' losses are not protected"
+
     def server_part(self, arrays: Arrays) -> Arrays:
         """Keep the network's arrays as θ_g; return the first λ."""
         s = self.settings

@@ -51,6 +51,10 @@ class FedProx(FedAvg):
         super().__init__(*args, **kwargs)
         self._adaptive = AdaptiveMu()
 
+    def privacy_gap(self) -> str:
+        """Return what is not protected."""
+        return "adaptive μ follows the clients' losses; set fedprox.adaptive to false" if self.hyper.adaptive else ""
+
     @property
     def mu(self) -> float:
         """The present μ."""

@@ -34,6 +34,10 @@ class FLowDUP(Subspace):
         s = self.settings
         return get_arrays(make_hypernetwork(self.hyper, s.model, self.spec.shape, s.seed))
 
+    def privacy_gap(self) -> str:
+        """Return why the keys of table ``privacy`` are not for this method."""
+        return "its cohorts hold labeled and unlabeled clients in fixed shares, not by chance"
+
     def trainable(self) -> list[str]:
         """Return the labeled clients and, where they take part, the unlabeled ones."""
         return self.roster.ids("seen", *(["unlabeled"] if self.hyper.labeled_share < 1 else []))

@@ -234,6 +234,10 @@ class KMeans(CohortStrategy):
         """Return the clients whose points are clustered; a clustering is measured on these very points."""
         return self.trainable()
 
+    def privacy_gap(self) -> str:
+        """Return why the keys of table ``privacy`` are not for this method."""
+        return "it protects its sums itself; set kmeans.epsilon"
+
     def trainable(self) -> list[str]:
         """Return all clients but unseen ones: labels are not needed."""
         return self.roster.ids("seen", "unlabeled")

@@ -21,6 +21,10 @@ class Local(CohortStrategy):
     broadcasts_model: ClassVar[bool] = False
     keeps_extractor: ClassVar[bool] = False
 
+    def privacy_gap(self) -> str:
+        """Return why the keys of table ``privacy`` are not for this method."""
+        return "nothing is shared, so that there is nothing to protect"
+
     def trainable(self) -> list[str]:
         """Return all labeled clients: where nothing is shared, the unseen ones train as well."""
         return self.roster.ids("seen", "unseen")

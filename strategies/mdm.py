@@ -62,6 +62,10 @@ class MDM(CohortStrategy):
 
     # ---------------------------------------------------------------------------------- who takes part
 
+    def privacy_gap(self) -> str:
+        """Return why the keys of table ``privacy`` are not for this method."""
+        return "it protects its sums itself; set mdm.privacy-unit and mdm.epsilon"
+
     def trainable(self) -> list[str]:
         """Return the clients that the mixtures are fitted to; those without labels too, where no labels are counted."""
         return [client for client in self._counted() if client not in self._validating()]

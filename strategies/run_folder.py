@@ -171,12 +171,12 @@ class RunFolder:
 def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
     """Return what was and is of every key that changes a run's results and differs between two configurations.
 
-    Such are all but ``FREE_ON_RESUME`` and other tables than ``table``, the method's own.
+    Such are all but ``FREE_ON_RESUME`` and the tables of other methods than that of ``table``.
     """
 
     def matters(key: str) -> bool:
         prefix, dot, _ = key.partition(".")
-        return prefix == table if dot else key not in FREE_ON_RESUME
+        return prefix in (table, "privacy") if dot else key not in FREE_ON_RESUME
 
     keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
     return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]

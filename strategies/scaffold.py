@@ -33,6 +33,10 @@ class Scaffold(FedAvg):
                 f"0 and max-grad-norm = 0 (found: '{s.optimizer}', {s.momentum:g}, {s.max_grad_norm:g}), or option 1"
             )
 
+    def privacy_gap(self) -> str:
+        """Return what is not protected."""
+        return "control variates change as much as gradients do, and would be clipped with the model"
+
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; c begins at zero."""
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in arrays.items()}

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from common.settings import NAME, check_folder
 from partitions.settings import FederationSettings
+from privacy.settings import PrivacySettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 
@@ -25,6 +26,8 @@ class ServerSettings(FederationSettings):
     max_grad_norm: float = Field(ge=0)
     learning_rate: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
+    weighting: Literal["examples", "uniform"]
+    privacy: PrivacySettings
     server_learning_rate: float = Field(gt=0)
     server_momentum: float = Field(ge=0, lt=1)
     min_success: float = Field(ge=0, le=1)

@@ -1,0 +1,34 @@
+"""The configuration keys of a run's privacy, table ``privacy``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from common.settings import Section
+
+
+class PrivacySettings(Section):
+    """What is protected, how well, and by what noise."""
+
+    unit: Literal["none", "client"]
+    epsilon: float = Field(ge=0)
+    delta: float = Field(gt=0, lt=1)
+    noise_multiplier: float = Field(ge=0)
+    clip_norm: float = Field(gt=0, allow_inf_nan=True)
+    clipping: Literal["flat", "layer"]
+    sampling: Literal["poisson", "fixed"]
+    noise_at: Literal["server", "device"]
+
+    @model_validator(mode="after")
+    def _says_how_much(self) -> PrivacySettings:
+        if self.unit == "none" and (self.epsilon or self.noise_multiplier):
+            raise ValueError("epsilon and noise-multiplier need a unit to protect: set privacy.unit")
+        if self.unit != "none" and self.epsilon and self.noise_multiplier:
+            raise ValueError("give either epsilon, for the noise it needs, or noise-multiplier, for what it costs")
+        if self.noise_multiplier and self.clip_norm == float("inf"):
+            raise ValueError("noise needs a finite clip-norm")
+        if self.epsilon and self.clip_norm == float("inf"):
+            raise ValueError("epsilon needs a finite clip-norm")
+        return self

@@ -1,0 +1,150 @@
+"""Client-level differential privacy of a run: who takes part, how much noise a sum gets, and what it has cost.
+
+Protected is the presence of one client: every sum of changes that the server learns from holds each client's
+change clipped to norm C, and Gaussian noise of deviation z·C (McMahan et al. 2018). It is divided by the *expected*
+number of contributions, as the true one is a secret too. The server is trusted with single changes and with the
+figures clients report; ``noise-at = "device"`` lets each client add its share of the noise before it answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError
+from models.parameters import Arrays
+from privacy.accounting import Release, calibrate
+from privacy.ledger import Ledger
+from privacy.noise import draw, secret_generator
+from strategies.exchange import Outcome
+from strategies.run_folder import RunFolder
+from strategies.settings import ServerSettings
+
+LEDGER = "privacy.json"
+
+
+class ClientPrivacy:
+    """The noise and the account of one run.
+
+    Args:
+        settings: the run's configuration, in which a unit is to be protected.
+        run: the run's folder, which keeps the account.
+
+    Attributes:
+        rng: draws noise and cohorts; nobody can repeat it, as a known seed would give both away.
+    """
+
+    def __init__(self, settings: ServerSettings, run: RunFolder) -> None:
+        self._settings = settings
+        self._run = run
+        self._z = settings.privacy.noise_multiplier
+        self._ledger: Ledger | None = None
+        self.rng: np.random.Generator = secret_generator()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been released, in this run and before it was resumed."""
+        if self._ledger is None:
+            self._ledger = Ledger(self._run.path / LEDGER, self._settings.privacy.delta)
+        return self._ledger
+
+    def plan(self, rates: Sequence[float]) -> None:
+        """Find the noise multiplier for the budget, where one is given.
+
+        Args:
+            rates: the share of clients that takes part in each of the run's rounds.
+        """
+        p = self._settings.privacy
+        if p.epsilon and rates:
+            counted = [self._counted(rate) for rate in rates]
+            times = {rate: counted.count(rate) for rate in counted}
+            self._z = 1 / calibrate(
+                lambda scale: [Release("gaussian", 1 / scale, n, rate) for rate, n in times.items()], p.epsilon, p.delta
+            )
+
+    def choose(self, clients: Sequence[str], rate: float) -> list[str]:
+        """Return the clients that take part: each with probability ``rate``, independently (Poisson sampling)."""
+        taking_part = self.rng.random(len(clients)) < rate
+        return [client for client, chosen in zip(clients, taking_part, strict=True) if chosen]
+
+    def scalars(self, cohort: int) -> dict[str, float]:
+        """Return what clients must know: the deviation of the noise that each of ``cohort`` adds itself.
+
+        Shares are such that the noise is whole when no more clients fail than ``min-success`` allows.
+        """
+        if self._settings.privacy.noise_at == "server" or not self._z:
+            return {}
+        shares = max(1, math.ceil(self._settings.min_success * cohort))
+        return {"noise": self._z * self._settings.privacy.clip_norm / math.sqrt(shares)}
+
+    def protect(self, outcome: Outcome, expected: float, of: int, like: Arrays) -> Outcome:
+        """Return the outcome with noisy sums, to be divided by the expected number of contributions; note its cost.
+
+        Args:
+            outcome: the sums of clipped changes.
+            expected: m, the number of clients that take part on average.
+            of: how many might have.
+            like: what the clients were sent: nobody may have answered.
+        """
+        p = self._settings.privacy
+        if self._z:  # before anybody sees the sum
+            self.ledger.add(self._z, self._counted(expected / of))
+        own = self._z * p.clip_norm if self._z and (p.noise_at == "server" or not outcome.clients) else 0.0
+        arrays: Arrays = {}
+        for name, sent in like.items():
+            total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
+            arrays[name] = total + draw(self.rng, "gaussian", own, total.shape) if own else total
+        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=expected)
+
+    def spent(self, rate: float) -> bool:
+        """Return whether another release would cost more than the budget."""
+        p = self._settings.privacy
+        return bool(p.epsilon) and self.ledger.epsilon(Release("gaussian", self._z, 1, self._counted(rate))) > p.epsilon
+
+    def report(self) -> dict[str, Any]:
+        """Return the block of ``summary.json``; ε is None where there was no noise."""
+        p = self._settings.privacy
+        return {
+            "privacy": {
+                "unit": p.unit,
+                "epsilon": self.ledger.epsilon() if self._z else None,
+                "delta": p.delta,
+                "noise_multiplier": self._z,
+                "clip_norm": p.clip_norm if math.isfinite(p.clip_norm) else None,
+                "sampling": p.sampling,
+                "releases": len(self.ledger),
+            }
+        }
+
+    def _counted(self, rate: float) -> float:
+        """Return the rate that amplifies privacy: cohorts of a fixed size do not, in this account."""
+        return round(rate, 12) if self._settings.privacy.sampling == "poisson" else 1.0
+
+
+def refuse(settings: ServerSettings, gap: str) -> None:
+    """Raise :class:`ConfigurationError` where the guarantee would not hold.
+
+    Args:
+        settings: the run's configuration.
+        gap: what breaks it in the run's method; "" if nothing does.
+    """
+    if gap:
+        raise ConfigurationError(f"privacy.unit: 'client' cannot be had with method '{settings.method}': {gap}")
+    if settings.weighting != "uniform":
+        raise ConfigurationError(
+            "weighting: with privacy.unit = 'client' everybody's change counts the same; set it to 'uniform' (found: "
+            f"'{settings.weighting}')"
+        )
+    if settings.patience:
+        raise ConfigurationError(
+            "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
+        )
+    p = settings.privacy
+    if not p.epsilon and not p.noise_multiplier and math.isfinite(p.clip_norm):
+        raise ConfigurationError(
+            "privacy.unit: 'client' needs privacy.epsilon or privacy.noise-multiplier; without noise nothing is private"
+        )
