@@ -101,7 +101,7 @@ def hyperparameters(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for hyperparameters.md and pictures")] = Path("report"),
 ) -> None:
-    """Show the β and η that FedL2P gives clients, layer by layer, and whether clients of a domain get like ones."""
+    """FedL2P: show the β and η that it gives clients, layer by layer, and whether clients of a domain get like ones."""
     from apps.hyperparameters import write_hyperparameters
     from strategies.run_folder import find_run
 

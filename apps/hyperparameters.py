@@ -85,7 +85,8 @@ def hyperparameters(run: Path) -> Found:
 def cluster_distances(values: Matrix, domains: NDArray[np.str_]) -> Matrix:
     """Return log(d(j, k) / √(d(j, j)·d(k, k))), d the mean distance of clients of domains j and k, (D, D).
 
-    Above 0, clients are nearer to those of their own domain (section 4.4). NaN where all of a domain are the same.
+    Above 0, clients are nearer to those of their own domain (section 4.4). NaN where all of a domain are the same, as a
+    single client is.
 
     Args:
         values: a row for each client.
@@ -122,15 +123,20 @@ def agreement(values: Matrix, domains: NDArray[np.str_], seed: int) -> float:
 
 
 def write_hyperparameters(run: Path, output: Path) -> str:
-    """Write ``hyperparameters.md``, ``layers.png`` and, for domains, ``domains.png``; return the table."""
+    """Write ``hyperparameters.md``, ``layers.png`` and ``domains.png``; return the tables.
+
+    The last, and the indices, only where there are domains of two clients or more: clusters of one client each would
+    always agree.
+    """
     found, seed = hyperparameters(run), int(read_config(run)["seed"])
     β, η = found.values.get("β"), found.values["η"]
-    lines = ["| clients | mean β | mean η | sparsity |", "|---|---|---|---|"]
-    mixing = "–" if β is None else f"{β.mean():.3f}"
-    lines.append(f"| {len(η)} | {mixing} | {η.mean():.3g} | {found.sparsity.mean():.2f} |")
+    lines = ["| clients | mean β | mean abs. η | sparsity, mean and range |", "|---|---|---|---|"]
+    mixing, sparsity = "–" if β is None else f"{β.mean():.3f}", found.sparsity
+    spread = f"{sparsity.mean():.2f}, {sparsity.min():.2f} to {sparsity.max():.2f}"
+    lines.append(f"| {len(η)} | {mixing} | {np.abs(η).mean():.3g} | {spread} |")
     layers = layers_picture(found)
     pictures = {"layers": layers}
-    if len(np.unique(found.domains)) > 1:
+    if len(np.unique(found.domains)) > 1 and np.unique(found.domains, return_counts=True)[1].min() > 1:
         indices = {symbol: agreement(values, found.domains, seed) for symbol, values in found.values.items()}
         lines += ["", "Adjusted Rand index of domains and clusters:", ""]
         lines += [f"| {' | '.join(indices)} |", "|---" * len(indices) + "|"]

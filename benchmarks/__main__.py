@@ -178,7 +178,9 @@ def fedl2p(workers: int) -> list[Row]:
     meta, tuning = (hypergradient.memory(kind, "cnn-bn") for kind in ("ift", "plain"))
     size = f"{meta / 1e6:.0f} MB against {tuning / 1e6:.0f} MB, batches of {hypergradient.MEMORY_BATCH}"
     return [
-        Row("FedL2P, `cnn-bn`: a hypergradient ÷ the last step and FOMAML+'s", ift / first_order, 4, "", details),
+        Row(
+            "FedL2P, `cnn-bn`: a hypergradient ÷ FOMAML+'s, each with the last step", ift / first_order, 4, "", details
+        ),
         Row("memory of a meta-update ÷ that of fine-tuning", meta / tuning, 3, "", size),
     ]
 

@@ -201,7 +201,7 @@ class FedL2PClient(BaseClient):
         """
         λ, h = list(nets.parameters()), self.hyper
         θ = {name: step.reached.requires_grad_() for name, step in last.items()}
-        with CheapSecondDerivatives(), DifferentiableStatistics():
+        with DifferentiableStatistics():
             β, η = self.hyperparameters(nets, profile)
             statistics = self._mixed(profile, β)
             rates = zip(last.items(), η, strict=True)
@@ -212,6 +212,8 @@ class FedL2PClient(BaseClient):
             loss = self._loss(θ, statistics, validation)
             *v_and_direct, value = *_gradients(loss, [*θ.values(), *λ]), loss.detach()
             del loss  # and with it, what its gradient needed
+        # Batch norm becomes part of convolutions first, and these are then differentiated twice.
+        with CheapSecondDerivatives(), DifferentiableStatistics():
             slopes = torch.autograd.grad(self._loss(stepped, statistics, train), [*stepped.values()], create_graph=True)
         v, direct = v_and_direct[: len(θ)], v_and_direct[len(θ) :]
         implicit = implicit_derivative(

@@ -102,22 +102,27 @@ class DifferentiableStatistics(TorchFunctionMode):
     """Within this context, batch norm with given statistics is differentiable in these too.
 
     Directly after a convolution it becomes part of its weights, so that derivatives of any order pass through the
-    convolution alone.
+    convolution alone. (What else is made of the convolution's outputs is not touched.)
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._convolution: tuple[Tensor, tuple[Any, ...]] | None = None
+        self._convolution: tuple[Tensor, int, tuple[Any, ...]] | None = None  # outputs, their version, arguments
+
+    def __exit__(self, *args: Any) -> None:
+        """Forget the last convolution."""
+        self._convolution = None
+        super().__exit__(*args)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Write the layer out: torch takes its statistics for constants."""
         kwargs = kwargs or {}
-        if func is torch.conv2d and not kwargs:
-            result = func(*args)
-            self._convolution = result, args
-            return result
+        if func is torch.conv2d and len(args) == 7 and not kwargs:
+            outputs = func(*args)
+            self._convolution = outputs, outputs._version, args
+            return outputs
         if func is not functional.batch_norm or kwargs.get("training"):
             return func(*args, **kwargs)
         x, mean, variance = args[:3]
@@ -126,8 +131,8 @@ class DifferentiableStatistics(TorchFunctionMode):
             scale = scale * kwargs["weight"]
         shift = -mean * scale if kwargs["bias"] is None else kwargs["bias"] - mean * scale
         before, self._convolution = self._convolution, None
-        if before is not None and before[0] is x:
-            given, weight, bias, *how = before[1]
+        if before is not None and before[0] is x and before[1] == x._version and x.dtype == scale.dtype:
+            given, weight, bias, *how = before[2]
             return torch.conv2d(
                 given, weight * scale.view(-1, 1, 1, 1), shift if bias is None else bias * scale + shift, *how
             )

@@ -55,8 +55,7 @@ class _Convolution(Function):
     def backward(ctx: Any, *outer: Tensor) -> Any:
         x, w = ctx.saved_tensors
         (gy,) = outer
-        gx, gw = _ConvolutionGradient.apply(gy, x, w, ctx.how, ctx.needs_input_grad[0])
-        gb = gy.sum(dim=(0, 2, 3)) if ctx.needs_input_grad[2] else None
+        gx, gw, gb = _ConvolutionGradient.apply(gy, x, w, ctx.how, ctx.needs_input_grad[0], ctx.needs_input_grad[2])
         return gx, gw, gb, None, None, None, None
 
 
@@ -70,24 +69,28 @@ def _gradients(
 
 
 class _ConvolutionGradient(Function):
-    """(gx, gw) = the gradients of ⟨gy, x ∗ w⟩, which is linear in each of the three."""
+    """(gx, gw, gb) = the gradients of ⟨gy, x ∗ w + b⟩, which is linear in each of them."""
 
     @staticmethod
-    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, how: Any, of_x: bool) -> Any:
+    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, how: Any, of_x: bool, of_b: bool) -> Any:
         ctx.save_for_backward(gy, x, w)
         ctx.how = how
         ctx.set_materialize_grads(False)
-        return _gradients(gy, x, w, how, of_x, of_w=True)
+        return *_gradients(gy, x, w, how, of_x, of_w=True), gy.sum(dim=(0, 2, 3)) if of_b else None
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor | None) -> Any:
         gy, x, w = ctx.saved_tensors
-        hx, hw = outer
-        parts = [torch.conv2d(a, b, None, *ctx.how) for a, b in ((hx, w), (x, hw)) if a is not None and b is not None]
-        of_gy = parts[0] + parts[1] if len(parts) == 2 else next(iter(parts), None)
+        hx, hw, hb = outer
+        pairs = [(a, b) for a, b in ((hx, w), (x, hw)) if a is not None and b is not None]
+        # hb is added to every pixel: as the bias of a convolution, without a pass of its own.
+        parts = [torch.conv2d(a, b, None if i else hb, *ctx.how) for i, (a, b) in enumerate(pairs)]
+        of_gy = parts[0].add_(parts[1]) if len(parts) == 2 else next(iter(parts), None)
+        if of_gy is None and hb is not None:
+            of_gy = hb.view(1, -1, 1, 1).expand_as(gy)
         of_x = _gradients(gy, x, hw, ctx.how, True, False)[0] if hw is not None and ctx.needs_input_grad[1] else None
         of_w = _gradients(gy, hx, w, ctx.how, False, True)[1] if hx is not None and ctx.needs_input_grad[2] else None
-        return of_gy, of_x, of_w, None, None
+        return of_gy, of_x, of_w, None, None, None
 
 
 class _MaxPooling(Function):

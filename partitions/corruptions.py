@@ -2,7 +2,7 @@
 
 The kinds are those of FedL2P (section 4.1.1), at severity 3 with the strengths that CIFAR-10-C has for 32×32 pixels.
 Made here from CIFAR-10's test split, as the benchmark itself was. "frost" is a stand-in: the benchmark lays photographs
-of frost over a picture, this a drawn texture of the same strength.
+of frost over a picture, this a drawn texture with the same weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import zoom
 
+from common.errors import DataError
 from common.seeds import numpy_generator
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def corrupted(splits: Mapping[str, Split]) -> dict[str, Split]:
     Four fifths of the pictures make the training split and the rest the test split, the same ones under every
     corruption, so that no picture is in both.
     """
+    if "test" not in splits:
+        raise DataError("dataset 'cifar10_c' is made of CIFAR-10's test pictures: cifar10/test.parquet is missing")
     source = splits["test"]
     order = numpy_generator(0, DOMAIN).permutation(len(source))
     cut = int(TRAIN_SHARE * len(source))
@@ -152,7 +155,7 @@ def fractal(rng: np.random.Generator, count: int, side: int, decay: float) -> Pi
     Args:
         rng: of the noise.
         count: number of fields.
-        side: their height and width, a power of two.
+        side: their height and width.
         decay: larger is smoother.
     """
     size = 1 << (side - 1).bit_length()

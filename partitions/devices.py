@@ -34,5 +34,6 @@ def write_device(federation: Federation, dataset: Dataset, client: int, folder: 
             Image.fromarray(pixels.squeeze(-1) if spec.shape[0] == 1 else pixels).save(buffer, format="PNG")
             images.append({"bytes": buffer.getvalue(), "path": None})
         image_type = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
-        table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: labels})
+        named = [spec.labels[label] for label in labels] if spec.labels else labels
+        table = pyarrow.table({spec.x: pyarrow.array(images, type=image_type), spec.y: named})
         write_atomically(folder / f"{part}.parquet", partial(pyarrow.parquet.write_table, table))

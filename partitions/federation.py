@@ -203,9 +203,9 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     """Make the federation of ``settings`` anew.
 
     A client's test examples follow its own class mix: of class k it gets t·c rows of the test split, c being its
-    number of training examples of that class, with one t ≤ 1 for all clients and classes, the largest for which no
-    test row is used twice. (Of a class that is rare in training, or has fewer test rows, it gets its share of what
-    there is.) Natural clients keep the test rows that carry their name.
+    number of training examples of that class, with one t ≤ 1 for all clients and classes (of a domain, where there
+    are domains), the largest for which no test row is used twice. (Of a class that is rare in training, or has fewer
+    test rows, it gets its share of what there is.) Natural clients keep the test rows that carry their name.
     """
     rng = numpy_generator(settings.seed, "federation", "rows")
     natural = settings.partitioner == "natural"
@@ -232,13 +232,13 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         train, test, names = _deal(settings, dataset, train_rows, test_split, test_rows, rng)
     else:
         train, names = _partition(settings, dataset, train_rows, column, rng)
-    if column is not None and test_from_train:
-        train, test = _hold_back(train)
-    elif column is not None:
-        values = _owners(test_split, column)
-        order = np.argsort(values, kind="stable")
-        values = values[order]
-        test = [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
+        if test_from_train:
+            train, test = _hold_back(train)
+        else:
+            values = _owners(test_split, column)
+            order = np.argsort(values, kind="stable")
+            values = values[order]
+            test = [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
     empty = [i for i, rows in enumerate(train) if len(rows) == 0]
     if empty:
         raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
@@ -326,39 +326,42 @@ def _deal(
     train: list[Rows] = []
     test: list[Rows] = []
     names: list[str] = []
-    domains = _domains(settings, dataset, rows) if settings.domain_column else {"": rows}
+    domains = {"": (rows, test_rows)}
+    if settings.domain_column:
+        domains = _domains(settings, dataset, rows, test_split, test_rows)
     each = settings.model_copy(update={"num_clients": settings.num_clients // len(domains)})
-    for domain, own in domains.items():
-        dealt, _ = _partition(each, dataset, own, None, rng, domain)
-        tests = test_rows
-        if settings.domain_column:
-            tests = test_rows[_domain_of(settings, test_split)[test_rows] == domain]
+    for domain, (own, tests) in domains.items():
+        try:
+            dealt, _ = _partition(each, dataset, own, None, rng, domain)
+        except DataError as error:
+            raise DataError(f"domain '{domain}': {error}" if domain else str(error)) from error
         train += dealt
         test += _matched(dataset.train.y, dealt, test_split.y, tests, dataset.spec.classes, rng)
         names += [domain] * len(dealt)
     return train, test, names
 
 
-def _domains(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[str, Rows]:
-    """Return the training ``rows`` of every domain."""
-    owners = _domain_of(settings, dataset.train)[rows]
-    domains = np.unique(owners)
-    if settings.num_clients % len(domains) or not settings.num_clients:
-        raise ConfigurationError(
-            f"num-clients: {settings.num_clients} clients cannot be split evenly over the {len(domains)} domains of "
-            f"'{settings.dataset}' ({', '.join(domains)}); use a multiple of {len(domains)}"
-        )
-    return {str(domain): rows[owners == domain] for domain in domains}
-
-
-def _domain_of(settings: FederationSettings, split: Split) -> NDArray[np.str_]:
+def _domains(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, test_split: Split, test_rows: Rows
+) -> dict[str, tuple[Rows, Rows]]:
+    """Return the training and the test rows of every domain."""
     column = settings.domain_column
-    if column not in split.clients:
+    for part, split in (("training", dataset.train), ("test", test_split)):
+        if column not in split.clients:
+            raise ConfigurationError(
+                f"domain-column: the {part} rows of '{settings.dataset}' have no column '{column}'"
+                f"{nearest(column, split.clients)} Columns of names: {', '.join(split.clients) or 'none'}."
+            )
+    owners, test_owners = dataset.train.clients[column][rows], test_split.clients[column][test_rows]
+    found = {str(d): (rows[owners == d], test_rows[test_owners == d]) for d in np.unique(owners)}
+    if not settings.num_clients or settings.num_clients % len(found):
         raise ConfigurationError(
-            f"domain-column: '{settings.dataset}' has no column '{column}'{nearest(column, split.clients)} Its columns "
-            f"of names: {', '.join(split.clients) or 'none'}."
+            f"num-clients: {settings.num_clients} clients cannot be split evenly over the {len(found)} domains of "
+            f"'{settings.dataset}' ({', '.join(found)}); use a multiple of {len(found)} above 0"
         )
-    return split.clients[column]
+    if without := [domain for domain, (_, tests) in found.items() if not len(tests)]:
+        raise DataError(f"domain-column: domain '{without[0]}' of '{settings.dataset}' has no test rows")
+    return found
 
 
 def _partition(

@@ -20,7 +20,7 @@ IMAGE, LABEL = "image", "label"
 
 
 class PictureWriter:
-    """Takes pictures, all of one size; writes nothing that is not whole.
+    """Takes pictures, all of one size.
 
     Args:
         writers: the open parquet file of each part, "train" and perhaps "test".
@@ -31,7 +31,6 @@ class PictureWriter:
         self._writers = writers
         self._client = client
         self._sums: list[NDArray[np.float64]] = []
-        self._count = 0
 
     def add(self, part: str, pictures: Sequence[Image.Image], labels: Sequence[str], clients: Sequence[str]) -> None:
         """Append pictures with their labels, and the names of their domains or clients."""
@@ -55,6 +54,8 @@ def picture_dataset(
 ) -> Iterator[PictureWriter]:
     """Within this context pictures are taken; at its end the files of ``parts`` and ``schema.toml`` are in ``target``.
 
+    Nothing else of an earlier dataset is left there. After an error what was there still is.
+
     Args:
         target: the dataset's folder.
         parts: "train", or "train" and "test".
@@ -64,15 +65,22 @@ def picture_dataset(
     """
     target.mkdir(parents=True, exist_ok=True)
     unfinished = {part: target / f".{part}.parquet" for part in parts}
-    with ExitStack() as files:
-        writers = {
-            part: files.enter_context(pq.ParquetWriter(path, _schema(client))) for part, path in unfinished.items()
-        }
-        writer = PictureWriter(writers, client)
-        yield writer
-    mean, std = writer.scales()
-    for part, path in unfinished.items():
-        path.replace(target / f"{part}.parquet")
+    try:
+        with ExitStack() as files:
+            writers = {
+                part: files.enter_context(pq.ParquetWriter(path, _schema(client))) for part, path in unfinished.items()
+            }
+            writer = PictureWriter(writers, client)
+            yield writer
+        mean, std = writer.scales()
+    except BaseException:
+        for path in unfinished.values():
+            path.unlink(missing_ok=True)
+        raise
+    for part in ("train", "test"):
+        (target / f"{part}.parquet").unlink(missing_ok=True)
+        if part in unfinished:
+            unfinished[part].replace(target / f"{part}.parquet")
     pictures = {"column": IMAGE, "shape": list(shape), "mean": mean, "std": std}
     schema = {"label": LABEL, "labels": list(labels), "clients": [client], "pictures": pictures}
     write_text(target / "schema.toml", tomli_w.dumps(schema))

@@ -67,10 +67,8 @@ def write_speech(source: Path, target: Path) -> None:
             unknown = [(UNKNOWN, _samples(others[i])) for i in rng.permutation(len(others))[:few]]
             silence = [(SILENCE, _cut(noises, rng)) for _ in range(few)]
             chosen = [*commands, *unknown, *silence]
-            # Shuffled, as what a client holds back for tests is the end of what it has.
-            order = rng.permutation(len(chosen))
-            pictures = [Image.fromarray(spectrogram(chosen[i][1])) for i in order]
-            writer.add("train", pictures, [chosen[i][0] for i in order], [speaker] * len(chosen))
+            pictures = [Image.fromarray(spectrogram(samples)) for _, samples in chosen]
+            writer.add("train", pictures, [label for label, _ in chosen], [speaker] * len(chosen))
 
 
 def spectrogram(samples: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -115,7 +115,7 @@ def test_exported_model_normalises_by_batch() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("before", ["convolution", "nothing", "something else"])
+@pytest.mark.parametrize("before", ["convolution", "nothing", "something else", "something in place"])
 def test_statistics_are_differentiable(before: str, bias: bool) -> None:
     """Against the layer written out, to the second derivative, also where it becomes part of a convolution."""
     generator = torch.Generator().manual_seed(1)
@@ -132,6 +132,8 @@ def test_statistics_are_differentiable(before: str, bias: bool) -> None:
 
     def first(x: Tensor) -> Tensor:
         given = x if before == "nothing" else convolution(x)
+        if before == "something in place":
+            return given.add_(1)
         return given.tanh() if before == "something else" else given
 
     def outputs(moments: tuple[Tensor, Tensor]) -> Tensor:

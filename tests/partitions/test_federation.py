@@ -383,11 +383,25 @@ class TestDomains:
         assert (counts[:3].sum(axis=0) == counts[3:].sum(axis=0)).all()
         assert (counts[:3] != counts[3:]).any()
 
+    def test_what_is_lacking_is_named_with_its_domain(self):
+        made = self._made()
+        keys = {"num_clients": 6, "domain_column": "kind", "partitioner": "iid"}
+        with pytest.raises(DataError, match="domain 'snow': num-clients: 300 clients cannot share"):
+            build(settings(**keys | {"num_clients": 600}), made)
+        nameless = dataclasses.replace(made, test=dataclasses.replace(made.test, clients={}))
+        with pytest.raises(ConfigurationError, match=r"the test rows of .* have no column 'kind'"):
+            build(settings(**keys), nameless)
+        foggy = made.test.clients["kind"] == "fog"
+        half = Split(made.test.x[foggy], made.test.y[foggy], {"kind": made.test.clients["kind"][foggy]})
+        with pytest.raises(DataError, match=r"domain 'snow' .* has no test rows"):
+            build(settings(**keys), dataclasses.replace(made, test=half))
+
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
             ({"num_clients": 5}, "num-clients: 5 clients cannot be split evenly over the 2 domains.*fog, snow"),
-            ({"domain_column": "kinds"}, "domain-column: .* has no column 'kinds'.*did you mean 'kind'"),
+            ({"num_clients": 0}, "num-clients: 0 clients cannot be split evenly"),
+            ({"domain_column": "kinds"}, "domain-column: the training rows .* no column 'kinds'.*did you mean 'kind'"),
             ({"partitioner": "natural", "num_clients": 0}, "domain-column: natural clients are not dealt out"),
         ],
     )

@@ -24,7 +24,7 @@ from common.settings import Value
 from models.batch_norm import distance, give, mix, norms_of
 from models.meta_nets import MetaNets, build_meta_nets, clamp
 from models.networks import build
-from models.parameters import Arrays, get_arrays
+from models.parameters import Arrays, get_arrays, set_arrays
 from partitions.clientdata import Examples
 from strategies.run_folder import read_checkpoint
 from tests.runs import Runs
@@ -115,7 +115,7 @@ def test_hypergradient_against_finite_differences() -> None:
             assert abs(gradient[index].item()) < 1e-12
 
 
-def _after_a_step(examples: Examples, network: nn.Module) -> dict[str, Step]:
+def _after_a_step(network: nn.Module) -> dict[str, Step]:
     """Return a step to parameters that are no minimum, along a gradient that is none of theirs."""
     generator = torch.Generator().manual_seed(5)
     return {
@@ -136,7 +136,7 @@ def test_first_order_gradient_against_finite_differences() -> None:
     train, validation, network = _examples(12), _examples(9, seed=2), _smooth()
     client = _client(train, network, **{"fedl2p.hypergradient": "fomaml+"})
     nets, profile = build_meta_nets(network, 0.3, 1).double(), client.profile()
-    last = _after_a_step(train, network)
+    last = _after_a_step(network)
     with torch.no_grad():
         _, η = client.hyperparameters(nets, profile)
         before = {n: step.reached + rate * step.gradient for (n, step), rate in zip(last.items(), η, strict=True)}
@@ -167,7 +167,7 @@ def test_hypergradient_is_algorithm_2_with_matrices(scale: bool) -> None:
     """Anywhere, the Hessian and the mixed derivatives as dense matrices, these by finite differences."""
     ψ, train, validation, network = 0.2, _examples(30), _examples(9, seed=2), _smooth()
     client = _client(train, network, **{"fedl2p.neumann-rate": ψ, "fedl2p.neumann-scale": scale})
-    nets, profile, last = build_meta_nets(network, 0.3, 1).double(), client.profile(), _after_a_step(train, network)
+    nets, profile, last = build_meta_nets(network, 0.3, 1).double(), client.profile(), _after_a_step(network)
     shapes = [step.reached.shape for step in last.values()]
     flat = torch.cat([step.reached.flatten() for step in last.values()])
 
@@ -209,6 +209,27 @@ def test_hypergradient_is_algorithm_2_with_matrices(scale: bool) -> None:
         direct, slope = ((a - b) / 2e-5 for a, b in zip(*found, strict=True))
         assert gradient[index].item() == pytest.approx(float(direct - p @ slope), rel=1e-4, abs=1e-9)
         assert abs(gradient[index].item()) > 1e-6
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_last_step_is_the_one_that_was_taken(epochs: int) -> None:
+    """From where all steps but the last lead, η·g leads to the fine-tuned parameters: for rates above, at, below 0."""
+    examples, network = _examples(20), _smooth()
+    client = _client(examples, network, **{"finetune-epochs": epochs, "batch-size": 20})
+    nets, profile, start = build_meta_nets(network, 0.3, 1).double(), client.profile(), get_arrays(network)
+    with torch.no_grad():
+        nets.multipliers.copy_(torch.tensor([0.3, -0.2]))
+        _, η = client.hyperparameters(nets, profile)
+    config = {"phase": "train", "round": 1}
+    client.finetune(nets, profile, config, "same")
+    last = last_step(network)
+    set_arrays(network, start)
+    client.settings = client.settings.model_copy(update={"finetune_epochs": epochs - 1})
+    client.finetune(nets, profile, config, "same")
+    for (name, before), rate in zip(network.named_parameters(), η, strict=True):
+        step = last[name]
+        assert not torch.allclose(before, step.reached)
+        torch.testing.assert_close(before.detach() - rate * step.gradient, step.reached, rtol=1e-6, atol=1e-9)
 
 
 def _fixed(nets: MetaNets, β: float) -> None:
