@@ -18,6 +18,7 @@ from models.networks import build
 from models.parameters import get_arrays
 from partitions.datasets import find_spec
 from partitions.federation import federate
+from strategies.client_privacy import refuse_examples
 from strategies.roster import Client, Roster
 from strategies.run_folder import RunFolder
 
@@ -53,7 +54,10 @@ def main(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
         tune_process(settings.device, one_thread=True)
         spec = find_spec(settings.dataset)
-        initial = get_arrays(build(settings.model, spec.shape, spec.classes, settings.seed))
+        network = build(settings.model, spec.shape, spec.classes, settings.seed)
+        initial = get_arrays(network)
+        if settings.privacy.unit == "example":
+            refuse_examples(settings, method.client().example_gap, network)
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
         strategy = method.strategy()(settings, hyper, roster, run)

@@ -6,10 +6,11 @@ A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the los
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from flwr.client import NumPyClient
@@ -26,6 +27,9 @@ from common.settings import Section
 from models.batch_norm import BatchStatistics, give, measure, norms_of
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData, Examples
+
+if TYPE_CHECKING:
+    from privacy.dp_sgd import Account, PrivateGradients
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ def phase(method: P) -> P:
     """Mark a client's method as a phase the server may ask for by its name."""
     method.is_phase = True  # type: ignore[attr-defined]
     return method
+
+
+ACCOUNT = "privacy.json"
+"""The file of a client's state that says what training has cost its examples."""
 
 
 class BaseClient(NumPyClient):
@@ -89,6 +97,9 @@ class BaseClient(NumPyClient):
         self.predictor: nn.Module = model
         self._fixed_norms = False
 
+    example_gap: ClassVar[str] = "it uses a client's examples otherwise than by gradients of their cross-entropy"
+    """What breaks the privacy of examples in this method; "" where :meth:`descend` makes all that is made of them."""
+
     # ------------------------------------------------------------------ what the host and Flower call
 
     def perform(self, arrays: Arrays, config: Config) -> Answer:
@@ -105,6 +116,8 @@ class BaseClient(NumPyClient):
         answer: Answer = method(self, arrays, config)  # type: ignore[misc]
         if name == "test" and len(self.data.validation):
             answer.metrics["validation_loss"] = evaluate(self.predictor, self.data.validation)[0]
+        if name == "test" and self.settings.privacy.unit == "example":
+            answer.metrics["epsilon"] = self.account.epsilon()
         return answer
 
     def fit(
@@ -224,9 +237,13 @@ class BaseClient(NumPyClient):
 
         ``purpose`` names the training where a phase has several; the rest is as of :func:`clients.training.train`.
         """
+        chosen = self.data.train if examples is None else examples
+        private = None
+        if self.settings.privacy.unit == "example":
+            private = self._private_gradients(config, chosen, epochs)
         return train(
             self.model if model is None else model,
-            self.data.train if examples is None else examples,
+            chosen,
             self.settings,
             self.generator(config, *purpose),
             epochs=epochs,
@@ -236,4 +253,48 @@ class BaseClient(NumPyClient):
             objective=objective,
             decay=self.decay(config),
             fixed_norms=self._fixed_norms,
+            private=private,
         )
+
+    @property
+    def account(self) -> Account:
+        """What training has cost this client's examples so far, in this run."""
+        from privacy.dp_sgd import Account
+
+        return Account(self.state.folder / ACCOUNT, self.settings.privacy.delta)
+
+    def _private_gradients(
+        self, config: Config, examples: Examples, epochs: int | None
+    ) -> Callable[[nn.Module], PrivateGradients]:
+        """Note what a training costs, and return what makes its gradients private.
+
+        Raises:
+            RunError: if the client's budget does not suffice.
+        """
+        from privacy.dp_sgd import PrivateGradients, multiplier_for, steps_of
+
+        s, p, account = self.settings, self.settings.privacy, self.account
+        size = len(examples)
+        rate = min(1.0, s.batch_size / size)
+        steps = s.local_steps if epochs is None else 0
+        steps = steps or steps_of(size, s.batch_size, s.local_epochs if epochs is None else epochs)
+        z = p.noise_multiplier
+        if p.epsilon and "trainings" not in config:
+            raise RunError("privacy.epsilon is planned by this app's own strategies; set privacy.noise-multiplier")
+        if p.epsilon:
+            each = s.local_steps or steps_of(size, s.batch_size, self.epochs_a_round())
+            tests = steps_of(size, s.batch_size, s.finetune_epochs)
+            planned = float(config["trainings"]) * each + float(config["tests"]) * tests
+            z = multiplier_for(p.epsilon, p.delta, rate, max(1, math.ceil(planned)))
+        if p.epsilon and account.epsilon((z, rate, steps)) > p.epsilon:
+            raise RunError(
+                f"its budget is spent: ε = {account.epsilon():.3g} of {p.epsilon:g}, and another training of {steps} "
+                "steps would exceed it"
+            )
+        if z:
+            account.add(z, rate, steps)
+        return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size)
+
+    def epochs_a_round(self) -> int:
+        """Return how many epochs over the client's data a round has."""
+        return self.settings.local_epochs

@@ -21,6 +21,8 @@ from partitions.clientdata import Examples
 class DecoupledClient(BaseClient):
     """Trains all blocks, answers the shared ones and keeps the others."""
 
+    example_gap: ClassVar[str] = ""
+
     model: nn.Sequential
     keeps_personal: ClassVar[bool] = True
     """Whether the personal blocks are trained in a round and kept."""

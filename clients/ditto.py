@@ -6,6 +6,8 @@ the client's state with F_k(v) + λ/2·‖v − wᵗ‖²; a client without one 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clients.base import Answer, BaseClient, phase
 from clients.hyper import DittoHyper
 from clients.training import pull_towards
@@ -15,6 +17,8 @@ from models.parameters import Arrays, get_arrays, set_arrays
 
 class DittoClient(BaseClient):
     """Two models: one for the federation, one for the client."""
+
+    example_gap: ClassVar[str] = ""
 
     hyper: DittoHyper
 
@@ -29,6 +33,10 @@ class DittoClient(BaseClient):
         self.descend(config, "personal", epochs=self.hyper.personal_epochs or None, gradient_hook=hook)
         self.state.save(get_arrays(self.model))
         return answer
+
+    def epochs_a_round(self) -> int:
+        """Return those of both models."""
+        return self.settings.local_epochs + (self.hyper.personal_epochs or self.settings.local_epochs)
 
     def personalise(self, config: Config) -> bool:
         """Put the personal model v_k in the received one's place, where there is one yet."""

@@ -6,8 +6,12 @@ over its clients. Everything is the base's.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clients.base import BaseClient
 
 
 class FedAvgClient(BaseClient):
     """Local SGD from the global model."""
+
+    example_gap: ClassVar[str] = ""

@@ -6,6 +6,8 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clients.base import BaseClient
 from clients.hyper import FedProxHyper
 from clients.training import GradientHook, pull_towards
@@ -14,6 +16,8 @@ from clients.wire import Config
 
 class FedProxClient(BaseClient):
     """Local SGD that is pulled back to the global model."""
+
+    example_gap: ClassVar[str] = ""
 
     hyper: FedProxHyper
 

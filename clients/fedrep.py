@@ -26,6 +26,10 @@ class FedRepClient(DecoupledClient):
             config, "body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)]
         )
 
+    def epochs_a_round(self) -> int:
+        """Return those of head and body."""
+        return self.hyper.head_epochs + self.hyper.body_epochs
+
     def personalise(self, config: Config) -> bool:
         """Train a new head where the client has none."""
         if self.state.load() is not None or not self.data.labeled or not self.hyper.new_head_epochs:

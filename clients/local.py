@@ -6,6 +6,8 @@ state, from the common initial model θ₀.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from clients.base import Answer, BaseClient, phase
 from clients.wire import Config
 from models.parameters import Arrays, get_arrays
@@ -13,6 +15,8 @@ from models.parameters import Arrays, get_arrays
 
 class LocalClient(BaseClient):
     """Trains a model of its own and shares nothing."""
+
+    example_gap: ClassVar[str] = ""
 
     @phase
     def train(self, arrays: Arrays, config: Config) -> Answer:

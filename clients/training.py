@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from clients.optimizers import SGD, Adam, Optimizer
 from clients.settings import ClientSettings
 from models.batch_norm import norms_of
 from partitions.clientdata import Examples
+
+if TYPE_CHECKING:
+    from privacy.dp_sgd import PrivateGradients
 
 GradientHook = Callable[[nn.Module, Tensor], None]
 """Called after each backward pass, to change the gradients before the optimiser's step.
@@ -91,6 +95,7 @@ def train(
     decay: float = 1.0,
     after_epoch: Callable[[], None] | None = None,
     fixed_norms: bool = False,
+    private: Callable[[nn.Module], PrivateGradients] | None = None,
 ) -> float:
     """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
 
@@ -109,6 +114,7 @@ def train(
         decay: factor on all learning rates.
         after_epoch: called after every epoch.
         fixed_norms: whether batch norm uses the statistics it has, as in a test, and they stay as they are.
+        private: makes private gradients of the network where they shall be; its examples take part by chance.
 
     Returns:
         The mean training loss per example over all steps, each before its update.
@@ -119,15 +125,18 @@ def train(
     optimizers = [make_optimizer(settings, group, decay) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
-    objective = objective or _cross_entropy(model, examples, weights)
     total, seen = torch.zeros((), device=examples.y.device), 0
-    with only_trainable(model, parameters):
+    with only_trainable(model, parameters), _gradients(model, private) as (network, protected):
+        objective = objective or _cross_entropy(network, examples, weights)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
-            for rows in batches(examples, settings.batch_size, generator):
+            for rows in _epoch(examples, settings.batch_size, generator, protected):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
-                loss = objective(rows)
-                loss.backward()
+                loss = objective(rows) if len(rows) else total.new_zeros(())
+                if len(rows):
+                    loss.backward()
+                if protected is not None:
+                    protected.protect()
                 if gradient_hook is not None:
                     gradient_hook(model, rows)
                 if settings.max_grad_norm:
@@ -144,6 +153,33 @@ def train(
                 after_epoch()
                 _begin(model, fixed_norms)
     return float(total) / max(1, seen)
+
+
+@contextmanager
+def _gradients(
+    model: nn.Module, private: Callable[[nn.Module], PrivateGradients] | None
+) -> Iterator[tuple[nn.Module, PrivateGradients | None]]:
+    """Yield what to compute losses with, and what makes their gradients private."""
+    if private is None:
+        yield model, None
+        return
+    protected = private(model)
+    try:
+        yield protected.model, protected
+    finally:
+        protected.end()
+
+
+def _epoch(
+    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None
+) -> Iterator[Tensor]:
+    """Yield the batches of an epoch: all examples in random order, or, in private, as many drawn by chance."""
+    if protected is None:
+        yield from batches(examples, size, generator)
+        return
+    for _ in range(-(-len(examples) // size)):
+        protected.forget()
+        yield protected.batch()
 
 
 def _begin(model: nn.Module, fixed_norms: bool) -> None:

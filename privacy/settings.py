@@ -12,7 +12,7 @@ from common.settings import Section
 class PrivacySettings(Section):
     """What is protected, how well, and by what noise."""
 
-    unit: Literal["none", "client"]
+    unit: Literal["none", "client", "example"]
     epsilon: float = Field(ge=0)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(ge=0)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from models.parameters import Arrays
 from privacy.accounting import Release, calibrate
 from privacy.ledger import Ledger
@@ -148,3 +149,30 @@ def refuse(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError(
             "privacy.unit: 'client' needs privacy.epsilon or privacy.noise-multiplier; without noise nothing is private"
         )
+
+
+def refuse_examples(settings: ServerSettings, gap: str, network: nn.Module) -> None:
+    """Raise :class:`ConfigurationError` where the privacy of examples would not hold.
+
+    Args:
+        settings: the run's configuration.
+        gap: what breaks it in the method's client; "" if nothing does.
+        network: what is trained.
+    """
+    from privacy.dp_sgd import PrivateGradients
+
+    p = settings.privacy
+    if gap:
+        raise ConfigurationError(f"privacy.unit: 'example' cannot be had with method '{settings.method}': {gap}")
+    if settings.finetune_bn != "running":
+        raise ConfigurationError("finetune-bn: batch norm mixes examples, which privacy.unit = 'example' forbids")
+    if not math.isfinite(p.clip_norm) or not (p.epsilon or p.noise_multiplier):
+        raise ConfigurationError(
+            "privacy.unit: 'example' needs a finite privacy.clip-norm, and privacy.epsilon or privacy.noise-multiplier"
+        )
+    try:
+        PrivateGradients(network, 1.0, 1.0, 1.0, 1).end()
+    except RunError as error:
+        raise ConfigurationError(
+            f"model: '{settings.model}' does not go with privacy.unit = 'example': {error}"
+        ) from error

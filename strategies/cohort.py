@@ -234,6 +234,8 @@ class CohortStrategy(Strategy):
         self.cohort = list(cohort)
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         self._stacked = reduce == "stack"
+        if self.settings.privacy.unit == "example":
+            scalars |= self._expected_trainings()
         self._protected = None
         if self._privacy is not None and reduce == "delta" and not evaluation:
             sent = {} if arrays is None else unpack(arrays)
@@ -256,6 +258,15 @@ class CohortStrategy(Strategy):
             content = Request.pack(clients, config, arrays, own)
             messages.append(Message(content, node, "evaluate" if evaluation else "train"))
         return messages
+
+    def _expected_trainings(self) -> dict[str, float]:
+        """Return in how many rounds a client trains on average, and how often it is tested: what budgets are for."""
+        s, count = self.settings, len(self.trainable())
+        tests = {r for r in range(1, s.rounds + 1) if r == s.rounds or (s.evaluate_every and r % s.evaluate_every == 0)}
+        return {
+            "trainings": sum(self.cohort_size(r) / count for r in range(1, s.rounds + 1)),
+            "tests": float(len(tests)),
+        }
 
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
@@ -512,6 +523,15 @@ class CohortStrategy(Strategy):
         self._ended = facts.get("ended", False)
         self.restore(checkpoint.state, facts["own"])
 
+    def _private_report(self) -> dict[str, Any]:
+        if self._privacy is not None:
+            return self._privacy.report()
+        spent = [float(row["epsilon"]) for row in self._clients if "epsilon" in row]  # type: ignore[arg-type]
+        if self.settings.privacy.unit != "example" or not spent:
+            return {}
+        facts = {"unit": "example", "delta": self.settings.privacy.delta}
+        return {"privacy": {**facts, "epsilon_max": max(spent), "epsilon_mean": float(np.mean(spent))}}
+
     def _finish(self) -> None:
         if self._clients:
             self.run.write_clients(self._clients)
@@ -528,7 +548,7 @@ class CohortStrategy(Strategy):
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "final": self._figures,
-            **(self._privacy.report() if self._privacy is not None else {}),
+            **self._private_report(),
             **self.report(),
         }
         self.run.write_summary(summary)

@@ -36,6 +36,7 @@ class ServerSettings(FederationSettings):
     evaluate_every: int = Field(ge=0)
     evaluate_clients: int = Field(ge=0)
     finetune_epochs: int = Field(ge=0)
+    finetune_bn: Literal["running", "client", "global", "batch"]
     validation_fraction: float = Field(ge=0, lt=1)
     patience: int = Field(ge=0)
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]

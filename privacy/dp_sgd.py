@@ -1,0 +1,157 @@
+"""DP-SGD (Abadi et al. 2016) by Opacus: gradients of single examples, clipped and noised; and what they cost.
+
+Protected is the presence of one example of a client: in every step each example takes part by chance (Poisson
+sampling), its gradient is clipped to norm C, and the sum gets Gaussian noise of deviation z·C.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from opacus import GradSampleModule
+from opacus.accountants import RDPAccountant
+from opacus.accountants.utils import get_noise_multiplier
+from opacus.optimizers import DPOptimizer
+from torch import Tensor, nn
+
+from common.errors import RunError
+from common.files import write_text
+
+
+class Account:
+    """What a client's training has cost its examples, kept on its disk; by Rényi privacy, as Opacus counts it.
+
+    Args:
+        path: the file; what it holds already counts.
+        delta: δ.
+    """
+
+    def __init__(self, path: Path, delta: float) -> None:
+        self._path = path
+        self._delta = delta
+        self._history: list[tuple[float, float, int]] = []
+        if path.exists():
+            rows = json.loads(path.read_text(encoding="utf-8"))["history"]
+            self._history = [(float(z), float(q), int(steps)) for z, q, steps in rows]
+
+    @property
+    def history(self) -> list[tuple[float, float, int]]:
+        """Noise multiplier, sampling rate and number of steps, as Opacus' accountants have them."""
+        return list(self._history)
+
+    def epsilon(self, *more: tuple[float, float, int]) -> float:
+        """Return ε at δ of all steps so far, and of ``more``."""
+        return _epsilon(tuple(_merged([*self._history, *more])), self._delta)
+
+    def add(self, multiplier: float, rate: float, steps: int) -> None:
+        """Note ``steps`` before they are taken."""
+        self._history = _merged([*self._history, (multiplier, rate, steps)])
+        write_text(self._path, json.dumps({"delta": self._delta, "history": self._history}) + "\n")
+
+
+def _merged(history: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    times: dict[tuple[float, float], int] = {}
+    for z, q, steps in history:
+        times[z, q] = times.get((z, q), 0) + steps
+    return [(z, q, steps) for (z, q), steps in times.items()]
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    return float(accountant.get_epsilon(delta)) if history else 0.0
+
+
+@lru_cache(maxsize=1024)
+def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Return the noise multiplier z with which ``steps`` at a sampling rate cost ε at δ, as Opacus finds it."""
+    found = get_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
+    )
+    return float(found)
+
+
+class PrivateGradients:
+    """Gradients for the steps of one training.
+
+    Args:
+        model: the network, or the part of it that is trained; only parameters that require gradients are.
+        multiplier: z ≥ 0.
+        clip_norm: C > 0.
+        rate: q, the probability with which an example takes part in a step.
+        examples: n, how many there are.
+
+    Raises:
+        RunError: if Opacus has no gradients of single examples for some layer of the network.
+    """
+
+    def __init__(self, model: nn.Module, multiplier: float, clip_norm: float, rate: float, examples: int) -> None:
+        # Opacus' gradients of single examples are wrong, without a word, where convolutions have their channels last.
+        self._layouts = [(p, p.stride()) for p in model.parameters() if p.dim() == 4]
+        for parameter, _ in self._layouts:
+            parameter.data = _plain(parameter.data)
+        try:
+            self.model = GradSampleModule(model, loss_reduction="mean", strict=True)
+        except (NotImplementedError, ValueError) as error:
+            raise RunError(
+                f"the network has a layer without gradients of single examples, such as batch norm or an LSTM: {error}"
+            ) from error
+        self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._rate, self._examples = rate, examples
+        # Whoever knew a seed could take the noise away.
+        generator = torch.Generator(self._parameters[0].device).manual_seed(secrets.randbits(63))
+        self._generator = generator
+        self._optimizer = DPOptimizer(
+            torch.optim.SGD(self._parameters, lr=0.0),
+            noise_multiplier=multiplier,
+            max_grad_norm=clip_norm,
+            expected_batch_size=max(1, round(rate * examples)),
+            generator=generator,
+        )
+
+    def batch(self) -> Tensor:
+        """Return the rows that take part in a step; there may be none."""
+        chosen = torch.rand(self._examples, generator=self._generator, device=self._generator.device) < self._rate
+        return chosen.nonzero().squeeze(1)
+
+    def protect(self) -> None:
+        """Put the clipped and noised mean of the last backward pass into ``.grad``; noise alone, if there was none."""
+        if any(getattr(p, "grad_sample", None) is not None for p in self._parameters):
+            self._optimizer.pre_step()
+            return
+        for parameter in self._parameters:
+            parameter.summed_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
+        self._optimizer.add_noise()
+        for parameter in self._parameters:
+            assert parameter.grad is not None
+            parameter.grad /= self._optimizer.expected_batch_size
+
+    def forget(self) -> None:
+        """Forget gradients, before a step."""
+        self._optimizer.zero_grad()
+
+    def end(self) -> None:
+        """Give the network back as it was."""
+        self.forget()
+        self.model.remove_hooks()
+        for parameter, strides in self._layouts:
+            parameter.data = torch.empty_strided(
+                parameter.shape, strides, dtype=parameter.dtype, device=parameter.device
+            ).copy_(parameter.data)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor as it lies in memory by default; also one of one channel, where torch sees no difference."""
+    return tensor.reshape(-1).view(tensor.shape)
+
+
+def steps_of(examples: int, batch: int, epochs: int) -> int:
+    """Return how many steps ``epochs`` have."""
+    return epochs * -(-examples // batch)

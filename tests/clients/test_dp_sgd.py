@@ -1,0 +1,178 @@
+"""Example-level privacy: gradients against examples taken one by one, noise, the account, whole runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.accountants import RDPAccountant
+from scipy.stats import chi2
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from clients.training import Group, train
+from common.errors import ConfigurationError, RunError
+from common.settings import Value
+from models.networks import build
+from partitions.clientdata import Examples
+from privacy.dp_sgd import Account, PrivateGradients, multiplier_for
+from tests.runs import Runs
+from tests.support import settings
+
+KEYS: dict[str, Value] = {
+    "method": "fedavg", "model": "mlp", "num-clients": 4, "participation": 0.5, "rounds": 3, "local-epochs": 1,
+    "learning-rate": 0.05, "momentum": 0.0, "batch-size": 16, "evaluate-every": 1, "privacy.unit": "example",
+    "privacy.clip-norm": 1.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _examples(count: int = 12) -> Examples:
+    generator = torch.Generator().manual_seed(1)
+    return Examples(torch.randn(count, 1, 16, 16, generator=generator), torch.arange(count) % 10)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / "summary.json").read_text())["privacy"])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool) -> None:
+    """Without noise and with everybody: each example's gradient by itself, in all trained parameters together."""
+    single, network, c, rate = _examples(), build("lenet", (1, 16, 16), 10, 1).double(), 2.0, 0.1
+    examples = Examples(single.x.double().to(memory_format=torch.channels_last), single.y)
+    trained = list(network.parameters())[4:] if frozen else list(network.parameters())
+    start = [p.detach().clone() for p in trained]
+    mean = [torch.zeros_like(p) for p in trained]
+    norms = []
+    for x, y in zip(examples.x, examples.y, strict=True):
+        gradients = torch.autograd.grad(cross_entropy(network(x[None]), y[None]), trained)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        norms.append(norm)
+        for total, gradient in zip(mean, gradients, strict=True):
+            total += gradient * min(1.0, c / norm) / len(examples)
+    assert frozen or min(norms) < c < max(norms)
+    options = settings(**{"momentum": 0.0, "batch-size": len(examples)})
+    train(
+        network, examples, options, torch.Generator().manual_seed(1), epochs=1, groups=[Group(trained, rate)],
+        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples)),
+    )  # fmt: skip
+    for parameter, before, step in zip(trained, start, mean, strict=True):
+        torch.testing.assert_close(parameter.detach(), before - rate * step, rtol=1e-5, atol=1e-9)
+    assert not any(hasattr(p, "grad_sample") and p.grad_sample is not None for p in network.parameters())
+    assert not network[0][0]._forward_hooks  # the network is as it was
+    assert network[1][0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("taking_part", [0.0, 1.0])
+def test_the_noise_of_a_step(taking_part: float) -> None:
+    """z·C/B in every entry, B being the expected batch; also where nobody takes part."""
+    examples, z, c = _examples(20), 3.0, 0.2
+    network = nn.Sequential(nn.Flatten(), nn.Linear(256, 400))
+    private = PrivateGradients(network, z, c, 1.0, len(examples))
+    if taking_part:
+        cross_entropy(private.model(examples.x), examples.y).mul(1e-9).backward()
+    private.protect()
+    noise = torch.cat([p.grad.flatten() for p in network.parameters()]).double()  # type: ignore[union-attr]
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], len(noise))
+    assert low < float((noise / (z * c / 20)).square().sum()) < high
+    private.end()
+    again = PrivateGradients(network, z, c, 1.0, len(examples))
+    again.protect()
+    assert not torch.equal(noise, torch.cat([p.grad.flatten() for p in network.parameters()]).double())  # type: ignore[union-attr]
+
+
+def test_examples_take_part_by_chance() -> None:
+    private = PrivateGradients(nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), 1.0, 1.0, 0.25, 40)
+    batches = [private.batch() for _ in range(2000)]
+    counts = torch.bincount(torch.cat(batches), minlength=40)
+    assert ((counts / 2000 - 0.25).abs() < 0.06).all()  # six deviations
+    sizes = torch.tensor([float(len(batch)) for batch in batches])
+    assert float(sizes.var()) == pytest.approx(40 * 0.25 * 0.75, rel=0.2)
+
+
+def test_the_account_is_opacus_and_lasts(tmp_path: Path) -> None:
+    account = Account(tmp_path / "privacy.json", 1e-5)
+    assert account.epsilon() == 0
+    for z, q, steps in ((1.1, 0.1, 30), (1.1, 0.1, 10), (2.0, 0.2, 5)):
+        account.add(z, q, steps)
+    theirs = RDPAccountant()
+    theirs.history = [(1.1, 0.1, 40), (2.0, 0.2, 5)]
+    again = Account(tmp_path / "privacy.json", 1e-5)
+    assert again.history == theirs.history
+    assert again.epsilon() == account.epsilon() == pytest.approx(theirs.get_epsilon(1e-5))
+    assert again.epsilon((1.1, 0.1, 10)) > again.epsilon()
+    z = multiplier_for(4.0, 1e-5, 0.1, 100)
+    theirs.history = [(z, 0.1, 100)]
+    assert 3.9 < theirs.get_epsilon(1e-5) <= 4.0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"])
+def test_methods_keep_their_clients_budgets(run: Runs, method: str) -> None:
+    keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 2}
+    keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
+    path = run("run", **keys, method=method)
+    found = _summary(path)
+    assert found["unit"] == "example"
+    slack = 0.85 if method == "fedrep" else 0.97  # whose heads train on fewer clients' tests than were planned
+    assert slack * 6 < found["epsilon_max"] <= 6
+    with (path / "clients.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert max(float(row["epsilon"]) for row in rows) == pytest.approx(found["epsilon_max"])
+    accounts = [Account(path / "clients" / row["client"] / "privacy.json", 1e-5) for row in rows]
+    theirs = RDPAccountant()
+    theirs.history = accounts[0].history
+    assert theirs.get_epsilon(1e-5) == pytest.approx(float(rows[0]["epsilon"]))
+
+
+def test_who_trains_more_spends_more(run: Runs) -> None:
+    keys: dict[str, Value] = {"privacy.noise-multiplier": 1.0, "rounds": 4, "participation": 0.25, "partitioner": "iid"}
+    path = run("run", **keys)
+    with (path / "clients.csv").open() as file:
+        spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
+    asked = [c for m in run.grid.sent if m.metadata.message_type == "train" for c in m.content["config"]["clients"]]
+    times = [asked.count(str(i)) for i in range(4)]
+    assert len(set(times)) > 1
+    assert np.argsort(spent, stable=True).tolist() == np.argsort(times, stable=True).tolist()  # sizes differ by one
+    assert [value > 0 for value in spent] == [count > 0 for count in times]
+
+
+def test_a_spent_budget_ends_contributions(run: Runs) -> None:
+    keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0}
+    first = run("run", **keys, rounds=2)
+    before = _summary(first)["epsilon_max"]
+    with pytest.raises(RunError, match=r"its budget is spent: ε = .* of 6"):
+        run("run", resume="run", **keys, rounds=4)
+    account = Account(first / "clients" / "0" / "privacy.json", 1e-5)
+    assert account.epsilon() <= before
+
+
+def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
+    whole, broken = run.whole_and_broken(3, **{"privacy.noise-multiplier": 1.0})
+    assert _summary(whole) == _summary(broken)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": "pefll"}, "'example' cannot be had with method 'pefll'"),
+        ({"method": "scaffold"}, "cannot be had with method 'scaffold'"),
+        ({"model": "cnn-bn"}, "model: 'cnn-bn' does not go with"),
+        ({"privacy.noise-multiplier": 0.0}, "needs a finite privacy.clip-norm"),
+        ({"finetune-epochs": 1, "finetune-bn": "batch"}, "finetune-bn"),
+    ],
+)
+def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        run("refused", **{"privacy.noise-multiplier": 1.0, **keys})
