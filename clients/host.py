@@ -25,10 +25,9 @@ from clients.wire import Announcement, Config, Reply, Request, pack
 from common.errors import FlorilegiumError, RunError
 from common.seeds import torch_generator
 from common.settings import NAME, Section, folder
-from models.parameters import Arrays, get_arrays, num_bytes
+from models.parameters import get_arrays, num_bytes
 from partitions.clientdata import ClientData
 from privacy.clipping import clip_together
-from privacy.noise import draw, secret_generator
 
 
 class Source(Protocol):
@@ -98,7 +97,7 @@ class Host:
         request = Request.unpack(message.content)
         if not request.clients:
             return Message(self._answer_stock(message, request, own), reply_to=message)
-        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection(request.config))
+        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection())
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
@@ -133,20 +132,12 @@ class Host:
 
     # --------------------------------------------------------------------------------------- details
 
-    def _protection(self, config: Config) -> Protection | None:
-        """Return what clips a client's change before it leaves, and adds the client's share of the noise."""
+    def _protection(self) -> Protection | None:
+        """Return what clips a client's change before it leaves."""
         p = self._settings.privacy
         if p.unit != "client":
             return None
-        deviation, rng = float(config.get("noise", 0.0)), secret_generator()
-
-        def protect(change: Arrays) -> Arrays:
-            clipped = clip_together(change, p.clip_norm, by_array=p.clipping == "layer")
-            if not deviation:
-                return clipped
-            return {name: array + draw(rng, "gaussian", deviation, array.shape) for name, array in clipped.items()}
-
-        return protect
+        return lambda change: clip_together(change, p.clip_norm, by_array=p.clipping == "layer")
 
     def _client(self, client_id: str, config: Config) -> BaseClient:
         state = ClientState(
@@ -169,6 +160,8 @@ class Host:
 
     def _answer_stock(self, message: Message, request: Request, own: str) -> RecordDict:
         """Answer a stock strategy: the trained arrays themselves, and plain numbers."""
+        if self._settings.privacy.unit != "none":
+            raise RunError("privacy.unit: stock strategies know nothing of it; set it to 'none', or use the app's own")
         config = {
             "round": request.config.get("server-round", 0),
             "run": str(message.metadata.run_id),

@@ -94,26 +94,29 @@ class PrivateGradients:
     def __init__(self, model: nn.Module, multiplier: float, clip_norm: float, rate: float, examples: int) -> None:
         # Opacus' gradients of single examples are wrong, without a word, where convolutions have their channels last.
         self._layouts = [(p, p.stride()) for p in model.parameters() if p.dim() == 4]
-        for parameter, _ in self._layouts:
-            parameter.data = _plain(parameter.data)
-        try:
-            self.model = GradSampleModule(model, loss_reduction="mean", strict=True)
-        except (NotImplementedError, ValueError) as error:
-            raise RunError(
-                f"the network has a layer without gradients of single examples, such as batch norm or an LSTM: {error}"
-            ) from error
-        self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
+        self._network = model
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._rate, self._examples = rate, examples
+        if not self._parameters:
+            raise RunError("no parameter of the network is trained")
+        try:
+            for parameter, _ in self._layouts:
+                parameter.data = _plain(parameter.data)
+            self.model = GradSampleModule(model, loss_reduction="mean", strict=True)
+            self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
+        except Exception as error:
+            self.end()
+            raise RunError(
+                f"the network has a layer without gradients of single examples, such as batch norm: {error}"
+            ) from error
         # Whoever knew a seed could take the noise away.
-        generator = torch.Generator(self._parameters[0].device).manual_seed(secrets.randbits(63))
-        self._generator = generator
+        self._generator = torch.Generator(self._parameters[0].device).manual_seed(secrets.randbits(63))
         self._optimizer = DPOptimizer(
             torch.optim.SGD(self._parameters, lr=0.0),
             noise_multiplier=multiplier,
             max_grad_norm=clip_norm,
             expected_batch_size=max(1, round(rate * examples)),
-            generator=generator,
+            generator=self._generator,
         )
 
     def batch(self) -> Tensor:
@@ -138,9 +141,16 @@ class PrivateGradients:
         self._optimizer.zero_grad()
 
     def end(self) -> None:
-        """Give the network back as it was."""
-        self.forget()
-        self.model.remove_hooks()
+        """Give the network back as it was, whatever has happened: the next client works with it."""
+        if hasattr(self, "model"):
+            self.model.remove_hooks()
+        for module in self._network.modules():
+            for name in ("activations", "max_batch_len"):
+                vars(module).pop(name, None)
+        for parameter in self._network.parameters():
+            for name in ("grad_sample", "_current_grad_sample", "_forward_counter", "summed_grad"):
+                vars(parameter).pop(name, None)
+            parameter.grad = None
         for parameter, strides in self._layouts:
             parameter.data = torch.empty_strided(
                 parameter.shape, strides, dtype=parameter.dtype, device=parameter.device

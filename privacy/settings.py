@@ -19,7 +19,6 @@ class PrivacySettings(Section):
     clip_norm: float = Field(gt=0, allow_inf_nan=True)
     clipping: Literal["flat", "layer"]
     sampling: Literal["poisson", "fixed"]
-    noise_at: Literal["server", "device"]
 
     @model_validator(mode="after")
     def _says_how_much(self) -> PrivacySettings:

@@ -2,8 +2,8 @@
 
 Protected is the presence of one client: every sum of changes that the server learns from holds each client's
 change clipped to norm C, and Gaussian noise of deviation z·C (McMahan et al. 2018). It is divided by the *expected*
-number of contributions, as the true one is a secret too. The server is trusted with single changes and with the
-figures clients report; ``noise-at = "device"`` lets each client add its share of the noise before it answers.
+number of contributions, as the true one is a secret too. The server is trusted: it sees sums of a node's clients, and
+the figures clients report.
 """
 
 from __future__ import annotations
@@ -72,16 +72,6 @@ class ClientPrivacy:
         taking_part = self.rng.random(len(clients)) < rate
         return [client for client, chosen in zip(clients, taking_part, strict=True) if chosen]
 
-    def scalars(self, cohort: int) -> dict[str, float]:
-        """Return what clients must know: the deviation of the noise that each of ``cohort`` adds itself.
-
-        Shares are such that the noise is whole when no more clients fail than ``min-success`` allows.
-        """
-        if self._settings.privacy.noise_at == "server" or not self._z:
-            return {}
-        shares = max(1, math.ceil(self._settings.min_success * cohort))
-        return {"noise": self._z * self._settings.privacy.clip_norm / math.sqrt(shares)}
-
     def protect(self, outcome: Outcome, expected: float, of: int, like: Arrays) -> Outcome:
         """Return the outcome with noisy sums, to be divided by the expected number of contributions; note its cost.
 
@@ -94,7 +84,7 @@ class ClientPrivacy:
         p = self._settings.privacy
         if self._z:  # before anybody sees the sum
             self.ledger.add(self._z, self._counted(expected / of))
-        own = self._z * p.clip_norm if self._z and (p.noise_at == "server" or not outcome.clients) else 0.0
+        own = self._z * p.clip_norm if self._z else 0.0
         arrays: Arrays = {}
         for name, sent in like.items():
             total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
@@ -162,8 +152,15 @@ def refuse_examples(settings: ServerSettings, gap: str, network: nn.Module) -> N
     from privacy.dp_sgd import PrivateGradients
 
     p = settings.privacy
+    if any(isinstance(module, nn.RNNBase) for module in network.modules()):
+        gap = gap or f"Opacus has no gradients of single examples for model = '{settings.model}'"
     if gap:
         raise ConfigurationError(f"privacy.unit: 'example' cannot be had with method '{settings.method}': {gap}")
+    if settings.patience or settings.validation_fraction:
+        raise ConfigurationError(
+            "patience, validation-fraction: what is held back, and when to stop, would depend on all examples "
+            "together; set both to 0"
+        )
     if settings.finetune_bn != "running":
         raise ConfigurationError("finetune-bn: batch norm mixes examples, which privacy.unit = 'example' forbids")
     if not math.isfinite(p.clip_norm) or not (p.epsilon or p.noise_multiplier):

@@ -155,7 +155,7 @@ class CohortStrategy(Strategy):
             "%s on %s: %d clients (%s), %d nodes, cohort of %d, %d rounds",
             s.method, s.dataset, len(self.roster.clients),
             ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group)),
-            len(self.roster.nodes), len(self.sample(1)), s.rounds,
+            len(self.roster.nodes), len(self.sample(1)) if self._privacy is None else self.cohort_size(1), s.rounds,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------ cohorts
@@ -240,7 +240,6 @@ class CohortStrategy(Strategy):
         if self._privacy is not None and reduce == "delta" and not evaluation:
             sent = {} if arrays is None else unpack(arrays)
             self._protected = self.cohort_size(server_round), len(self.trainable()), sent
-            scalars |= self._privacy.scalars(len(cohort))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
             "phase": phase,
@@ -261,7 +260,7 @@ class CohortStrategy(Strategy):
 
     def _expected_trainings(self) -> dict[str, float]:
         """Return in how many rounds a client trains on average, and how often it is tested: what budgets are for."""
-        s, count = self.settings, len(self.trainable())
+        s, count = self.settings, max(1, len(self.trainable()))
         tests = {r for r in range(1, s.rounds + 1) if r == s.rounds or (s.evaluate_every and r % s.evaluate_every == 0)}
         return {
             "trainings": sum(self.cohort_size(r) / count for r in range(1, s.rounds + 1)),
@@ -438,6 +437,16 @@ class CohortStrategy(Strategy):
         if self._privacy is not None:
             count = len(self.trainable())
             self._privacy.plan([self.cohort_size(r) / count for r in range(1, num_rounds + 1)])
+            if done < num_rounds and self._spent(done + 1):
+                raise ConfigurationError(
+                    f"privacy.epsilon: {self.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
+                    "larger budget is a new run's"
+                )
+            if shared := [name for name in first if name.endswith(("running_mean", "running_var"))]:
+                raise ConfigurationError(
+                    f"model: with noise, the statistics of batch norm ('{shared[0]}') are none; use a network without "
+                    "it, or method = 'fedbn'"
+                )
         self.summary()
         every = self.settings.evaluate_every
         for server_round in range(done, num_rounds + 1):
@@ -471,7 +480,7 @@ class CohortStrategy(Strategy):
         assert self._privacy is not None
         if not self._privacy.spent(self.cohort_size(server_round) / len(self.trainable())):
             return False
-        log.warning("round %d is not carried out: privacy.epsilon is spent, by rounds that were repeated", server_round)
+        log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
         return True
 
     def _named_by_init(self, network: Arrays) -> Checkpoint:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clients.hyper import FedProxHyper
+from common.errors import ConfigurationError
 from common.settings import Value
 from models.parameters import Arrays
 from strategies.exchange import Outcome
@@ -50,10 +51,8 @@ class FedProx(FedAvg):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._adaptive = AdaptiveMu()
-
-    def privacy_gap(self) -> str:
-        """Return what is not protected."""
-        return "adaptive μ follows the clients' losses; set fedprox.adaptive to false" if self.hyper.adaptive else ""
+        if self.hyper.adaptive and self.settings.privacy.unit != "none":
+            raise ConfigurationError("fedprox.adaptive: μ would follow the clients' losses, which are not protected")
 
     @property
     def mu(self) -> float:

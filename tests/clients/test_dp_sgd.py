@@ -93,6 +93,53 @@ def test_the_noise_of_a_step(taking_part: float) -> None:
     assert not torch.equal(noise, torch.cat([p.grad.flatten() for p in network.parameters()]).double())  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("where", ["after forward", "in backward", "in the hook"])
+def test_after_an_accident_the_next_client_is_not_harmed(where: str) -> None:
+    """All clients of a process share one network: what one leaves behind must not be in another's gradients."""
+
+    class MishapError(Exception):
+        pass
+
+    network = build("lenet", (1, 16, 16), 10, 1).double()
+    examples = Examples(_examples(20).x.double(), _examples(20).y)
+
+    def fail(*arguments: Any) -> None:
+        raise MishapError
+
+    def begin(model: nn.Module) -> PrivateGradients:
+        private = PrivateGradients(model, 0.0, 1.0, 1.0, 20)
+        if where == "in backward":
+            network[0][0].weight.register_hook(fail)
+        return private
+
+    def objective(rows: torch.Tensor) -> torch.Tensor:
+        cross_entropy(network(examples.x), examples.y)
+        raise MishapError
+
+    options = settings(**{"momentum": 0.0, "batch-size": 20})
+    handles = dict(network[0][0].weight._backward_hooks or {})
+    with pytest.raises(MishapError):
+        train(
+            network, examples, options, torch.Generator().manual_seed(1), epochs=1, private=begin,
+            objective=objective if where == "after forward" else None,
+            gradient_hook=fail if where == "in the hook" else None,
+        )  # fmt: skip
+    assert not handles
+    network[0][0].weight._backward_hooks = None
+    fresh = build("lenet", (1, 16, 16), 10, 1).double()
+    fresh.load_state_dict(network.state_dict())
+    few = Examples(examples.x[:7], examples.y[:7])
+    results = []
+    for model in (network, fresh):
+        private = PrivateGradients(model, 0.0, 1.0, 1.0, 7)
+        cross_entropy(private.model(few.x), few.y).backward()
+        private.protect()
+        results.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
+        private.end()
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_examples_take_part_by_chance() -> None:
     private = PrivateGradients(nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), 1.0, 1.0, 0.25, 40)
     batches = [private.batch() for _ in range(2000)]
@@ -171,6 +218,9 @@ def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
         ({"model": "cnn-bn"}, "model: 'cnn-bn' does not go with"),
         ({"privacy.noise-multiplier": 0.0}, "needs a finite privacy.clip-norm"),
         ({"finetune-epochs": 1, "finetune-bn": "batch"}, "finetune-bn"),
+        ({"validation-fraction": 0.2}, "validation-fraction"),
+        ({"dataset": "shakespeare", "model": "char-lstm", "partitioner": "natural"}, "model = 'char-lstm'"),
+        ({"method": "fedprox", "fedprox.adaptive": True}, "fedprox.adaptive"),
     ],
 )
 def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> None:
