@@ -65,8 +65,8 @@ def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "ana
 def total(releases: Sequence[Release], delta: float) -> float:
     """Return ε of all ``releases`` together at δ, for data sets that differ by one unit more or less.
 
-    Where that is in the hundreds, an upper bound: by zero-concentrated privacy (Bun and Steinke 2016, proposition 1.3),
-    without amplification, and the plain sum for Laplace noise.
+    Where that is about a thousand or more, an upper bound: by zero-concentrated privacy (Bun and Steinke 2016,
+    proposition 1.3), without amplification, and the plain sum for Laplace noise.
     """
     return _total(tuple(sorted(releases, key=lambda r: (r.kind, r.multiplier, r.times, r.rate))), delta)
 

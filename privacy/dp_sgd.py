@@ -6,11 +6,8 @@ sampling), its gradient is clipped to norm C, and the sum gets Gaussian noise of
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from opacus import GradSampleModule
@@ -20,45 +17,15 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
 from common.errors import RunError
-from common.files import write_text
+from privacy.ledger import Ledger
 
 
-class Account:
-    """What a client's training has cost its examples, kept on its disk; by Rényi privacy, as Opacus counts it.
-
-    Args:
-        path: the file; what it holds already counts.
-        delta: δ.
-    """
-
-    def __init__(self, path: Path, delta: float) -> None:
-        self._path = path
-        self._delta = delta
-        self._history: list[tuple[float, float, int]] = []
-        if path.exists():
-            rows = json.loads(path.read_text(encoding="utf-8"))["history"]
-            self._history = [(float(z), float(q), int(steps)) for z, q, steps in rows]
-
-    @property
-    def history(self) -> list[tuple[float, float, int]]:
-        """Noise multiplier, sampling rate and number of steps, as Opacus' accountants have them."""
-        return list(self._history)
+class Account(Ledger):
+    """What a client's training has cost its examples, kept on its disk; by Rényi privacy, as Opacus counts it."""
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:
         """Return ε at δ of all steps so far, and of ``more``."""
-        return _epsilon(tuple(_merged([*self._history, *more])), self._delta)
-
-    def add(self, multiplier: float, rate: float, steps: int) -> None:
-        """Note ``steps`` before they are taken."""
-        self._history = _merged([*self._history, (multiplier, rate, steps)])
-        write_text(self._path, json.dumps({"delta": self._delta, "history": self._history}) + "\n")
-
-
-def _merged(history: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
-    times: dict[tuple[float, float], int] = {}
-    for z, q, steps in history:
-        times[z, q] = times.get((z, q), 0) + steps
-    return [(z, q, steps) for (z, q), steps in times.items()]
+        return _epsilon((*self.history, *more), self.delta)
 
 
 @lru_cache(maxsize=4096)
@@ -163,5 +130,5 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def steps_of(examples: int, batch: int, epochs: int) -> int:
-    """Return how many steps ``epochs`` have."""
+    """Return how many steps ``epochs`` have, of batches of ``batch`` examples on average."""
     return epochs * -(-examples // batch)

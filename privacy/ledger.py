@@ -9,9 +9,12 @@ from pathlib import Path
 from common.files import write_text
 from privacy.accounting import Release, total
 
+History = list[tuple[float, float, int]]
+"""Noise multiplier z, sampling rate q and number of releases, as Opacus' accountants have them too."""
+
 
 class Ledger:
-    """The Gaussian releases of a run.
+    """The Gaussian releases of a run, or of a client's training.
 
     Args:
         path: the file; what it holds already counts.
@@ -20,7 +23,7 @@ class Ledger:
 
     def __init__(self, path: Path, delta: float) -> None:
         self._path = path
-        self._delta = delta
+        self.delta = delta
         self._times: Counter[tuple[float, float]] = Counter()
         if path.exists():
             for multiplier, rate, times in json.loads(path.read_text(encoding="utf-8"))["releases"]:
@@ -29,18 +32,22 @@ class Ledger:
     def __len__(self) -> int:
         return self._times.total()
 
-    def add(self, multiplier: float, rate: float) -> None:
-        """Note a release, before it happens.
+    @property
+    def history(self) -> History:
+        """What has been released."""
+        return [(z, q, times) for (z, q), times in sorted(self._times.items())]
+
+    def add(self, multiplier: float, rate: float, times: int = 1) -> None:
+        """Note releases, before they happen.
 
         Args:
             multiplier: z > 0, the noise's deviation ÷ the sensitivity.
-            rate: the probability with which each unit takes part; 1 where that is not by chance.
+            rate: q, the probability with which each unit takes part; 1 where that is not by chance.
+            times: how many.
         """
-        self._times[multiplier, rate] += 1
-        rows = [[z, q, times] for (z, q), times in sorted(self._times.items())]
-        write_text(self._path, json.dumps({"delta": self._delta, "releases": rows}) + "\n")
+        self._times[multiplier, rate] += times
+        write_text(self._path, json.dumps({"delta": self.delta, "releases": self.history}) + "\n")
 
-    def epsilon(self, *more: Release) -> float:
-        """Return ε of all releases at δ, and of ``more``."""
-        made = [Release("gaussian", z, times, q) for (z, q), times in self._times.items()]
-        return total([*made, *more], self._delta)
+    def epsilon(self, *more: tuple[float, float, int]) -> float:
+        """Return ε of all releases at δ, and of ``more``, by distributions of the privacy loss."""
+        return total([Release("gaussian", z, times, q) for z, q, times in (*self.history, *more)], self.delta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -26,8 +27,6 @@ class PrivacySettings(Section):
             raise ValueError("epsilon and noise-multiplier need a unit to protect: set privacy.unit")
         if self.unit != "none" and self.epsilon and self.noise_multiplier:
             raise ValueError("give either epsilon, for the noise it needs, or noise-multiplier, for what it costs")
-        if self.noise_multiplier and self.clip_norm == float("inf"):
-            raise ValueError("noise needs a finite clip-norm")
-        if self.epsilon and self.clip_norm == float("inf"):
-            raise ValueError("epsilon needs a finite clip-norm")
+        if (self.epsilon or self.noise_multiplier) and math.isinf(self.clip_norm):
+            raise ValueError("noise needs a finite clip-norm (found: inf)")
         return self

@@ -94,7 +94,7 @@ class ClientPrivacy:
     def spent(self, rate: float) -> bool:
         """Return whether another release would cost more than the budget."""
         p = self._settings.privacy
-        return bool(p.epsilon) and self.ledger.epsilon(Release("gaussian", self._z, 1, self._counted(rate))) > p.epsilon
+        return bool(p.epsilon) and self.ledger.epsilon((self._z, self._counted(rate), 1)) > p.epsilon
 
     def report(self) -> dict[str, Any]:
         """Return the block of ``summary.json``; ε is None where there was no noise."""
