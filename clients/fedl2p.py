@@ -212,9 +212,12 @@ class FedL2PClient(BaseClient):
             loss = self._loss(θ, statistics, validation)
             *v_and_direct, value = *_gradients(loss, [*θ.values(), *λ]), loss.detach()
             del loss  # and with it, what its gradient needed
-        # Batch norm becomes part of convolutions first, and these are then differentiated twice.
-        with CheapSecondDerivatives(), DifferentiableStatistics():
-            slopes = torch.autograd.grad(self._loss(stepped, statistics, train), [*stepped.values()], create_graph=True)
+        slopes = []
+        for part in self._parts(len(train)):
+            # Batch norm becomes part of convolutions first, and these are then differentiated twice.
+            with CheapSecondDerivatives(), DifferentiableStatistics():
+                loss = self._loss(stepped, statistics, train.rows(part)) * (len(part) / len(train))
+                slopes.append(torch.autograd.grad(loss, [*stepped.values()], create_graph=True))
         v, direct = v_and_direct[: len(θ)], v_and_direct[len(θ) :]
         implicit = implicit_derivative(
             v, slopes, [*θ.values()], λ, steps=h.neumann_steps, rate=h.neumann_rate, scale=h.neumann_scale
@@ -227,6 +230,11 @@ class FedL2PClient(BaseClient):
         model = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
         set_arrays(self.model, model)
         return model
+
+    def _parts(self, count: int) -> Sequence[Tensor]:
+        """Return which of ``count`` examples each term of the Neumann series has its Hessian of."""
+        parts = self.hyper.neumann_steps if self.hyper.neumann_split else 1
+        return torch.arange(count).tensor_split(max(1, min(parts, count)))
 
     def _mixed(self, profile: Profile, β: Tensor) -> dict[str, Moments]:
         return {

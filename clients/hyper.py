@@ -80,6 +80,7 @@ class FedL2PHyper(Section):
     )
     neumann_steps: int = Field(ge=0, description="Q, terms of the Neumann series after the first")
     neumann_rate: float = Field(gt=0, description="ψ, its step size")
+    neumann_split: bool = Field(description="each term's Hessian is of its own share of the batch, not of all of it")
     neumann_scale: bool = Field(description="multiply the series by ψ, as the inverse needs; the paper does not")
     clip: float = Field(gt=0, description="bound of every entry of the hypergradient")
     learn: Literal["both", "bn", "lr"] = Field(
