@@ -17,6 +17,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
 from clients.base import Answer, BaseClient
+from clients.contribution import Contribution
 from clients.export import save_model
 from clients.reduce import Protection, Reduction
 from clients.settings import ClientSettings
@@ -27,7 +28,6 @@ from common.seeds import torch_generator
 from common.settings import NAME, Section, folder
 from models.parameters import get_arrays, num_bytes
 from partitions.clientdata import ClientData
-from privacy.clipping import clip_together
 
 
 class Source(Protocol):
@@ -97,7 +97,7 @@ class Host:
         request = Request.unpack(message.content)
         if not request.clients:
             return Message(self._answer_stock(message, request, own), reply_to=message)
-        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection())
+        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection(request.config))
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
@@ -132,12 +132,10 @@ class Host:
 
     # --------------------------------------------------------------------------------------- details
 
-    def _protection(self) -> Protection | None:
-        """Return what clips a client's change before it leaves."""
+    def _protection(self, config: Config) -> Protection | None:
+        """Return what protects a client's change before it leaves."""
         p = self._settings.privacy
-        if p.unit != "client":
-            return None
-        return lambda change: clip_together(change, p.clip_norm, by_array=p.clipping == "layer")
+        return Contribution(p, config) if p.unit == "client" else None
 
     def _client(self, client_id: str, config: Config) -> BaseClient:
         state = ClientState(

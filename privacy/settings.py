@@ -19,7 +19,9 @@ class PrivacySettings(Section):
     noise_multiplier: float = Field(ge=0)
     clip_norm: float = Field(gt=0, allow_inf_nan=True)
     clipping: Literal["flat", "layer"]
+    clip_quantile: float = Field(ge=0, lt=1)
     sampling: Literal["poisson", "fixed"]
+    noise_at: Literal["server", "device"]
 
     @model_validator(mode="after")
     def _says_how_much(self) -> PrivacySettings:
@@ -29,4 +31,13 @@ class PrivacySettings(Section):
             raise ValueError("give either epsilon, for the noise it needs, or noise-multiplier, for what it costs")
         if (self.epsilon or self.noise_multiplier) and math.isinf(self.clip_norm):
             raise ValueError("noise needs a finite clip-norm (found: inf)")
+        if self.unit != "client" and (self.clip_quantile or self.noise_at == "device"):
+            raise ValueError("clip-quantile and noise-at = 'device' are for unit = 'client'")
+        if self.clip_quantile and self.clipping == "layer":
+            raise ValueError("clip-quantile adapts one bound for the whole change; leave clipping at 'flat'")
+        if self.noise_at == "device" and self.sampling == "poisson":
+            raise ValueError(
+                "with noise-at = 'device' the server knows who takes part, which amplifies nothing; set sampling to "
+                "'fixed'"
+            )
         return self

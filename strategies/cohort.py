@@ -240,6 +240,7 @@ class CohortStrategy(Strategy):
         if self._privacy is not None and reduce == "delta" and not evaluation:
             sent = {} if arrays is None else unpack(arrays)
             self._protected = self.cohort_size(server_round), len(self.trainable()), sent
+            scalars |= self._privacy.request(self.cohort_size(server_round))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
             "phase": phase,
@@ -435,8 +436,7 @@ class CohortStrategy(Strategy):
         else:
             self.run.create()
         if self._privacy is not None:
-            count = len(self.trainable())
-            self._privacy.plan([self.cohort_size(r) / count for r in range(1, num_rounds + 1)])
+            self._privacy.plan([self.cohort_size(r) for r in range(1, num_rounds + 1)], len(self.trainable()))
             if done < num_rounds and self._spent(done + 1):
                 raise ConfigurationError(
                     f"privacy.epsilon: {self.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
@@ -517,6 +517,7 @@ class CohortStrategy(Strategy):
             "lineage": self._lineage,
             "deployed": self.roster.deployed,
             "ended": self._ended,
+            "clip_norm": None if self._privacy is None else self._privacy.clip_norm,
             "own": facts,
         }
         self.run.save(Checkpoint(server_round, model, own, shared))
@@ -530,6 +531,8 @@ class CohortStrategy(Strategy):
         self._lineage = [*facts["lineage"], checkpoint.round]
         self._checkpoint_round = checkpoint.round
         self._ended = facts.get("ended", False)
+        if self._privacy is not None and "clip_norm" in facts:
+            self._privacy.clip_norm = facts["clip_norm"]
         self.restore(checkpoint.state, facts["own"])
 
     def _private_report(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,98 @@ def test_the_released_mean_carries_the_stated_noise(run: Runs, nodes: int) -> No
     """z·C/m in every entry, however clients are packed onto nodes; what nodes send has none."""
     keys: dict[str, Value] = {"privacy.noise-multiplier": 2.0, "privacy.clip-norm": 0.5}
     path = run("run", nodes=nodes, rounds=1, **keys, **NO_CHANGE)
+    assert _within(_released(run, path), 2.0 * 0.5 / 4)
+    assert all(np.abs(a).max() < 1e-3 for sums in _sums(run) for a in sums.values())
+
+
+def _released(run: Runs, path: Path) -> np.ndarray:
+    """Return all entries of a run's one released mean."""
     sent = next(message for message in run.grid.sent if message.metadata.message_type == "train")
     start = {name: array.numpy() for name, array in sent.content["arrays"].items()}
-    steps = np.concatenate([(a - start[n]).ravel() for n, a in read_checkpoint(path).arrays.items()])
-    statistic = float(np.square(steps.astype(np.float64) / (2.0 * 0.5 / 4)).sum())
-    low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
-    assert low < statistic < high
-    assert all(np.abs(a).max() < 1e-3 for sums in _sums(run) for a in sums.values())
+    return np.concatenate([(a - start[n]).ravel() for n, a in read_checkpoint(path).arrays.items()]).astype(np.float64)
+
+
+def _within(values: np.ndarray, deviation: float) -> bool:
+    """Return whether normal values of this deviation would look so, but for one time in 500,000."""
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], values.size)
+    return bool(low < np.square(values / deviation).sum() < high)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_devices_add_shares_of_the_noise(run: Runs, nodes: int) -> None:
+    """Of variance (z·C)²/m each, so that the sum of m has (z·C)², however they are packed onto nodes."""
+    keys: dict[str, Value] = {
+        "privacy.noise-multiplier": 2.0, "privacy.clip-norm": 0.5, "privacy.noise-at": "device",
+    }  # fmt: skip
+    path = run("run", nodes=nodes, rounds=1, **keys, **NO_CHANGE)
+    assert _within(_released(run, path), 2.0 * 0.5 / 4)
+    for sums in _sums(run):
+        assert _within(np.concatenate([a.ravel() for a in sums.values()]).astype(np.float64), 1.0 / np.sqrt(nodes))
+    assert json.loads((path / "privacy.json").read_text())["releases"] == [[2.0, 1.0, 1]]
+
+
+def test_noise_of_devices_that_fail_does_not_count(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = FedAvgClient.train
+
+    def fail(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
+        if client.client_id in "01":
+            raise OSError("no space left on device")
+        return honest(client, arrays, config)
+
+    fail.is_phase = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(FedAvgClient, "train", fail)
+    path = run("run", rounds=1, participation=1.0, **{"privacy.noise-multiplier": 2.0, "privacy.noise-at": "device"})
+    ((z, rate, times),) = json.loads((path / "privacy.json").read_text())["releases"]
+    assert (z, rate, times) == (pytest.approx(2 * math.sqrt(6 / 8)), 1, 1)
+
+
+def _changing_by(norms: Sequence[float]) -> Any:
+    """Return a training in which client i changes the first entry of every model by norms[i] alone."""
+
+    def train(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
+        first, *_ = answered = {name: array.copy() for name, array in arrays.items()}
+        answered[first].flat[0] += norms[int(client.client_id)]
+        return Answer(answered, len(client.data.train), {"loss": 0.0})
+
+    train.is_phase = True  # type: ignore[attr-defined]
+    return train
+
+
+@pytest.mark.parametrize("noise_at", ["server", "device"])
+def test_the_bound_follows_the_median_of_norms(run: Runs, noise_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C ← C·exp(−η_C (b̄ − γ)), b̄ the share of changes within C; all but without noise on the count."""
+    norms = np.array([1.0, 1.2, 1.5, 1.9, 2.6, 3.3, 4.1, 5.0])
+    monkeypatch.setattr(FedAvgClient, "train", _changing_by(norms.tolist()))
+    monkeypatch.setattr("strategies.client_privacy.COUNT_NOISE", 1e-7)
+    path = run("run", rounds=50, participation=1.0, **{
+        "privacy.noise-multiplier": 1e-9, "privacy.clip-quantile": 0.5, "privacy.clip-norm": 0.4,
+        "privacy.noise-at": noise_at, "evaluate-every": 0,
+    })  # fmt: skip
+    bound = 0.4
+    for _ in range(50):
+        bound *= math.exp(-0.2 * (np.mean(norms <= bound) - 0.5))
+    assert 1.9 < bound < 2.6
+    assert json.loads((path / "summary.json").read_text())["privacy"]["clip_norm"] == pytest.approx(bound, rel=1e-4)
+
+
+def test_adapting_the_bound_costs_noise_and_no_budget(run: Runs) -> None:
+    """The sum's noise grows to z_Δ·C, so that sum and count, of deviation m/20, are one release of multiplier z."""
+    keys: dict[str, Value] = {
+        "privacy.noise-multiplier": 0.7, "privacy.clip-norm": 0.5, "participation": 1.0, "rounds": 1
+    }  # fmt: skip
+    adaptive = run("adaptive", **keys, **NO_CHANGE, **{"privacy.clip-quantile": 0.5})
+    assert _within(_released(run, adaptive), 0.5 / math.sqrt(0.7**-2 - (2 * 8 / 20) ** -2) / 8)
+    fixed = run("fixed", **keys, **NO_CHANGE)
+    assert _summary(adaptive)["epsilon"] == _summary(fixed)["epsilon"]
+
+
+def test_an_adapted_bound_survives_resuming(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedAvgClient, "train", _changing_by([5.0] * 8))
+    monkeypatch.setattr("strategies.client_privacy.COUNT_NOISE", 1e-7)
+    keys: dict[str, Value] = {"privacy.noise-multiplier": 1e-9, "privacy.clip-quantile": 0.5, "participation": 1.0}
+    whole, broken = run.whole_and_broken(3, **keys)
+    assert _summary(whole)["clip_norm"] == pytest.approx(_summary(broken)["clip_norm"], rel=1e-4)
+    assert _summary(whole)["clip_norm"] == pytest.approx(math.exp(0.1 * 3), rel=1e-4)
 
 
 def test_the_cost_is_what_other_accountants_say(run: Runs) -> None:
@@ -203,6 +289,11 @@ def test_noise_is_not_that_of_the_seed(run: Runs) -> None:
         ({"privacy.epsilon": 1.0, "privacy.noise-multiplier": 1.0}, "privacy: give either epsilon"),
         ({"privacy.unit": "none", "privacy.epsilon": 1.0}, "privacy: .*set privacy.unit"),
         ({"privacy.epsilon": 1.0, "privacy.clip-norm": math.inf}, "privacy: .*finite clip-norm"),
+        ({"privacy.noise-multiplier": 1.0, "privacy.noise-at": "device", "privacy.sampling": "poisson"},
+         "privacy: with noise-at = 'device' .* set sampling to 'fixed'"),
+        ({"privacy.unit": "example", "privacy.epsilon": 1.0, "privacy.clip-quantile": 0.5}, "are for unit = 'client'"),
+        ({"privacy.noise-multiplier": 1.0, "privacy.clip-quantile": 0.5, "privacy.clipping": "layer"}, "clipping at"),
+        ({"privacy.noise-multiplier": 1.0, "privacy.clip-quantile": 0.5}, "clip-quantile: cohorts of 4 are too"),
         ({"privacy.noise-multiplier": 1.0, "patience": 1, "validation-fraction": 0.2}, "patience"),
         ({"privacy.noise-multiplier": 1.0, "model": "cnn-bn"}, "model: with noise, the statistics of batch norm"),
         ({"privacy.noise-multiplier": 1.0, "method": "pefll"}, "cannot be had with method 'pefll'"),
