@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         network = build(settings.model, spec.shape, spec.classes, settings.seed)
         initial = get_arrays(network)
         if settings.privacy.unit == "example":
-            refuse_examples(settings, method.client().example_gap, network)
+            refuse_examples(settings, method.client().example_gap(hyper), network)
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version())
         strategy = method.strategy()(settings, hyper, roster, run)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from flwr.client import NumPyClient
@@ -21,15 +21,17 @@ from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
 from clients.wire import BESIDE, Config
-from common.errors import RunError
+from common.errors import BudgetSpentError, RunError
 from common.seeds import torch_generator
 from common.settings import Section
 from models.batch_norm import BatchStatistics, give, measure, norms_of
 from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData, Examples
+from privacy.ledger import SPENT
+from privacy.noise import draw, secret_generator
 
 if TYPE_CHECKING:
-    from privacy.dp_sgd import Account, PrivateGradients
+    from privacy.dp_sgd import Account, Planned, PrivateGradients
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def phase(method: P) -> P:
 
 ACCOUNT = "privacy.json"
 """The file of a client's state that says what training has cost its examples."""
+SUM_MULTIPLIER = 10.0
+"""Noise multiplier of sums besides gradients: four of them cost ε ≈ 0.9 at δ = 1e-5."""
 
 
 class BaseClient(NumPyClient):
@@ -97,8 +101,13 @@ class BaseClient(NumPyClient):
         self.predictor: nn.Module = model
         self._fixed_norms = False
 
-    example_gap: ClassVar[str] = "it uses a client's examples otherwise than by gradients of their cross-entropy"
-    """What breaks the privacy of examples in this method; "" where :meth:`descend` makes all that is made of them."""
+    @staticmethod
+    def example_gap(hyper: Any) -> str:
+        """Return what breaks the privacy of examples in this method, with its hyper-parameters.
+
+        "" where all that is made of examples is made by :meth:`descend` and :meth:`released`.
+        """
+        return "it uses a client's examples otherwise than by gradients of their cross-entropy"
 
     # ------------------------------------------------------------------ what the host and Flower call
 
@@ -240,7 +249,12 @@ class BaseClient(NumPyClient):
         chosen = self.data.train if examples is None else examples
         private = None
         if self.settings.privacy.unit == "example":
-            private = self._private_gradients(config, chosen, epochs)
+            try:
+                private = self._private_gradients(config, chosen, epochs)
+            except BudgetSpentError:
+                if config["phase"] != "test":
+                    raise
+                return 0.0  # it is tested with what it has
         return train(
             self.model if model is None else model,
             chosen,
@@ -271,29 +285,63 @@ class BaseClient(NumPyClient):
         Raises:
             RunError: if the client's budget does not suffice.
         """
-        from privacy.dp_sgd import PrivateGradients, multiplier_for, steps_of
+        from privacy.dp_sgd import PrivateGradients, steps_of
 
-        s, p, account = self.settings, self.settings.privacy, self.account
+        s, p = self.settings, self.settings.privacy
         size = len(examples)
         rate = min(1.0, s.batch_size / size)
         steps = s.local_steps if epochs is None else 0
         steps = steps or steps_of(size, s.batch_size, s.local_epochs if epochs is None else epochs)
-        z = p.noise_multiplier
-        if p.epsilon and "trainings" not in config:
+        z = self.noise_multiplier(config)
+        self.pay(z, rate, steps)
+        return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
+
+    def noise_multiplier(self, config: Config) -> float:
+        """Return z, which the client's own part in the run is expected to need for its budget, where one is given."""
+        from privacy.dp_sgd import multiplier_for
+
+        p = self.settings.privacy
+        if not p.epsilon:
+            return p.noise_multiplier
+        if "trainings" not in config:
             raise RunError("privacy.epsilon is planned by this app's own strategies; set privacy.noise-multiplier")
-        if p.epsilon:
-            each = s.local_steps or steps_of(size, s.batch_size, self.epochs_a_round())
-            tests = steps_of(size, s.batch_size, s.finetune_epochs)
-            planned = float(config["trainings"]) * each + float(config["tests"]) * tests
-            z = multiplier_for(p.epsilon, p.delta, rate, max(1, math.ceil(planned)))
-        if p.epsilon and account.epsilon((z, rate, steps)) > p.epsilon:
-            raise RunError(
-                f"its budget is spent: ε = {account.epsilon():.3g} of {p.epsilon:g}, and another training of {steps} "
-                "steps would exceed it"
+        planned, fixed = self.planned(float(config["trainings"]), float(config["tests"]))
+        return multiplier_for(p.epsilon, p.delta, planned, fixed)
+
+    def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
+        """Return what is released in a run: what z is found for, and what has noise of its own.
+
+        Args:
+            trainings: in how many rounds the client is expected to train.
+            tests: how often it is tested.
+        """
+        from privacy.dp_sgd import steps_of
+
+        s, size = self.settings, len(self.data.train)
+        each = s.local_steps or steps_of(size, s.batch_size, self.epochs_a_round())
+        steps = trainings * each + tests * steps_of(size, s.batch_size, s.finetune_epochs)
+        return ((1.0, min(1.0, s.batch_size / size), max(1, math.ceil(steps))),), ()
+
+    def pay(self, multiplier: float, rate: float, times: int = 1) -> None:
+        """Note what releases cost, before they are made.
+
+        Raises:
+            BudgetSpentError: if the client's budget does not suffice.
+        """
+        p, account = self.settings.privacy, self.account
+        if p.epsilon and account.epsilon((multiplier, rate, times)) > p.epsilon:
+            raise BudgetSpentError(
+                f"{SPENT}: ε = {account.epsilon():.3g} of {p.epsilon:g}, and {times} more steps would exceed it"
             )
-        if z:
-            account.add(z, rate, steps)
-        return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size)
+        if multiplier:
+            account.add(multiplier, rate, times)
+
+    def released(self, total: float) -> float:
+        """Return a sum over the client's examples, to which each adds between 0 and 1: noisy where they are private."""
+        if self.settings.privacy.unit != "example":
+            return total
+        self.pay(SUM_MULTIPLIER, 1.0)
+        return total + float(draw(secret_generator(), "gaussian", SUM_MULTIPLIER, ()))
 
     def epochs_a_round(self) -> int:
         """Return how many epochs over the client's data a round has."""

@@ -8,13 +8,16 @@ client owns (heads, weights, coefficients) lies in its state; shared parts of fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
+from clients.base import SUM_MULTIPLIER, Answer, BaseClient, phase
 from clients.hyper import PPFEHyper
 from clients.ppfe_plan import Plan, plan
 from clients.training import GradientHook, Group, evaluate, features, score
@@ -26,10 +29,15 @@ from models.parameters import Arrays, get_arrays, set_arrays
 from models.reduction import fitting
 from partitions.datasets import find_spec
 
+if TYPE_CHECKING:
+    from privacy.dp_sgd import Planned
+
 Vector = NDArray[np.float64]
 
 
-def coefficient(losses: Vector, weights: Vector, max_loss: float, min_error: float) -> float:
+def coefficient(
+    losses: Vector, weights: Vector, max_loss: float, min_error: float, release: Callable[[float], float] = float
+) -> float:
     """Return β = ½ ln((1 − ε)/ε) ≥ 0 with ε = Σωℓ / (ℓ_max Σω) (Algorithm 1, line 2).
 
     Args:
@@ -37,8 +45,9 @@ def coefficient(losses: Vector, weights: Vector, max_loss: float, min_error: flo
         weights: ω, (n,), ≥ 0.
         max_loss: ℓ_max.
         min_error: ε is kept within [min_error, 1 − min_error], so that β is finite.
+        release: what is done to the sum Σωℓ/ℓ_max before it is used.
     """
-    ε = float((weights * losses).sum() / (max_loss * weights.sum()))
+    ε = release(float((weights * losses).sum() / max_loss)) / float(weights.sum())
     ε = min(max(ε, min_error), 1 - min_error)
     return max(0.0, 0.5 * float(np.log((1 - ε) / ε)))
 
@@ -88,7 +97,7 @@ class PPFEClient(BaseClient):
         kept = self._boosting()
         ω = kept["weights"]
         own = features(self._member(stage), self.data.train)
-        β = coefficient(self._losses(own), ω, self.hyper.max_loss, self.hyper.min_error)
+        β = coefficient(self._losses(own), ω, self.hyper.max_loss, self.hyper.min_error, self.released)
         stages, betas = np.append(kept["stages"], stage), np.append(kept["betas"], β)
         outputs = np.concatenate([kept["outputs"], own.cpu().numpy()[None]])
         if self.hyper.reweighting:
@@ -125,6 +134,16 @@ class PPFEClient(BaseClient):
                 self.predictor = model
                 metrics |= {"loss": loss, "accuracy": accuracy}
         return Answer({}, len(self.data.test), metrics)
+
+    @staticmethod
+    def example_gap(hyper: PPFEHyper) -> str:
+        """Weights are of all examples together; without them a coefficient is made of one sum."""
+        return "example weights are made of all examples together; set ppfe.reweighting to false" * hyper.reweighting
+
+    def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
+        """Besides training a sum for every stage's coefficient."""
+        planned, fixed = super().planned(trainings, tests)
+        return planned, (*fixed, (SUM_MULTIPLIER, 1.0, self._plan.stages))
 
     # --------------------------------------------------------------------------------------- details
 

@@ -26,7 +26,10 @@ Its arguments are the network and the batch: the rows of the examples that the g
 """
 
 Objective = Callable[[Tensor], Tensor]
-"""What a batch costs: a function of its rows, differentiable in the parameters that are trained."""
+"""What a batch costs: a function of its rows, differentiable in the parameters that are trained.
+
+With private gradients it returns what each example costs, (b,).
+"""
 
 EVALUATION_BATCH = 256
 
@@ -127,15 +130,18 @@ def train(
     epochs_left = epochs if epochs is not None else settings.local_epochs
     total, seen = torch.zeros((), device=examples.y.device), 0
     with only_trainable(model, parameters), _gradients(model, private) as (network, protected):
-        objective = objective or _cross_entropy(network, examples, weights)
+        objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
             for rows in _epoch(examples, settings.batch_size, generator, protected):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
-                loss = objective(rows) if len(rows) else total.new_zeros(())
-                if len(rows):
+                losses = objective(rows) if len(rows) else total.new_zeros(1)
+                loss = losses if protected is None else losses.mean()
+                if protected is None:
                     loss.backward()
-                if protected is not None:
+                else:
+                    if len(rows):
+                        protected.backward(losses)
                     protected.protect()
                 if gradient_hook is not None:
                     gradient_hook(model, rows)
@@ -188,12 +194,13 @@ def _begin(model: nn.Module, fixed_norms: bool) -> None:
         norm.eval()
 
 
-def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None) -> Objective:
+def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None, *, each: bool) -> Objective:
     def objective(rows: Tensor) -> Tensor:
         outputs, y = model(examples.x[rows]), examples.y[rows]
         if weights is None:
-            return cross_entropy(outputs, y)
-        return (weights[rows] * cross_entropy(outputs, y, reduction="none")).mean()
+            return cross_entropy(outputs, y, reduction="none" if each else "mean")
+        losses = weights[rows] * cross_entropy(outputs, y, reduction="none")
+        return losses if each else losses.mean()
 
     return objective
 

@@ -30,6 +30,10 @@ class RunError(FlorilegiumError):
     exit_status = 1
 
 
+class BudgetSpentError(RunError):
+    """A client whose privacy budget does not suffice for another training."""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``words``, or a full stop where none is close."""
     close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)

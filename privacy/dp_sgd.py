@@ -12,12 +12,15 @@ from functools import lru_cache
 import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
-from opacus.accountants.utils import get_noise_multiplier
-from opacus.optimizers import DPOptimizer
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 from torch import Tensor, nn
 
 from common.errors import RunError
 from privacy.ledger import Ledger
+
+_MOST_NOISE, _TOLERANCE = 1e6, 0.002
 
 
 class Account(Ledger):
@@ -35,13 +38,35 @@ def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float) -> flo
     return float(accountant.get_epsilon(delta)) if history else 0.0
 
 
+Planned = tuple[tuple[float, float, int], ...]
+"""Releases before z is known: by how much z is multiplied in them, their sampling rate, and their number."""
+
+
 @lru_cache(maxsize=1024)
-def multiplier_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Return the noise multiplier z with which ``steps`` at a sampling rate cost ε at δ, as Opacus finds it."""
-    found = get_noise_multiplier(
-        target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant="rdp"
-    )
-    return float(found)
+def multiplier_for(epsilon: float, delta: float, planned: Planned, fixed: Planned = ()) -> float:
+    """Return the noise multiplier z with which releases cost ε at δ together, to a hundredth, and never more.
+
+    Args:
+        epsilon, delta: the budget, ε > 0.
+        planned: releases with multipliers in proportion to z.
+        fixed: others besides, with the multipliers that they have.
+
+    Raises:
+        RunError: if those with fixed multipliers exceed the budget by themselves.
+    """
+
+    def cost(z: float) -> float:
+        return _epsilon((*((factor * z, rate, times) for factor, rate, times in planned), *fixed), delta)
+
+    low, high = 0.0, 1.0
+    while cost(high) > epsilon:
+        low, high = high, 2 * high
+        if high > _MOST_NOISE:
+            raise RunError(f"privacy.epsilon: no noise makes what is released cost less than {epsilon:g}")
+    while high - low > _TOLERANCE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+    return high
 
 
 class PrivateGradients:
@@ -53,12 +78,16 @@ class PrivateGradients:
         clip_norm: C > 0.
         rate: q, the probability with which an example takes part in a step.
         examples: n, how many there are.
+        ghost: whether gradients of single examples are clipped without being made: one pass backwards for their norms,
+            a second for the sum (ghost clipping; Li et al. 2022). Less memory; it is faster where layers are large.
 
     Raises:
         RunError: if Opacus has no gradients of single examples for some layer of the network.
     """
 
-    def __init__(self, model: nn.Module, multiplier: float, clip_norm: float, rate: float, examples: int) -> None:
+    def __init__(
+        self, model: nn.Module, multiplier: float, clip_norm: float, rate: float, examples: int, *, ghost: bool = False
+    ) -> None:
         # Opacus' gradients of single examples are wrong, without a word, where convolutions have their channels last.
         self._layouts = [(p, p.stride()) for p in model.parameters() if p.dim() == 4]
         self._network = model
@@ -69,7 +98,11 @@ class PrivateGradients:
         try:
             for parameter, _ in self._layouts:
                 parameter.data = _plain(parameter.data)
-            self.model = GradSampleModule(model, loss_reduction="mean", strict=True)
+            self.model = (
+                GradSampleModuleFastGradientClipping(model, max_grad_norm=clip_norm)
+                if ghost
+                else GradSampleModule(model, loss_reduction="mean", strict=True)
+            )
             self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
         except Exception as error:
             self.end()
@@ -78,7 +111,9 @@ class PrivateGradients:
             ) from error
         # Whoever knew a seed could take the noise away.
         self._generator = torch.Generator(self._parameters[0].device).manual_seed(secrets.randbits(63))
-        self._optimizer = DPOptimizer(
+        self._ghost = ghost
+        self._backward = False  # whether there was a pass since the last step
+        self._optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
             torch.optim.SGD(self._parameters, lr=0.0),
             noise_multiplier=multiplier,
             max_grad_norm=clip_norm,
@@ -91,9 +126,18 @@ class PrivateGradients:
         chosen = torch.rand(self._examples, generator=self._generator, device=self._generator.device) < self._rate
         return chosen.nonzero().squeeze(1)
 
+    def backward(self, losses: Tensor) -> None:
+        """Compute the gradients of a batch's losses, (b,), each of one example."""
+        if self._ghost:
+            DPTensorFastGradientClipping(self.model, self._optimizer, losses, "mean").backward()
+        else:
+            losses.mean().backward()
+        self._backward = True
+
     def protect(self) -> None:
         """Put the clipped and noised mean of the last backward pass into ``.grad``; noise alone, if there was none."""
-        if any(getattr(p, "grad_sample", None) is not None for p in self._parameters):
+        if self._backward:
+            self._backward = False
             self._optimizer.pre_step()
             return
         for parameter in self._parameters:
@@ -115,7 +159,7 @@ class PrivateGradients:
             for name in ("activations", "max_batch_len"):
                 vars(module).pop(name, None)
         for parameter in self._network.parameters():
-            for name in ("grad_sample", "_current_grad_sample", "_forward_counter", "summed_grad"):
+            for name in ("grad_sample", "_norm_sample", "_current_grad_sample", "_forward_counter", "summed_grad"):
                 vars(parameter).pop(name, None)
             parameter.grad = None
         for parameter, strides in self._layouts:

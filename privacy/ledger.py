@@ -13,6 +13,10 @@ History = list[tuple[float, float, int]]
 """Noise multiplier z, sampling rate q and number of releases, as Opacus' accountants have them too."""
 
 
+SPENT = "its budget is spent"
+"""How the reason begins for which a client does not train any more."""
+
+
 class Ledger:
     """The Gaussian releases of a run, or of a client's training.
 

@@ -19,6 +19,7 @@ class PrivacySettings(Section):
     noise_multiplier: float = Field(ge=0)
     clip_norm: float = Field(gt=0, allow_inf_nan=True)
     clipping: Literal["flat", "layer"]
+    gradients: Literal["hooks", "ghost"]
     clip_quantile: float = Field(ge=0, lt=1)
     sampling: Literal["poisson", "fixed"]
     noise_at: Literal["server", "device"]

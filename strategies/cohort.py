@@ -23,6 +23,7 @@ from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.parameters import Arrays
 from models.pretrained import read_pretrained
+from privacy.ledger import SPENT
 from strategies.client_privacy import ClientPrivacy, refuse
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
@@ -73,6 +74,7 @@ class CohortStrategy(Strategy):
         self._evaluate_config = ConfigRecord()
         self._protected: tuple[int, int, Arrays] | None = None
         self._privacy: ClientPrivacy | None = None
+        self._spent_clients: set[str] = set()  # whose budgets do not suffice for another training
         if settings.privacy.unit == "client":
             refuse(settings, self.privacy_gap())
             self._privacy = ClientPrivacy(settings, run)
@@ -197,8 +199,8 @@ class CohortStrategy(Strategy):
 
         With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat.
         """
-        clients = self.trainable()
-        size = self.cohort_size(server_round)
+        clients = [client for client in self.trainable() if client not in self._spent_clients]
+        size = min(self.cohort_size(server_round), len(clients))
         if self._privacy is not None and self.settings.privacy.sampling == "poisson":
             return self._privacy.choose(clients, size / len(clients))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
@@ -274,6 +276,7 @@ class CohortStrategy(Strategy):
         outcome = collect(self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
+        self._spent_clients |= {c for c, reason in outcome.failures.items() if reason.startswith(SPENT)}
         if self._privacy is not None and self._protected is not None:
             outcome = self._privacy.protect(outcome, *self._protected)
         if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):
@@ -289,6 +292,7 @@ class CohortStrategy(Strategy):
         """
         if asked == 0 and self._protected is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
+        asked -= len(self._spent_clients & outcome.failures.keys())  # these have only done their part
         if not outcome.clients or len(outcome.clients) < self.settings.min_success * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
             raise RunError(
@@ -458,6 +462,9 @@ class CohortStrategy(Strategy):
                 arrays = self.train_round(server_round, arrays, grid)
                 self._seconds.append(time.perf_counter() - started)
             self._ended = self._ended or (server_round > done and self.finished(server_round))
+            if self._spent_clients >= {*self.trainable()} and self._spent_clients:
+                log.warning("round %d is the last: all clients have spent their budgets", server_round)
+                self._ended = True
             if self._privacy is not None and done < server_round < num_rounds and not self._ended:
                 self._ended = self._spent(server_round + 1)
             final = server_round == num_rounds or self._ended
@@ -541,7 +548,8 @@ class CohortStrategy(Strategy):
         spent = [float(row["epsilon"]) for row in self._clients if "epsilon" in row]  # type: ignore[arg-type]
         if self.settings.privacy.unit != "example" or not spent:
             return {}
-        facts = {"unit": "example", "delta": self.settings.privacy.delta}
+        facts: dict[str, Any] = {"unit": "example", "delta": self.settings.privacy.delta}
+        facts |= {"clients_spent": len(self._spent_clients)}
         return {"privacy": {**facts, "epsilon_max": max(spent), "epsilon_mean": float(np.mean(spent))}}
 
     def _finish(self) -> None:

@@ -12,18 +12,22 @@ import numpy as np
 import pytest
 import torch
 from opacus.accountants import RDPAccountant
+from opacus.accountants.utils import get_noise_multiplier
 from scipy.stats import chi2
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from clients.base import SUM_MULTIPLIER
+from clients.fedavg import FedAvgClient
 from clients.training import Group, train
+from clients.wire import Config
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.networks import build
 from partitions.clientdata import Examples
 from privacy.dp_sgd import Account, PrivateGradients, multiplier_for
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import make_client, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 4, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -47,8 +51,9 @@ def _summary(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / "summary.json").read_text())["privacy"])
 
 
+@pytest.mark.parametrize("ghost", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool) -> None:
+def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool, ghost: bool) -> None:
     """Without noise and with everybody: each example's gradient by itself, in all trained parameters together."""
     single, network, c, rate = _examples(), build("lenet", (1, 16, 16), 10, 1).double(), 2.0, 0.1
     examples = Examples(single.x.double().to(memory_format=torch.channels_last), single.y)
@@ -66,7 +71,7 @@ def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool) -> None:
     options = settings(**{"momentum": 0.0, "batch-size": len(examples)})
     train(
         network, examples, options, torch.Generator().manual_seed(1), epochs=1, groups=[Group(trained, rate)],
-        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples)),
+        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples), ghost=ghost),
     )  # fmt: skip
     for parameter, before, step in zip(trained, start, mean, strict=True):
         torch.testing.assert_close(parameter.detach(), before - rate * step, rtol=1e-5, atol=1e-9)
@@ -75,26 +80,28 @@ def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool) -> None:
     assert network[1][0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("ghost", [False, True])
 @pytest.mark.parametrize("taking_part", [0.0, 1.0])
-def test_the_noise_of_a_step(taking_part: float) -> None:
+def test_the_noise_of_a_step(taking_part: float, ghost: bool) -> None:
     """z·C/B in every entry, B being the expected batch; also where nobody takes part."""
     examples, z, c = _examples(20), 3.0, 0.2
     network = nn.Sequential(nn.Flatten(), nn.Linear(256, 400))
-    private = PrivateGradients(network, z, c, 1.0, len(examples))
+    private = PrivateGradients(network, z, c, 1.0, len(examples), ghost=ghost)
     if taking_part:
-        cross_entropy(private.model(examples.x), examples.y).mul(1e-9).backward()
+        private.backward(cross_entropy(private.model(examples.x), examples.y, reduction="none") * 1e-9)
     private.protect()
     noise = torch.cat([p.grad.flatten() for p in network.parameters()]).double()  # type: ignore[union-attr]
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(noise))
     assert low < float((noise / (z * c / 20)).square().sum()) < high
     private.end()
-    again = PrivateGradients(network, z, c, 1.0, len(examples))
+    again = PrivateGradients(network, z, c, 1.0, len(examples), ghost=ghost)
     again.protect()
     assert not torch.equal(noise, torch.cat([p.grad.flatten() for p in network.parameters()]).double())  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("ghost", [False, True])
 @pytest.mark.parametrize("where", ["after forward", "in backward", "in the hook"])
-def test_after_an_accident_the_next_client_is_not_harmed(where: str) -> None:
+def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool) -> None:
     """All clients of a process share one network: what one leaves behind must not be in another's gradients."""
 
     class MishapError(Exception):
@@ -107,7 +114,7 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str) -> None:
         raise MishapError
 
     def begin(model: nn.Module) -> PrivateGradients:
-        private = PrivateGradients(model, 0.0, 1.0, 1.0, 20)
+        private = PrivateGradients(model, 0.0, 1.0, 1.0, 20, ghost=ghost)
         if where == "in backward":
             network[0][0].weight.register_hook(fail)
         return private
@@ -129,8 +136,8 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str) -> None:
     few = Examples(examples.x[:7], examples.y[:7])
     results = []
     for model in (network, fresh):
-        private = PrivateGradients(model, 0.0, 1.0, 1.0, 7)
-        cross_entropy(private.model(few.x), few.y).backward()
+        private = PrivateGradients(model, 0.0, 1.0, 1.0, 7, ghost=ghost)
+        private.backward(cross_entropy(private.model(few.x), few.y, reduction="none"))
         private.protect()
         results.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
         private.end()
@@ -158,9 +165,18 @@ def test_the_account_is_opacus_and_lasts(tmp_path: Path) -> None:
     assert again.history == theirs.history
     assert again.epsilon() == account.epsilon() == pytest.approx(theirs.get_epsilon(1e-5))
     assert again.epsilon((1.1, 0.1, 10)) > again.epsilon()
-    z = multiplier_for(4.0, 1e-5, 0.1, 100)
+    z = multiplier_for(4.0, 1e-5, ((1.0, 0.1, 100),))
     theirs.history = [(z, 0.1, 100)]
     assert 3.9 < theirs.get_epsilon(1e-5) <= 4.0
+    assert z == pytest.approx(
+        get_noise_multiplier(target_epsilon=4.0, target_delta=1e-5, sample_rate=0.1, steps=100, accountant="rdp"),
+        rel=0.02,
+    )
+    z = multiplier_for(4.0, 1e-5, ((1.0, 0.1, 100), (0.7, 1.0, 2)), ((10.0, 1.0, 4),))
+    theirs.history = [(z, 0.1, 100), (0.7 * z, 1.0, 2), (10.0, 1.0, 4)]
+    assert 3.9 < theirs.get_epsilon(1e-5) <= 4.0
+    with pytest.raises(RunError, match="no noise makes what is released cost less than"):
+        multiplier_for(0.1, 1e-5, ((1.0, 0.1, 100),), ((1.0, 1.0, 4),))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"])
@@ -201,6 +217,55 @@ def test_a_spent_budget_ends_contributions(run: Runs) -> None:
         run("run", resume="run", **keys, rounds=4)
     account = Account(first / "clients" / "0" / "privacy.json", 1e-5)
     assert account.epsilon() <= before
+
+
+def test_who_has_spent_its_budget_is_not_asked_again(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others go on without it, and it is tested with what it has: without fine-tuning."""
+    honest = FedAvgClient.noise_multiplier
+
+    def less(client: FedAvgClient, config: Config) -> float:
+        return honest(client, config) * (0.87 if client.client_id == "2" else 1.0)
+
+    monkeypatch.setattr(FedAvgClient, "noise_multiplier", less)
+    keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 4, "evaluate-every": 0}
+    path = run("run", **keys, **{"min-success": 1.0, "finetune-epochs": 1})
+    asked = [[*m.content["config"]["clients"]] for m in run.grid.sent if m.metadata.message_type == "train"]
+    times = {client: sum(client in clients for clients in asked) for client in "0123"}
+    assert times["0"] == times["1"] == times["3"] == 4
+    assert 1 < times["2"] < 4
+    found = _summary(path)
+    assert found["clients_spent"] == 1
+    assert found["epsilon_max"] <= 6
+    with (path / "clients.csv").open() as file:
+        rows = {row["client"]: row for row in csv.DictReader(file)}
+    assert rows["2"]["accuracy"] == rows["2"]["accuracy_global"]
+    assert any(rows[client]["accuracy"] != rows[client]["accuracy_global"] for client in "013")
+
+
+def test_ppfe_with_private_examples(run: Runs) -> None:
+    """A client's coefficients are made of noisy sums, one for each stage, which its account has."""
+    keys: dict[str, Value] = {
+        "method": "ppfe", "participation": 1.0, "rounds": 2, "ppfe.personal-blocks": "0,1",
+        "ppfe.stage-rounds": "1,1", "ppfe.ranks": "", "ppfe.min-error": 0.001, "privacy.epsilon": 6.0,
+    }  # fmt: skip
+    with pytest.raises(ConfigurationError, match=r"set ppfe\.reweighting to false"):
+        run("refused", **keys)
+    path = run("run", **keys, **{"ppfe.reweighting": False})
+    account = Account(path / "clients" / "0" / "privacy.json", 1e-5)
+    assert (SUM_MULTIPLIER, 1.0, 2) in account.history
+    assert 0.97 * 6 < account.epsilon() <= 6
+
+
+def test_a_sum_over_examples_gets_the_stated_noise(tmp_path: Path) -> None:
+    client = make_client(_examples(), build("mlp", (1, 16, 16), 10, 1), folder=tmp_path, **{
+        "privacy.unit": "example", "privacy.noise-multiplier": 1.0,
+    })  # fmt: skip
+    noise = np.array([client.released(7.0) - 7 for _ in range(300)])
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], len(noise))
+    assert low < np.square(noise / SUM_MULTIPLIER).sum() < high
+    assert client.account.history == [(SUM_MULTIPLIER, 1.0, 300)]
+    plain = make_client(_examples(), build("mlp", (1, 16, 16), 10, 1), folder=tmp_path)
+    assert plain.released(7.0) == 7
 
 
 def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
