@@ -6,6 +6,8 @@ which the server's networks learn. ``test``: the received model is the client's 
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from clients.base import Answer, BaseClient, phase
@@ -20,6 +22,11 @@ class GeneratedClient(BaseClient):
     """Trains the model it is given, and says how it changed."""
 
     hyper: HyperNetworkHyper
+
+    @staticmethod
+    def example_gap(hyper: Any) -> str:
+        """Nothing does: Δθ_i is all that is made of examples."""
+        return ""
 
     @phase
     def adapt(self, arrays: Arrays, config: Config) -> Answer:

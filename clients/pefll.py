@@ -4,11 +4,16 @@
 client's examples. ``adapt``: received is θ_i, answered Δθ_i. ``embed``: received is Δv_i; the client sends it back
 through η_v on the same batch and answers Δη_v. The batch is drawn anew from the round's seed, and η_v was kept since
 ``describe``, once per node; a client keeps nothing from one round to the next.
+
+Where examples are private, the batch is drawn by chance and kept for ``embed``; each φ is clipped, as is each example's
+part of Δη_v, and both sums get noise. On the same examples they are together one release of multiplier z/√2.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +29,11 @@ from models.embedding import WITHOUT_LABELS, Embedding, build_embedding
 from models.parameters import Arrays, set_arrays
 from partitions.clientdata import Examples
 from partitions.datasets import find_spec
+from privacy.clipping import clip_rows
+from privacy.noise import draw, secret_generator
+
+if TYPE_CHECKING:
+    from privacy.dp_sgd import Planned
 
 DESCRIPTOR = "descriptor"
 NEVER = -1e4
@@ -41,9 +51,11 @@ class PeFLLClient(GeneratedClient):
 
         ``config["follows"]`` says whether ``embed`` will follow, for which η_v is kept.
         """
-        examples = self._batch(config)
         if config["follows"]:
             self.state.share(arrays, "embedding")
+        if self.settings.privacy.unit == "example":
+            return self._described_privately(arrays, config)
+        examples = self._batch(config)
         total = torch.zeros(int(config["size"]), device=examples.y.device)
         with torch.no_grad():
             for rows in torch.arange(len(examples), device=examples.y.device).split(EVALUATION_BATCH):
@@ -59,6 +71,8 @@ class PeFLLClient(GeneratedClient):
         if embedding is None:
             raise RunError(f"the embedding network of round {config['round']} is gone from this node's state folder")
         Δv = torch.from_numpy(arrays[DESCRIPTOR]).to(self.data.train.y.device)
+        if self.settings.privacy.unit == "example":
+            return self._embedded_privately(embedding, Δv, config)
         examples = self._batch({**config, "phase": "describe"})
         v = self._descriptor(embedding, examples, config)
         parameters = dict(self._embedding(config).named_parameters())
@@ -72,12 +86,71 @@ class PeFLLClient(GeneratedClient):
             arrays = self._masked(arrays)
         return super().test(arrays, config)
 
+    @staticmethod
+    def example_gap(hyper: PeFLLHyper) -> str:
+        """Nothing does but a mask."""
+        return "pefll.mask-labels tells which classes a client has" if hyper.mask_labels else ""
+
+    def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
+        """Besides training: descriptors, with what becomes of them, and those for tests."""
+        planned, fixed = super().planned(trainings, tests)
+        described = (1 / math.sqrt(2), self._rate(self.hyper.descriptor_batch), math.ceil(trainings))
+        return (*planned, described, (1.0, self._rate(self.hyper.test_batch), math.ceil(tests))), fixed
+
     # --------------------------------------------------------------------------------------- details
 
     def _embedding(self, config: Config) -> Embedding:
         """Return the embedding network for descriptors of ``config["size"]`` numbers."""
         s, device = self.settings, self.data.train.y.device
         return _embedding(self.hyper.embedding, s.dataset, int(config["size"]), s.seed).to(device)
+
+    def _described_privately(self, arrays: Arrays, config: Config) -> Answer:
+        """Answer the noisy mean of clipped φ over examples that take part by chance."""
+        n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
+        z, rng = self.noise_multiplier(config), secret_generator()
+        self.pay(z / math.sqrt(2) if config["follows"] else z, rate)
+        rows = torch.from_numpy((rng.random(n) < rate).nonzero()[0])
+        if config["follows"]:
+            self.state.save({"rows": rows.numpy()}, "batch")
+        embedding = self._embedding(config)
+        set_arrays(embedding, arrays)
+        with torch.no_grad():
+            φ = embedding(*self._rows(rows)).cpu().numpy().astype(np.float64)
+        noise = draw(rng, "gaussian", z * p.clip_norm, (int(config["size"]),)) if z else 0.0
+        v = (clip_rows(φ, p.clip_norm).sum(axis=0) + noise) / (rate * n)
+        return Answer({DESCRIPTOR: v.astype(np.float32)}, n)
+
+    def _embedded_privately(self, arrays: Arrays, Δv: Tensor, config: Config) -> Answer:
+        """Answer Δη_v, the noisy mean of each example's clipped part, for the examples that were described."""
+        from privacy.dp_sgd import PrivateGradients
+
+        n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
+        kept = self.state.load("batch")
+        if kept is None:
+            raise RunError(f"the batch of round {config['round']} is gone from this client's state")
+        embedding = self._embedding(config)
+        set_arrays(embedding, arrays)
+        rows = torch.from_numpy(kept["rows"])
+        # What describe has paid for: this noise is as much again, on the same examples.
+        private = PrivateGradients(embedding.network, self.noise_multiplier(config), p.clip_norm, rate, n)
+        try:
+            private.forget()
+            if len(rows):
+                private.backward(private.model(embedding.join(*self._rows(rows))) @ Δv)
+            private.protect()
+            Δη = {name: p.grad.cpu().numpy().copy() for name, p in embedding.named_parameters() if p.grad is not None}
+        finally:
+            private.end()
+        return Answer(Δη, n)
+
+    def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and classes of these training examples."""
+        examples = self.data.train.rows(rows.to(self.data.train.y.device))
+        return examples.x, examples.y
+
+    def _rate(self, batch: int) -> float:
+        """Return the probability with which an example takes part in a descriptor of ``batch`` examples; 0: of all."""
+        return min(1.0, batch / len(self.data.train)) if batch else 1.0
 
     def _batch(self, config: Config) -> Examples:
         """Return the examples that the descriptor is made of, the same whenever asked in a round."""

@@ -26,11 +26,11 @@ class Embedding(nn.Module):
     def __init__(self, network: nn.Module, join: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.network = network
-        self._join = join
+        self.join = join
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return φ, (n, l)."""
-        result: Tensor = self.network(self._join(x, y))
+        result: Tensor = self.network(self.join(x, y))
         return result
 
 

@@ -276,7 +276,8 @@ def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"method": "pefll"}, "'example' cannot be had with method 'pefll'"),
+        ({"method": "pefll", "pefll.mask-labels": True}, "pefll.mask-labels tells which classes"),
+        ({"method": "knn-per"}, "'example' cannot be had with method 'knn-per'"),
         ({"method": "scaffold"}, "cannot be had with method 'scaffold'"),
         ({"model": "cnn-bn"}, "model: 'cnn-bn' does not go with"),
         ({"privacy.noise-multiplier": 0.0}, "needs a finite privacy.clip-norm"),

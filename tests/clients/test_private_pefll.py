@@ -1,0 +1,80 @@
+"""PeFLL and pFedHN with private examples: what is answered, by examples one by one, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clients.pefll import DESCRIPTOR
+from common.settings import Value
+from models.embedding import build_embedding
+from models.networks import build
+from models.parameters import get_arrays
+from partitions.clientdata import Examples
+from tests.runs import Runs
+from tests.support import make_client
+
+SIZE = 5
+DESCRIBE: dict[str, Any] = {"phase": "describe", "round": 1, "batch": 0, "size": SIZE, "follows": True}
+
+
+def _client(folder: Path, examples: Examples, **keys: Value) -> Any:
+    return make_client(
+        examples, build("linear", (1, 16, 16), 10, 1), folder=folder, **{
+            "method": "pefll", "dataset": "mnist", "model": "linear", "pefll.embedding": "cnn-unlabeled", **keys,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", [1e6, 0.05])
+def test_descriptors_and_updates_are_means_of_clipped_parts(tmp_path: Path, bound: float) -> None:
+    """Without noise, of all examples; with an ample bound they are those of PeFLL without privacy."""
+    generator = torch.Generator().manual_seed(2)
+    examples = Examples(torch.randn(9, 1, 28, 28, generator=generator), torch.arange(9))
+    embedding = build_embedding("cnn-unlabeled", (1, 28, 28), 10, SIZE, 3)
+    arrays, Δv = get_arrays(embedding), torch.randn(SIZE, generator=generator)
+    v, Δη = np.zeros(SIZE), [np.zeros(p.shape) for p in embedding.parameters()]
+    for x, y in zip(examples.x, examples.y, strict=True):
+        φ = embedding(x[None], y[None])[0]
+        gradients = torch.autograd.grad(φ @ Δv, [*embedding.parameters()], retain_graph=True)
+        v += φ.detach().numpy() * min(1.0, bound / float(φ.norm())) / 9
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for total, gradient in zip(Δη, gradients, strict=True):
+            total += gradient.numpy() * min(1.0, bound / norm) / 9
+    private = _client(tmp_path, examples, **{"privacy.unit": "example", "privacy.clip-norm": bound})
+    answers = []
+    for client in (private, _client(tmp_path / "plain", examples)) if bound > 1 else (private,):
+        described = client.perform(arrays, DESCRIBE).arrays[DESCRIPTOR]
+        updates = client.perform({DESCRIPTOR: Δv.numpy()}, {**DESCRIBE, "phase": "embed"}).arrays
+        answers.append((described, list(updates.values())))
+    for described, updates in answers:
+        np.testing.assert_allclose(described, v, rtol=1e-4, atol=1e-6)
+        for found, expected in zip(updates, Δη, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+def test_budgets_are_kept(tmp_path: Path, method: str) -> None:
+    """An account has steps of z, and for every description that was also learned from one release of z/√2."""
+    run = Runs(tmp_path, {
+        "method": method, "model": "linear", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-steps": 3,
+        "batch-size": 16, "momentum": 0.0, "privacy.unit": "example", "privacy.epsilon": 6.0, "evaluate-every": 0,
+        f"{method}.hidden-width": 8, f"{method}.descriptor-size": 4, "pefll.descriptor-batch": 16,
+        "pefll.test-batch": 16,
+    })  # fmt: skip
+    path = run("run")
+    summary = json.loads((path / "summary.json").read_text())["privacy"]
+    assert 0.95 * 6 < summary["epsilon_max"] <= 6
+    releases = json.loads((path / "clients" / "0" / "privacy.json").read_text())["releases"]
+    z = max(z for z, _, _ in releases)
+    rest = sorted((round(own / z, 6), times) for own, _, times in releases)
+    if method == "pfedhn":
+        assert rest == [(1.0, 6)]
+    else:
+        assert rest == [(round(1 / math.sqrt(2), 6), 2), (1.0, 6 + 1)]
