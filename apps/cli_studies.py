@@ -67,6 +67,18 @@ def census(
 
 
 @studies.command()
+def audit(
+    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries")],
+    runs_dir: RunsDir = None,
+) -> None:
+    """Look for a run's canaries in its models: what the attack learns, and what that says of ε."""
+    from apps.audit import audit as look
+    from strategies.run_folder import find_run
+
+    print(look(find_run(run, runs_folder(runs_dir))).table(), end="")
+
+
+@studies.command()
 def descriptors(
     run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
     runs_dir: RunsDir = None,

@@ -150,7 +150,11 @@ def decoded(
         from partitions.rotation import rotate_images
 
         x = rotate_images(x, float(federation.angles[client]))
-    return x, split.y[rows]
+    y = split.y[rows]
+    if part == "train" and len(own := np.flatnonzero(federation.canaries.clients == client)):
+        wrong = dict(zip(federation.canaries.rows[own], federation.canaries.classes[own], strict=True))
+        y = np.array([wrong.get(row, true) for row, true in zip(rows, y, strict=True)], dtype=y.dtype)
+    return x, y
 
 
 def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ PARTITIONERS: Mapping[str, str] = {
 RARE = 0.001
 """A class with a smaller share of the training examples does not limit the size of the test parts."""
 
-_FORMAT = 3
+_FORMAT = 4
 """Version of the cached index tables; a new number makes old ones unused."""
 
 HELD_BACK = 0.2
@@ -74,6 +74,27 @@ class Shares:
 
 
 @dataclass(frozen=True)
+class Canaries:
+    """Training examples with wrong classes (:mod:`partitions.canaries`), c of them.
+
+    Attributes:
+        clients: whose each is, or would be, (c,).
+        rows: its row of the training split, (c,).
+        classes: its wrong class, (c,).
+        present: whether it takes part, bool (c,).
+    """
+
+    clients: Rows
+    rows: Rows
+    classes: Rows
+    present: NDArray[np.bool_]
+
+
+_NONE = np.zeros(0, np.int64)
+_NO_CANARIES = Canaries(_NONE, _NONE, _NONE, np.zeros(0, bool))
+
+
+@dataclass(frozen=True)
 class Federation:
     """Who holds what.
 
@@ -86,6 +107,7 @@ class Federation:
         angles: rotation of each client's images in degrees, (n,); zeros where there is none.
         names: the natural name of each client, or its domain ("" where there is none).
         server: rows of the training split that the server holds, and no client.
+        canaries: examples for an audit.
     """
 
     train: Shares
@@ -96,6 +118,7 @@ class Federation:
     angles: NDArray[np.float32]
     names: NDArray[np.str_]
     server: Rows
+    canaries: Canaries = _NO_CANARIES
 
     def __len__(self) -> int:
         return len(self.unseen)
@@ -180,6 +203,7 @@ def _save(federation: Federation, path: Path) -> None:
                 angles=federation.angles,
                 names=federation.names,
                 server=federation.server,
+                canaries=np.stack(astuple(federation.canaries)),
             )
 
     write_atomically(path, save)
@@ -187,6 +211,7 @@ def _save(federation: Federation, path: Path) -> None:
 
 def _restore(path: Path) -> Federation:
     with np.load(path, allow_pickle=False) as file:
+        clients, rows, classes, present = file["canaries"]
         return Federation(
             Shares(file["train_rows"], file["train_offsets"]),
             Shares(file["test_rows"], file["test_offsets"]),
@@ -196,6 +221,7 @@ def _restore(path: Path) -> Federation:
             file["angles"],
             file["names"],
             file["server"],
+            Canaries(clients, rows, classes, present.astype(bool)),
         )
 
 
@@ -257,9 +283,14 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         raise ConfigurationError("unseen-fraction: no client is left to train on; lower it or use more clients")
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
-    return Federation(
+    federation = Federation(
         Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names), server
     )
+    if not settings.canaries:
+        return federation
+    from partitions.canaries import plant
+
+    return plant(federation, dataset, settings)
 
 
 def _with_enough_tests(

@@ -90,4 +90,6 @@ class FederationSettings(Section):
     server_data: Annotated[str, AfterValidator(check_folder)]
     unseen_fraction: float = Field(ge=0, lt=1)
     labeled_fraction: float = Field(gt=0, le=1)
+    canaries: int = Field(ge=0)
+    canary_unit: Literal["example", "client"]
     seed: int = Field(ge=0)

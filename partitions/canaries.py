@@ -1,0 +1,64 @@
+"""Canaries: training examples with wrong classes, of which about half take part, so that an audit can look for them.
+
+Each takes part or not by the toss of a coin. Whoever can tell from what a run has made which of them did, knows more
+than a private run gives away (Carlini et al. 2019; Steinke, Nasr, Jagielski 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.errors import ConfigurationError
+from common.seeds import numpy_generator
+from partitions.datasets import Dataset
+from partitions.settings import FederationSettings
+
+if TYPE_CHECKING:
+    from partitions.federation import Federation
+
+
+def plant(federation: Federation, dataset: Dataset, settings: FederationSettings) -> Federation:
+    """Return the federation with ``canaries`` examples, or clients, among those that train.
+
+    An example that takes part has another class, drawn at random; one that does not is nobody's. All examples of a
+    client have their classes turned by the same number, and a client that does not take part is an unseen one.
+
+    Raises:
+        ConfigurationError: if there are not as many, or the data have no classes.
+    """
+    from partitions.federation import Canaries, Shares
+
+    if dataset.spec.kind == "regression":
+        raise ConfigurationError(f"canaries: '{dataset.spec.name}' has no classes that could be wrong")
+    rng = numpy_generator(settings.seed, "federation", "canaries")
+    classes, count = dataset.spec.classes, settings.canaries
+    training = np.flatnonzero(~federation.unseen & federation.labeled)
+    if settings.canary_unit == "client":
+        if count >= len(training):
+            raise ConfigurationError(f"canaries: {count} of {len(training)} clients that train; leave some others")
+        chosen = rng.permutation(training)[:count]
+        present, turns = rng.random(count) < 0.5, rng.integers(1, classes, count)
+        sizes = federation.train.sizes[chosen]
+        rows = np.concatenate([federation.train[client] for client in chosen])
+        wrong = (dataset.train.y[rows] + np.repeat(turns, sizes)) % classes
+        unseen = federation.unseen.copy()
+        unseen[chosen[~present]] = True
+        canaries = Canaries(np.repeat(chosen, sizes), rows, wrong, np.repeat(present, sizes))
+        return replace(federation, unseen=unseen, canaries=canaries)
+    parts = [federation.train[client] for client in range(len(federation))]
+    owners = np.repeat(training, federation.train.sizes[training])
+    available = np.concatenate([parts[client] for client in training])
+    if count > len(available) // 2:
+        raise ConfigurationError(f"canaries: {count} of {len(available)} training examples; at most half of them")
+    picked = rng.permutation(len(available))[:count]
+    present, turns = rng.random(count) < 0.5, rng.integers(1, classes, count)
+    clients, rows = owners[picked], available[picked]
+    for client in np.unique(clients[~present]):
+        parts[client] = parts[client][~np.isin(parts[client], rows[~present])]
+        if not len(parts[client]):
+            raise ConfigurationError(f"canaries: client {client} would have no training example; use fewer")
+    canaries = Canaries(clients, rows, (dataset.train.y[rows] + turns) % classes, present)
+    return replace(federation, train=Shares.of(parts), canaries=canaries)
