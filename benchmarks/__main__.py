@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, regulariser, suite
+from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, private, regulariser, suite
 from benchmarks.task import COHORT
 from common.files import write_text
 
@@ -185,6 +185,24 @@ def fedl2p(workers: int) -> list[Row]:
     ]
 
 
+def privacy(workers: int) -> list[Row]:
+    """What privacy costs in time."""
+    private_round, plain_round = private.client_level(2 * ROUNDS, workers)
+    details = f"{private_round:.3f} s per round against {plain_round:.3f} s"
+    seconds = private.dp_sgd("lenet")
+    fastest = min(("hooks", "ghost"), key=seconds.__getitem__)
+    epoch = (
+        f"hooks {seconds['hooks']:.2f} s, ghost {seconds['ghost']:.2f} s, Opacus {seconds['opacus']:.2f} s, one core"
+    )
+    return [
+        Row("client-level privacy, `lenet`: a round ÷ one without", private_round / plain_round, 1.03, "", details),
+        Row(
+            f"DP-SGD, `lenet`, `{fastest}`: an epoch ÷ bare Opacus'", seconds[fastest] / seconds["opacus"], 1.1, "",
+            f"batches of {private.BATCH}: {epoch}",
+        ),
+    ]  # fmt: skip
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.95, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.65, workers),
@@ -199,6 +217,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "flowdup": flowdup,
     "fedgtst": fedgtst,
     "fedl2p": fedl2p,
+    "privacy": privacy,
 }
 
 

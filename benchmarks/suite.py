@@ -46,14 +46,14 @@ def _finish(process: subprocess.Popen[str]) -> Path:
     return Path(output.splitlines()[-1])
 
 
-def seconds_per_round(model: str, rounds: int, workers: int) -> float:
-    """Return the median seconds of a round after the first four, of the common task.
+def seconds_per_round(model: str, rounds: int, workers: int, **more: Value) -> float:
+    """Return the median seconds of a round after the first four, of the common task with ``more`` keys.
 
     In the first, workers build their networks; in the next ones a process that copies the log starts.
     """
     with tempfile.TemporaryDirectory() as folder:
         # Its last round is followed by an evaluation, of a few clients only.
-        keys = {**KEYS, "model": model, "rounds": rounds + 4, "evaluate-clients": 2}
+        keys = {**KEYS, "model": model, "rounds": rounds + 4, "evaluate-clients": 2, **more}
         seconds = read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"]
         return float(np.median(seconds[4:]))
 

@@ -1,0 +1,89 @@
+"""What privacy costs: rounds with client-level privacy against rounds without, and DP-SGD against bare Opacus."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from opacus import PrivacyEngine
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from apps.settings import defaults, parse
+from benchmarks import suite
+from clients.training import train
+from common.settings import Value
+from models.networks import build
+from partitions.clientdata import Examples
+from privacy.dp_sgd import PrivateGradients
+
+SHAPE, EXAMPLES, BATCH = (3, 32, 32), 600, 50
+REPEATS = 7
+
+
+def client_level(rounds: int, workers: int) -> tuple[float, float]:
+    """Return the median seconds of a round with and without client-level privacy, in runs that alternate."""
+    seconds: dict[str, list[float]] = {"client": [], "none": []}
+    for _ in range(3):
+        for unit, measured in seconds.items():
+            keys: dict[str, Value] = {"weighting": "uniform", "privacy.unit": unit, "privacy.sampling": "fixed"}
+            keys |= {"privacy.noise-multiplier": 1.0} if unit == "client" else {}
+            measured.append(suite.seconds_per_round("lenet", rounds, workers, **keys))
+    private, plain = (float(np.median(measured)) for measured in seconds.values())
+    return private, plain
+
+
+def dp_sgd(model: str) -> dict[str, float]:
+    """Return the median seconds of an epoch, on one core: ours by "hooks" and "ghost", and bare "opacus"."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(EXAMPLES, *SHAPE, generator=generator), torch.randint(10, (EXAMPLES,), generator=generator)
+    epochs = {"hooks": _ours(model, x, y, ghost=False), "ghost": _ours(model, x, y, ghost=True)}
+    epochs["opacus"] = _bare(model, x, y)
+    seconds: dict[str, list[float]] = {kind: [] for kind in epochs}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(REPEATS + 1):
+            for kind, epoch in epochs.items():
+                begun = time.perf_counter()
+                epoch()
+                seconds[kind].append(time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(threads)
+    return {kind: float(np.median(measured[1:])) for kind, measured in seconds.items()}
+
+
+def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, ghost: bool) -> Callable[[], object]:
+    settings, _ = parse({**defaults(), "batch-size": BATCH, "learning-rate": 0.01, "momentum": 0.0})
+    examples = Examples(x.to(memory_format=torch.channels_last), y)
+    network, generator = build(model, SHAPE, 10, 1), torch.Generator().manual_seed(1)
+
+    def private(network: torch.nn.Module) -> PrivateGradients:
+        return PrivateGradients(network, 1.0, 1.0, BATCH / EXAMPLES, EXAMPLES, ghost=ghost)
+
+    return lambda: train(network, examples, settings, generator, epochs=1, private=private)
+
+
+def _bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+    """Return an epoch as Opacus' documentation has it."""
+    network = build(model, SHAPE, 10, 1).to(memory_format=torch.contiguous_format).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that noise is not for secrets
+        private, optimizer, loader = PrivacyEngine().make_private(
+            module=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
+            data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+
+    def epoch() -> None:
+        for inputs, classes in loader:
+            optimizer.zero_grad()
+            cross_entropy(private(inputs), classes).backward()
+            optimizer.step()
+
+    return epoch
