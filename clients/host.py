@@ -97,7 +97,12 @@ class Host:
         request = Request.unpack(message.content)
         if not request.clients:
             return Message(self._answer_stock(message, request, own), reply_to=message)
-        reduction = Reduction(str(request.config["reduce"]), request.arrays, self._protection(request.config))
+        reduction = Reduction(
+            str(request.config["reduce"]),
+            request.arrays,
+            self._protection(request.config),
+            self._settings.max_update_norm,
+        )
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}

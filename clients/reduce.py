@@ -5,6 +5,7 @@ What leaves a node is what secure aggregation would reveal, a sum, unless the se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ from models.parameters import Arrays
 
 Protection = Callable[[Arrays], Arrays]
 
-REDUCTIONS = ("delta", "sum", "stack")
+REDUCTIONS = ("delta", "deltas", "sum", "stack")
 
 
 class Reduction:
@@ -24,20 +25,22 @@ class Reduction:
 
     Args:
         kind: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" = returned arrays along a new first axis
-            in the order of the clients that succeeded.
-        sent: the arrays every client received; what "delta" is taken from. All of them come back, but for those beside
+            in the order of the clients that succeeded, "deltas" = returned − sent, stacked.
+        sent: the arrays every client received; what changes are taken from. All of them come back, but for those beside
             the network (:data:`clients.wire.BESIDE`), which clients may only read.
         protect: what becomes of the change of each client, all its arrays together, before it is added to others.
+        longest: the Euclidean norm that no client's change may exceed; 0: any.
     """
 
-    def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None) -> None:
+    def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None, longest: float = 0.0) -> None:
         if kind not in REDUCTIONS:
             raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
-        self._kind = kind
+        self._changes, self._stacks = kind in ("delta", "deltas"), kind in ("stack", "deltas")
         self._sent = sent
         self._protect = protect
+        self._longest = longest
         self._shapes: dict[str, tuple[int, ...]] | None = (
-            {name: array.shape for name, array in sent.items()} if kind == "delta" else None
+            {name: array.shape for name, array in sent.items()} if self._changes else None
         )
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
@@ -55,22 +58,29 @@ class Reduction:
                 raise RunError(
                     f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
                 )
+        if self._changes and self._longest:
+            norm = math.sqrt(sum(float(np.square(change).sum()) for change in self._change(arrays).values()))
+            if norm > self._longest:
+                raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
+
+    def _change(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+        return {name: array.astype(np.float64) - self._sent[name] for name, array in arrays.items()}
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
-        return self._kind == "delta" and name.startswith(BESIDE) and name not in answered
+        return self._changes and name.startswith(BESIDE) and name not in answered
 
     def add(self, arrays: Arrays, weight: float) -> None:
         """Take in the checked answer of one client, whose weight is wᵢ."""
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
-        if self._kind == "delta":
-            arrays = {name: array.astype(np.float64) - self._sent[name] for name, array in arrays.items()}
-            arrays = self._protect(arrays) if self._protect else arrays
+        if self._changes:
+            change = self._change(arrays)
+            arrays = self._protect(change) if self._protect else change
         for name, array in arrays.items():
-            if self._kind == "stack":
-                self._stacked.setdefault(name, []).append(array)
+            if self._stacks:
+                self._stacked.setdefault(name, []).append(array.astype(self._type(name, array)))
                 continue
-            part = weight * array if self._kind == "delta" else array
+            part = weight * array if self._changes else array
             if name in self._sums:
                 self._sums[name] += part
             else:
@@ -81,7 +91,10 @@ class Reduction:
 
         Updates travel in the precision of the model, other sums in float64: they may be counts or moments.
         """
-        if self._kind == "stack":
+        if self._stacks:
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
-        types = {name: array.dtype for name, array in self._sent.items()} if self._kind == "delta" else {}
-        return {name: total.astype(types.get(name, total.dtype)) for name, total in self._sums.items()}
+        return {name: total.astype(self._type(name, total)) for name, total in self._sums.items()}
+
+    def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
+        """Return the precision in which an array travels: changes in that of the model."""
+        return self._sent[name].dtype if self._changes and name in self._sent else array.dtype

@@ -31,6 +31,7 @@ class ClientSettings(Section):
     finetune_bn: Literal["running", "client", "global", "batch"]
     validation_fraction: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
+    max_update_norm: float = Field(ge=0)
     privacy: PrivacySettings
     device: str = Field(pattern=r"^(cpu|cuda(:\d+)?|auto)$")
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]

@@ -27,6 +27,7 @@ from privacy.ledger import SPENT
 from strategies.client_privacy import ClientPrivacy, refuse
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
+from strategies.robust import combine
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
 from strategies.settings import ServerSettings
@@ -66,7 +67,9 @@ class CohortStrategy(Strategy):
         self._ended = False
         self.cohort: list[str] = []
         self._asked: dict[int, list[str]] = {}
-        self._stacked = False
+        self._stacked = self._robust = False
+        self._changes_of: Arrays | None = None
+        self._round, self._phase = 0, ""
         self._clients: list[dict[str, object]] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
@@ -76,6 +79,8 @@ class CohortStrategy(Strategy):
         self._privacy: ClientPrivacy | None = None
         self._spent_clients: set[str] = set()  # whose budgets do not suffice for another training
         if settings.privacy.unit == "client":
+            if settings.aggregation != "mean":
+                raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
             refuse(settings, self.privacy_gap())
             self._privacy = ClientPrivacy(settings, run)
 
@@ -233,21 +238,23 @@ class CohortStrategy(Strategy):
             evaluation: whether this measures rather than trains; its bytes are not counted.
             scalars: the phase's own numbers and words.
         """
-        self.cohort = list(cohort)
+        self.cohort, self._round, self._phase = list(cohort), server_round, phase
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
-        self._stacked = reduce == "stack"
+        changes = reduce == "delta" and not evaluation
+        robust = changes and self.settings.aggregation != "mean"
+        self._stacked, self._robust = reduce == "stack" or robust, robust
+        self._changes_of = None if arrays is None or reduce != "delta" else unpack(arrays)
         if self.settings.privacy.unit == "example":
             scalars |= self._expected_trainings()
         self._protected = None
-        if self._privacy is not None and reduce == "delta" and not evaluation:
-            sent = {} if arrays is None else unpack(arrays)
-            self._protected = self.cohort_size(server_round), len(self.trainable()), sent
+        if self._privacy is not None and changes:
+            self._protected = self.cohort_size(server_round), len(self.trainable()), self._changes_of or {}
             scalars |= self._privacy.request(self.cohort_size(server_round))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
             "phase": phase,
             "round": server_round,
-            "reduce": reduce,
+            "reduce": "deltas" if robust else reduce,
             "run": self.run.name,
             "lineage": self._lineage,
             "checkpoint": self._checkpoint_round,
@@ -273,9 +280,17 @@ class CohortStrategy(Strategy):
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
         replies = list(replies)
-        outcome = collect(self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed)
+        outcome = collect(
+            self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed,
+            changes_of=self._changes_of, longest=self.settings.max_update_norm,
+        )  # fmt: skip
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
+        if outcome.failures and self.run.opened:
+            self.run.note_failures(self._round, self._phase, outcome.failures)
+        if self._robust and outcome.clients:
+            one = combine(outcome.arrays, self.settings.aggregation, self.settings.attackers)
+            outcome.arrays = {name: change * outcome.weight for name, change in one.items()}
         self._spent_clients |= {c for c, reason in outcome.failures.items() if reason.startswith(SPENT)}
         if self._privacy is not None and self._protected is not None:
             outcome = self._privacy.protect(outcome, *self._protected)

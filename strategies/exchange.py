@@ -7,6 +7,7 @@ worker process ends the run instead of spoiling every later round.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,8 @@ def collect(
     *,
     stacked: bool,
     deployed: bool,
+    changes_of: Arrays | None = None,
+    longest: float = 0.0,
 ) -> Outcome:
     """Merge the replies of one exchange.
 
@@ -119,6 +122,8 @@ def collect(
         replies: one reply per node, in the order the nodes were asked.
         stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
         deployed: whether the nodes are real devices; only there may a node disappear.
+        changes_of: what was sent, where changes of it are answered, which must have its shapes.
+        longest: the norm that no client's change may exceed; 0: any.
 
     Raises:
         RunError: if a simulation's worker process died, since Flower would hand it every later message too.
@@ -137,6 +142,8 @@ def collect(
         try:
             answer = Reply.unpack(reply.content)
             _check(answer, ids, sums)
+            if changes_of is not None:
+                _check_changes(answer, changes_of, longest, stacked=stacked)
         except Exception as error:  # a device may answer anything; it must not take the run down
             failures |= dict.fromkeys(ids, f"unusable answer: {error}")
             continue
@@ -170,3 +177,20 @@ def _check(answer: Reply, ids: Sequence[str], sums: Mapping[str, NDArray[np.floa
             raise ValueError(f"array '{name}' has NaN or infinity")
         if name in sums and sums[name].shape != array.shape:
             raise ValueError(f"array '{name}' has shape {array.shape}, others sent {sums[name].shape}")
+
+
+def _check_changes(answer: Reply, sent: Arrays, longest: float, *, stacked: bool) -> None:
+    """Raise ``ValueError`` where changes have other shapes than what was sent, or are longer than allowed.
+
+    A host refuses single changes that are (:class:`clients.reduce.Reduction`); this is for one that does not.
+    """
+    clients, squares = len(answer.clients), np.zeros(len(answer.clients) if stacked else 1)
+    for name, array in answer.arrays.items():
+        if name in sent:
+            expected = ((clients,) if stacked else ()) + sent[name].shape
+            if array.shape != expected:
+                raise ValueError(f"array '{name}' has shape {array.shape}, expected {expected}")
+            squares += np.square(array, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+    most = longest if stacked else longest * float(np.sum(answer.metrics.get("weight", [])))
+    if longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
+        raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")

@@ -141,6 +141,13 @@ class RunFolder:
     def _write_metrics(self) -> None:
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
 
+    def note_failures(self, server_round: int, phase: str, reasons: Mapping[str, str]) -> None:
+        """Append to ``failures.jsonl`` who did not contribute to an exchange, and why."""
+        with (self.path / "failures.jsonl").open("a", encoding="utf-8") as file:
+            for client, reason in reasons.items():
+                line = {"round": server_round, "phase": phase, "client": client, "reason": reason}
+                file.write(json.dumps(line) + "\n")
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
         target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"

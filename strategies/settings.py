@@ -28,6 +28,9 @@ class ServerSettings(FederationSettings):
     momentum: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
     privacy: PrivacySettings
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum"]
+    attackers: int = Field(ge=0)
+    max_update_norm: float = Field(ge=0)
     server_learning_rate: float = Field(gt=0)
     server_momentum: float = Field(ge=0, lt=1)
     min_success: float = Field(ge=0, le=1)

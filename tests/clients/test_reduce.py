@@ -27,6 +27,23 @@ def _reduce(kind, answers, weights, sent=SENT):
     return reduction.result()
 
 
+def test_deltas_are_the_changes_one_by_one() -> None:
+    answers = _answers(3)
+    result = _reduce("deltas", answers, [1.0, 2.0, 3.0])
+    for name, sent in SENT.items():
+        np.testing.assert_allclose(result[name], np.stack([answer[name] - sent for answer in answers]), rtol=1e-5)
+
+
+def test_a_change_that_is_too_long() -> None:
+    """One number changed by 3, another by 4: the norm is 5."""
+    arrays = {name: array.copy() for name, array in SENT.items()}
+    arrays["weight"][0, 0] += 3
+    arrays["bias"][1] -= 4
+    Reduction("delta", SENT, longest=5.001).check(arrays)
+    with pytest.raises(RunError, match="its update has norm 5, more than max-update-norm"):
+        Reduction("delta", SENT, longest=4.999).check(arrays)
+
+
 class TestDelta:
     def test_by_hand(self):
         """Weights 1 and 3, one number sent as 10 and returned as 12 and 9: 1·(12 − 10) + 3·(9 − 10) = −1."""
@@ -122,7 +139,7 @@ def test_clients_that_answer_only_numbers_are_allowed(kind):
 
 class TestFailure:
     def test_an_unknown_kind_names_those_allowed(self):
-        with pytest.raises(RunError, match="reduce: 'mean' is unknown; allowed: delta, sum, stack"):
+        with pytest.raises(RunError, match="reduce: 'mean' is unknown; allowed: delta, deltas, sum, stack"):
             Reduction("mean", SENT)
 
     @pytest.mark.parametrize("kind", REDUCTIONS)

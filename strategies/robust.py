@@ -1,0 +1,46 @@
+"""Aggregation that bears some clients with arbitrary updates: medians, trimmed means, Krum.
+
+Each takes the place of the mean of a cohort's changes and needs to see them one by one: nodes answer stacks, not sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp.strategy.multikrum import select_multikrum
+from scipy.stats import trim_mean
+
+from clients.wire import pack
+from common.errors import RunError
+from models.parameters import Arrays
+
+LEAST = {"median": (1, 0), "trimmed-mean": (1, 2), "krum": (3, 2)}
+"""How many clients a rule needs with f attackers: a + b·f."""
+
+
+def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
+    """Return one change made of several, each of which counts the same.
+
+    Args:
+        changes: by name, each (clients, …).
+        rule: "median", of every entry (Yin et al. 2018); "trimmed-mean", of every entry without the f largest and
+            smallest (the same); "krum", the change whose c − f − 2 nearest are nearest (Blanchard et al. 2017).
+        attackers: f, how many of the clients may answer anything.
+
+    Raises:
+        RunError: if there are too few changes for so many attackers.
+    """
+    count = len(next(iter(changes.values())))
+    a, b = LEAST[rule]
+    if count < a + b * attackers:
+        raise RunError(
+            f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {a + b * attackers} clients, but "
+            f"{count} have answered"
+        )
+    if rule == "median":
+        return {name: np.median(rows, axis=0) for name, rows in changes.items()}
+    if rule == "trimmed-mean":
+        return {name: trim_mean(rows, attackers / count, axis=0) for name, rows in changes.items()}
+    contents = [RecordDict({"arrays": pack({n: rows[i] for n, rows in changes.items()})}) for i in range(count)]
+    chosen = contents.index(select_multikrum(contents, attackers, 1)[0])
+    return {name: rows[chosen] for name, rows in changes.items()}
