@@ -79,6 +79,19 @@ def audit(
 
 
 @studies.command()
+def watch(
+    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    every: Annotated[float, typer.Option(help="seconds between looks; 0: look once", min=0)] = 2.0,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show how far a run is, what takes its time, and who is missing, until it has ended."""
+    from apps.watch import watch as look
+    from strategies.run_folder import find_run
+
+    look(find_run(run, runs_folder(runs_dir)), Console(), every)
+
+
+@studies.command()
 def descriptors(
     run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
     runs_dir: RunsDir = None,

@@ -31,6 +31,7 @@ from strategies.robust import combine
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
 from strategies.settings import ServerSettings
+from strategies.telemetry import Telemetry
 
 log = logging.getLogger("flwr")
 
@@ -69,7 +70,8 @@ class CohortStrategy(Strategy):
         self._asked: dict[int, list[str]] = {}
         self._stacked = self._robust = False
         self._changes_of: Arrays | None = None
-        self._round, self._phase = 0, ""
+        self._round, self._phase, self._asked_at = 0, "", 0.0
+        self._telemetry: Telemetry | None = None
         self._clients: list[dict[str, object]] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
@@ -239,6 +241,7 @@ class CohortStrategy(Strategy):
             scalars: the phase's own numbers and words.
         """
         self.cohort, self._round, self._phase = list(cohort), server_round, phase
+        self._asked_at = time.perf_counter()
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         changes = reduce == "delta" and not evaluation
         robust = changes and self.settings.aggregation != "mean"
@@ -286,6 +289,10 @@ class CohortStrategy(Strategy):
         )  # fmt: skip
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
+        if self._telemetry is not None:
+            down, up = (float(np.sum(outcome.metrics.get(f"bytes-{way}", 0.0))) for way in ("down", "up"))
+            seconds = time.perf_counter() - self._asked_at
+            self._telemetry.exchange(self._phase, seconds, len(self.cohort), len(outcome.failures), down, up)
         if outcome.failures and self.run.opened:
             self.run.note_failures(self._round, self._phase, outcome.failures)
         if self._robust and outcome.clients:
@@ -454,6 +461,7 @@ class CohortStrategy(Strategy):
             self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
+        self._telemetry = Telemetry(self.run.name, self.settings.method, self.settings.metrics_port)
         if self._privacy is not None:
             self._privacy.plan([self.cohort_size(r) for r in range(1, num_rounds + 1)], len(self.trainable()))
             if done < num_rounds and self._spent(done + 1):
@@ -495,6 +503,7 @@ class CohortStrategy(Strategy):
                 break
         result.arrays = arrays
         self._finish()
+        self._telemetry.end()
         return result
 
     def _spent(self, server_round: int) -> bool:
@@ -527,6 +536,9 @@ class CohortStrategy(Strategy):
 
     def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
         self.run.status(state, round=server_round, rounds=rounds, evaluated=self._evaluated, figures=self._figures)
+        if self._telemetry is not None:
+            self._telemetry.progress(server_round, rounds, len(self.roster.clients))
+            self._telemetry.write(self.run.path)
 
     def _save(self, server_round: int, arrays: ArrayRecord) -> None:
         own, facts = self.state()

@@ -44,6 +44,7 @@ class ServerSettings(FederationSettings):
     patience: int = Field(ge=0)
     runs_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
     run_name: str = Field(pattern=OPTIONAL_NAME)
+    metrics_port: int = Field(ge=0, le=65535)
     resume: str = Field(pattern=OPTIONAL_NAME)
     init: str
 

@@ -110,7 +110,8 @@ def test_updates_that_are_too_long_are_left_out_and_noted(run: Runs, monkeypatch
     _attacked(monkeypatch)
     path = run("bounded", **{"max-update-norm": 100.0})
     lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
-    assert [(line["round"], line["phase"], line["client"]) for line in lines] == [(1, "train", "2"), (1, "train", "5")]
+    found = sorted((line["round"], line["phase"], line["client"]) for line in lines)
+    assert found == [(1, "train", "2"), (1, "train", "5")]
     assert all("more than max-update-norm = 100" in line["reason"] for line in lines)
     honest = run("honest", nodes=1, intercept=_without("2", "5"))
     np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)

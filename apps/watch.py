@@ -1,0 +1,98 @@
+"""A run on one page of the terminal, while it is going on or after: how far it is, what takes time, who is missing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from common.errors import RunError
+from strategies.telemetry import FILE
+
+LAST_FAILURES = 5
+
+
+def page(run: Path) -> Group:
+    """Return the page.
+
+    Raises:
+        RunError: if the folder is not that of a run that has begun.
+    """
+    status = _status(run)
+    rows = _samples(run)
+    head = Text(f"{run.name}: {status['state']}, round {status.get('round', 0)} of {status.get('rounds', '?')}")
+    if clients := rows.get("florilegium_clients", {}).get(""):
+        head.append(f", {clients:.0f} clients")
+    parts: list[Any] = [head]
+    if error := status.get("error"):
+        parts.append(Text(error, style="red"))
+    figures = status.get("figures") or {}
+    if figures:
+        shown = Table("clients", "accuracy", "loss", title=f"evaluated in round {status.get('evaluated')}")
+        for group, values in figures.items():
+            shown.add_row(group, *(f"{values[name]:.4f}" if name in values else "" for name in ("accuracy", "loss")))
+        parts.append(shown)
+    phases = rows.get("florilegium_exchanges_total", {})
+    if phases:
+        columns = {
+            "exchanges": "exchanges", "seconds": "exchange_seconds", "clients": "clients_asked",
+            "failed": "clients_failed", "MB down": "bytes_down", "MB up": "bytes_up",
+        }  # fmt: skip
+        exchanges = Table("phase", *columns, title="exchanges")
+        for phase in phases:
+            cells = [rows[f"florilegium_{name}_total"][phase] for name in columns.values()]
+            exchanges.add_row(
+                phase, f"{cells[0]:.0f}", f"{cells[1]:.1f}", f"{cells[2]:.0f}", f"{cells[3]:.0f}",
+                f"{cells[4] / 1e6:.1f}", f"{cells[5] / 1e6:.1f}",
+            )  # fmt: skip
+        parts.append(exchanges)
+    if failures := _failures(run):
+        missing = Table("round", "phase", "client", "why", title=f"{len(failures)} times a client was left out")
+        for line in failures[-LAST_FAILURES:]:
+            missing.add_row(str(line["round"]), line["phase"], line["client"], line["reason"])
+        parts.append(missing)
+        most = ", ".join(
+            f"{c} ({n})" for c, n in Counter(line["client"] for line in failures).most_common(LAST_FAILURES)
+        )
+        parts.append(Text(f"most often: {most}"))
+    return Group(*parts)
+
+
+def watch(run: Path, console: Console, every: float) -> None:
+    """Show the page until the run has ended, anew every so many seconds; once where nobody looks at a terminal."""
+    if not console.is_terminal or not every:
+        console.print(page(run))
+        return
+    with Live(page(run), console=console, auto_refresh=False) as live:
+        while _status(run)["state"] == "running":
+            time.sleep(every)
+            live.update(page(run), refresh=True)
+
+
+def _status(run: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((run / "status.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{run} is not the folder of a run that has begun: {error}") from error
+
+
+def _samples(run: Path) -> dict[str, dict[str, float]]:
+    """Return the numbers of ``metrics.prom`` by name and phase."""
+    path, found = run / FILE, dict[str, dict[str, float]]()
+    for family in text_string_to_metric_families(path.read_text(encoding="utf-8")) if path.exists() else ():
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[sample.labels.get("phase", "")] = sample.value
+    return found
+
+
+def _failures(run: Path) -> list[dict[str, Any]]:
+    path = run / "failures.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
