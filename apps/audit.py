@@ -135,6 +135,7 @@ def canaries(run: Path) -> Canary:
         RunError: if the run has fewer than two canaries, or no model to look for them in.
     """
     with reopened(run) as again:
+        _check(again)
         federation, dataset = federate(again.settings)
         c, losses = federation.canaries, np.zeros(len(federation.canaries.rows))
         whole = again.settings.canary_unit == "client"
@@ -151,6 +152,21 @@ def canaries(run: Path) -> Canary:
         clients, which = np.unique(c.clients, return_inverse=True)
         means = np.bincount(which, losses) / np.bincount(which)
         return Canary(means, np.array([bool(c.present[c.clients == client][0]) for client in clients]))
+
+
+def _check(again: Reopened) -> None:
+    """Refuse runs whose account does not speak of what would be attacked."""
+    s, p = again.settings, again.settings.privacy
+    if p.unit == "none":
+        return
+    if p.unit != s.canary_unit:
+        raise RunError(f"the run protects each {p.unit}, but its canaries (key canary-unit) are {s.canary_unit}s")
+    if p.unit == "client" and p.sampling == "fixed" and again.strategy.cohort_size(1) < len(again.strategy.trainable()):
+        raise RunError(
+            "with cohorts of a fixed size it matters to others who is absent; set privacy.sampling to 'poisson'"
+        )
+    if p.unit == "example" and (s.finetune_epochs or not again.strategy.broadcasts_model):
+        raise RunError("its clients' models are made for every test anew, which the run's account does not know of")
 
 
 def _examples(federation: Federation, dataset: Dataset, client: int, own: NDArray[np.int64]) -> Examples:

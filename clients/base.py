@@ -125,7 +125,7 @@ class BaseClient(NumPyClient):
         answer: Answer = method(self, arrays, config)  # type: ignore[misc]
         if name == "test" and len(self.data.validation):
             answer.metrics["validation_loss"] = evaluate(self.predictor, self.data.validation)[0]
-        if name == "test" and self.settings.privacy.unit == "example":
+        if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer
 
@@ -285,13 +285,12 @@ class BaseClient(NumPyClient):
         Raises:
             RunError: if the client's budget does not suffice.
         """
-        from privacy.dp_sgd import PrivateGradients, steps_of
+        from privacy.dp_sgd import PrivateGradients
 
         s, p = self.settings, self.settings.privacy
         size = len(examples)
         rate = min(1.0, s.batch_size / size)
-        steps = s.local_steps if epochs is None else 0
-        steps = steps or steps_of(size, s.batch_size, s.local_epochs if epochs is None else epochs)
+        steps = self.steps(epochs)
         z = self.noise_multiplier(config)
         self.pay(z, rate, steps)
         return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
@@ -315,11 +314,8 @@ class BaseClient(NumPyClient):
             trainings: in how many rounds the client is expected to train.
             tests: how often it is tested.
         """
-        from privacy.dp_sgd import steps_of
-
         s, size = self.settings, len(self.data.train)
-        each = s.local_steps or steps_of(size, s.batch_size, self.epochs_a_round())
-        steps = trainings * each + tests * steps_of(size, s.batch_size, s.finetune_epochs)
+        steps = trainings * self.steps_a_round() + tests * self.steps_a_test()
         return ((1.0, min(1.0, s.batch_size / size), max(1, math.ceil(steps))),), ()
 
     def pay(self, multiplier: float, rate: float, times: int = 1) -> None:
@@ -343,6 +339,19 @@ class BaseClient(NumPyClient):
         self.pay(SUM_MULTIPLIER, 1.0)
         return total + float(draw(secret_generator(), "gaussian", SUM_MULTIPLIER, ()))
 
-    def epochs_a_round(self) -> int:
-        """Return how many epochs over the client's data a round has."""
-        return self.settings.local_epochs
+    def steps(self, epochs: int | None = None) -> int:
+        """Return how many steps :meth:`descend` takes with these ``epochs`` on all of the client's examples."""
+        from privacy.dp_sgd import steps_of
+
+        s = self.settings
+        if epochs is None and s.local_steps:
+            return s.local_steps
+        return steps_of(len(self.data.train), s.batch_size, s.local_epochs if epochs is None else epochs)
+
+    def steps_a_round(self) -> int:
+        """Return how many steps a round has."""
+        return self.steps()
+
+    def steps_a_test(self) -> int:
+        """Return how many steps are taken before a test."""
+        return self.steps(self.settings.finetune_epochs) if self.settings.finetune_epochs else 0

@@ -37,9 +37,9 @@ class DittoClient(BaseClient):
         self.state.save(get_arrays(self.model))
         return answer
 
-    def epochs_a_round(self) -> int:
+    def steps_a_round(self) -> int:
         """Return those of both models."""
-        return self.settings.local_epochs + (self.hyper.personal_epochs or self.settings.local_epochs)
+        return self.steps() + self.steps(self.hyper.personal_epochs or None)
 
     def personalise(self, config: Config) -> bool:
         """Put the personal model v_k in the received one's place, where there is one yet."""

@@ -26,9 +26,13 @@ class FedRepClient(DecoupledClient):
             config, "body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)]
         )
 
-    def epochs_a_round(self) -> int:
+    def steps_a_round(self) -> int:
         """Return those of head and body."""
-        return self.hyper.head_epochs + self.hyper.body_epochs
+        return self.steps(self.hyper.head_epochs) + self.steps(self.hyper.body_epochs)
+
+    def steps_a_test(self) -> int:
+        """Return none: who trains has a head by then. A new one is paid for at every test, and not planned for."""
+        return 0
 
     def personalise(self, config: Config) -> bool:
         """Train a new head where the client has none."""

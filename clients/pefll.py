@@ -24,7 +24,7 @@ from clients.generated import GeneratedClient
 from clients.hyper import PeFLLHyper
 from clients.training import EVALUATION_BATCH
 from clients.wire import Config
-from common.errors import RunError
+from common.errors import BudgetSpentError, RunError
 from models.embedding import WITHOUT_LABELS, Embedding, build_embedding
 from models.parameters import Arrays, set_arrays
 from partitions.clientdata import Examples
@@ -108,17 +108,25 @@ class PeFLLClient(GeneratedClient):
         """Answer the noisy mean of clipped φ over examples that take part by chance."""
         n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
         z, rng = self.noise_multiplier(config), secret_generator()
-        self.pay(z / math.sqrt(2) if config["follows"] else z, rate)
+        try:
+            self.pay(z / math.sqrt(2) if config["follows"] else z, rate)
+        except BudgetSpentError:
+            last = self.state.load("descriptor")
+            if config["follows"] or last is None:
+                raise
+            return Answer(dict(last), n)  # it is tested with what has been paid for
         rows = torch.from_numpy((rng.random(n) < rate).nonzero()[0])
         if config["follows"]:
-            self.state.save({"rows": rows.numpy()}, "batch")
+            self.state.save({"rows": rows.numpy(), "round": np.array([int(config["round"])])}, "batch")
         embedding = self._embedding(config)
         set_arrays(embedding, arrays)
         with torch.no_grad():
             φ = embedding(*self._rows(rows)).cpu().numpy().astype(np.float64)
         noise = draw(rng, "gaussian", z * p.clip_norm, (int(config["size"]),)) if z else 0.0
         v = (clip_rows(φ, p.clip_norm).sum(axis=0) + noise) / (rate * n)
-        return Answer({DESCRIPTOR: v.astype(np.float32)}, n)
+        descriptor = {DESCRIPTOR: v.astype(np.float32)}
+        self.state.save(descriptor, "descriptor")
+        return Answer(dict(descriptor), n)
 
     def _embedded_privately(self, arrays: Arrays, Δv: Tensor, config: Config) -> Answer:
         """Answer Δη_v, the noisy mean of each example's clipped part, for the examples that were described."""
@@ -126,8 +134,9 @@ class PeFLLClient(GeneratedClient):
 
         n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
         kept = self.state.load("batch")
-        if kept is None:
-            raise RunError(f"the batch of round {config['round']} is gone from this client's state")
+        if kept is None or int(kept["round"][0]) != int(config["round"]):
+            raise RunError(f"nothing of round {config['round']} was described that is not embedded yet")
+        self.state.save({**kept, "round": np.array([-1])}, "batch")  # what was paid for is answered once
         embedding = self._embedding(config)
         set_arrays(embedding, arrays)
         rows = torch.from_numpy(kept["rows"])

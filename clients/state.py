@@ -63,7 +63,7 @@ class ClientState:
             return dict(load_file(versions[-1][1]))
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             raise RunError(
-                f"the state file {versions[-1][1]} is damaged ({error}); delete its folder to start this client anew"
+                f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
             ) from error
 
     def save(self, arrays: Arrays, part: str = "state") -> None:

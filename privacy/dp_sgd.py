@@ -6,9 +6,9 @@ sampling), its gradient is clipped to norm C, and the sum gets Gaussian noise of
 
 from __future__ import annotations
 
-import secrets
 from functools import lru_cache
 
+import numpy as np
 import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from common.errors import RunError
 from privacy.ledger import Ledger
+from privacy.noise import secret_generator
 
 _MOST_NOISE, _TOLERANCE = 1e6, 0.002
 
@@ -109,22 +110,22 @@ class PrivateGradients:
             raise RunError(
                 f"the network has a layer without gradients of single examples, such as batch norm: {error}"
             ) from error
-        # Whoever knew a seed could take the noise away.
-        self._generator = torch.Generator(self._parameters[0].device).manual_seed(secrets.randbits(63))
+        # Whoever knew a seed could take the noise away; torch's generator on CPUs has one of 32 bits.
+        self._rng = secret_generator()
+        self._deviation = multiplier * clip_norm
         self._ghost = ghost
         self._backward = False  # whether there was a pass since the last step
         self._optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
             torch.optim.SGD(self._parameters, lr=0.0),
-            noise_multiplier=multiplier,
+            noise_multiplier=0.0,  # it clips; the noise is ours
             max_grad_norm=clip_norm,
             expected_batch_size=max(1, round(rate * examples)),
-            generator=self._generator,
         )
 
     def batch(self) -> Tensor:
         """Return the rows that take part in a step; there may be none."""
-        chosen = torch.rand(self._examples, generator=self._generator, device=self._generator.device) < self._rate
-        return chosen.nonzero().squeeze(1)
+        chosen = torch.from_numpy((self._rng.random(self._examples) < self._rate).nonzero()[0])
+        return chosen.to(self._parameters[0].device)
 
     def backward(self, losses: Tensor) -> None:
         """Compute the gradients of a batch's losses, (b,), each of one example."""
@@ -139,13 +140,13 @@ class PrivateGradients:
         if self._backward:
             self._backward = False
             self._optimizer.pre_step()
-            return
         for parameter in self._parameters:
-            parameter.summed_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
-        self._optimizer.add_noise()
-        for parameter in self._parameters:
-            assert parameter.grad is not None
-            parameter.grad /= self._optimizer.expected_batch_size
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if self._deviation:
+                noise = torch.from_numpy(self._rng.standard_normal(tuple(parameter.shape), np.float32))
+                scale = self._deviation / self._optimizer.expected_batch_size
+                parameter.grad.add_(noise.to(parameter.device), alpha=scale)
 
     def forget(self) -> None:
         """Forget gradients, before a step."""

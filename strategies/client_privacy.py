@@ -130,6 +130,8 @@ class ClientPrivacy:
         if not self._z or not self._settings.privacy.clip_quantile:
             return (self._z * self.clip_norm if self._z else 0.0), 0.0
         count = COUNT_NOISE * expected
+        if 2 * count <= self._z:
+            raise RunError(f"privacy.clip-quantile: {expected} clients are too few to count in; many have left")
         return self.clip_norm / math.sqrt(self._z**-2 - (2 * count) ** -2), count
 
     def spent(self, rate: float) -> bool:
@@ -172,6 +174,8 @@ def refuse(settings: ServerSettings, gap: str) -> None:
             "weighting: with privacy.unit = 'client' everybody's change counts the same; set it to 'uniform' (found: "
             f"'{settings.weighting}')"
         )
+    if settings.max_update_norm and settings.privacy.noise_at == "device":
+        raise ConfigurationError("max-update-norm: changes come with noise of their own; privacy.clip-norm bounds them")
     if settings.patience:
         raise ConfigurationError(
             "patience: the clients' validation losses, which are not protected, would decide; set it to 0"

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from clients.wire import Request, pack, unpack
-from common.errors import ConfigurationError, RunError
+from common.errors import BudgetSpentError, ConfigurationError, RunError
 from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.parameters import Arrays
@@ -80,6 +80,7 @@ class CohortStrategy(Strategy):
         self._protected: tuple[int, int, Arrays] | None = None
         self._privacy: ClientPrivacy | None = None
         self._spent_clients: set[str] = set()  # whose budgets do not suffice for another training
+        self._epsilons: dict[str, float] = {}  # what each client's examples have paid, as it last said
         if settings.privacy.unit == "client":
             if settings.aggregation != "mean":
                 raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
@@ -295,6 +296,8 @@ class CohortStrategy(Strategy):
             self._telemetry.exchange(self._phase, seconds, len(self.cohort), len(outcome.failures), down, up)
         if outcome.failures and self.run.opened:
             self.run.note_failures(self._round, self._phase, outcome.failures)
+        if "epsilon" in outcome.metrics:
+            self._epsilons |= dict(zip(outcome.clients, outcome.metrics.pop("epsilon").tolist(), strict=True))
         if self._robust and outcome.clients:
             one = combine(outcome.arrays, self.settings.aggregation, self.settings.attackers)
             outcome.arrays = {name: change * outcome.weight for name, change in one.items()}
@@ -314,7 +317,10 @@ class CohortStrategy(Strategy):
         """
         if asked == 0 and self._protected is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
-        asked -= len(self._spent_clients & outcome.failures.keys())  # these have only done their part
+        spent = len(self._spent_clients & outcome.failures.keys())  # these have only done their part
+        if spent and spent >= asked:
+            raise BudgetSpentError("all clients that were asked have spent their budgets")
+        asked -= spent
         if not outcome.clients or len(outcome.clients) < self.settings.min_success * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
             raise RunError(
@@ -322,6 +328,10 @@ class CohortStrategy(Strategy):
                 f"{self.settings.min_success:g} asks for. {reasons}"
             )
         return outcome
+
+    def able(self, drawn: Sequence[str]) -> int:
+        """Return how many of the clients drawn for a round have not spent their budgets by now."""
+        return len({*drawn} - self._spent_clients)
 
     def exchange(
         self,
@@ -392,6 +402,7 @@ class CohortStrategy(Strategy):
         self._clients = [
             {"client": client, "group": groups[i], "train_examples": self.roster.clients[client].train,
              "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
+            | ({"epsilon": self._epsilons[client]} if client in self._epsilons else {})
             for i, client in enumerate(outcome.clients)
         ]  # fmt: skip
         return {
@@ -482,7 +493,10 @@ class CohortStrategy(Strategy):
                 if not self.trainable():
                     self.roster.wait(grid, self.settings.round_timeout)
                 started = time.perf_counter()
-                arrays = self.train_round(server_round, arrays, grid)
+                try:
+                    arrays = self.train_round(server_round, arrays, grid)
+                except BudgetSpentError as error:
+                    log.warning("round %d changes nothing: %s", server_round, error)
                 self._seconds.append(time.perf_counter() - started)
             self._ended = self._ended or (server_round > done and self.finished(server_round))
             if self._spent_clients >= {*self.trainable()} and self._spent_clients:
@@ -552,6 +566,8 @@ class CohortStrategy(Strategy):
             "deployed": self.roster.deployed,
             "ended": self._ended,
             "clip_norm": None if self._privacy is None else self._privacy.clip_norm,
+            "epsilons": self._epsilons,
+            "spent": sorted(self._spent_clients),
             "own": facts,
         }
         self.run.save(Checkpoint(server_round, model, own, shared))
@@ -565,6 +581,7 @@ class CohortStrategy(Strategy):
         self._lineage = [*facts["lineage"], checkpoint.round]
         self._checkpoint_round = checkpoint.round
         self._ended = facts.get("ended", False)
+        self._epsilons, self._spent_clients = dict(facts.get("epsilons", {})), set(facts.get("spent", []))
         if self._privacy is not None and "clip_norm" in facts:
             self._privacy.clip_norm = facts["clip_norm"]
         self.restore(checkpoint.state, facts["own"])
@@ -572,11 +589,11 @@ class CohortStrategy(Strategy):
     def _private_report(self) -> dict[str, Any]:
         if self._privacy is not None:
             return self._privacy.report()
-        spent = [float(row["epsilon"]) for row in self._clients if "epsilon" in row]  # type: ignore[arg-type]
-        if self.settings.privacy.unit != "example" or not spent:
+        spent = list(self._epsilons.values())
+        if not spent:
             return {}
         facts: dict[str, Any] = {"unit": "example", "delta": self.settings.privacy.delta}
-        facts |= {"clients_spent": len(self._spent_clients)}
+        facts |= {"clients": len(spent), "clients_spent": len(self._spent_clients)}
         return {"privacy": {**facts, "epsilon_max": max(spent), "epsilon_mean": float(np.mean(spent))}}
 
     def _finish(self) -> None:

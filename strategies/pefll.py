@@ -54,14 +54,14 @@ class PeFLL(Generated):
         described = self._describe(drawn, server_round, arrays, grid, training=True)
         cohort, v = self.require(described, len(drawn)).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
         v.requires_grad_()
-        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid, of=len(drawn))
+        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid, of=self.able(drawn))
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
         count = len(outcome.clients)
         *Δη_h, Δv = self.descent(made, Δθ, [*self.hypernetwork.parameters(), v])
         rows = [cohort.index(client) for client in outcome.clients]
         embedded = self.exchange(
             grid, outcome.clients, server_round, "embed", reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
-            batch=self.hyper.descriptor_batch, size=self.size, of=len(drawn),
+            batch=self.hyper.descriptor_batch, size=self.size, of=self.able(drawn),
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
         updates = [(η, Δ.div_(count), λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]

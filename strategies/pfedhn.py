@@ -56,11 +56,12 @@ class PFedHN(Generated):
         new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
         failures: dict[str, str] = {}
         for repetition in range(1, self.hyper.new_client_exchanges + 1):
-            new = [client for client in new if client not in failures]
+            new = [client for client in new if client not in failures and client not in self._spent_clients]
             if new:
                 fitted = {client: own[client] for client in new}
                 outcome, _ = self._fit(fitted, server_round, grid, repetition=repetition)
-                failures |= outcome.failures
+                # Who has spent its budget on this keeps the descriptor that it has by then.
+                failures |= {c: why for c, why in outcome.failures.items() if c not in self._spent_clients}
         served = [client for client in clients if client not in failures]
         v = [own[client][0].detach() for client in served]
         return served, torch.stack(v) if v else torch.empty(0, self.size), failures

@@ -15,7 +15,7 @@ from common.settings import Value
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {
-    "method": "fedavg", "model": "mlp", "num-clients": 2, "participation": 1.0, "rounds": 8, "local-epochs": 40,
+    "method": "fedavg", "model": "mlp", "num-clients": 2, "participation": 1.0, "rounds": 8, "local-epochs": 15,
     "learning-rate": 0.1, "momentum": 0.9, "batch-size": 32, "evaluate-every": 0, "canaries": 100,
 }  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_a_model_that_learns_by_heart_tells_and_a_private_one_does_not(tmp_path:
     assert open_book.claimed == math.inf
     assert "| ε by the run's account, δ = 0 | none |" in (tmp_path / "open" / "audit.md").read_text()
     private = audit(run("private", **{
-        "privacy.unit": "example", "privacy.epsilon": 2.0, "privacy.clip-norm": 0.5, "local-epochs": 1,
+        "privacy.unit": "example", "privacy.epsilon": 2.0, "privacy.clip-norm": 0.5,
     }))  # fmt: skip
     assert private.bound <= 2.0
     assert private.advantage < open_book.advantage / 2
@@ -80,6 +80,20 @@ def test_clients_are_looked_for_in_the_servers_model(tmp_path: Path) -> None:
     assert found.losses[found.present].mean() < found.losses[~found.present].mean()
     with pytest.raises(RunError, match="has no whole model"):
         audit(run("fedper", method="fedper", rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"canary-unit": "client", "canaries": 2}, "protects each example, but its canaries .* are clients"),
+        ({"finetune-epochs": 1}, "made for every test anew"),
+    ],
+)
+def test_what_the_account_does_not_speak_of(tmp_path: Path, keys: dict[str, Value], message: str) -> None:
+    run = Runs(tmp_path, {**KEYS, "num-clients": 6, "rounds": 1, "local-epochs": 1})
+    path = run("run", **{"privacy.unit": "example", "privacy.noise-multiplier": 1.0, **keys})
+    with pytest.raises(RunError, match=message):
+        audit(path)
 
 
 def test_a_run_without_canaries_cannot_be_audited(tmp_path: Path) -> None:

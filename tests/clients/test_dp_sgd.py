@@ -17,15 +17,21 @@ from scipy.stats import chi2
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from apps.methods import METHODS
+from apps.settings import parse
 from clients.base import SUM_MULTIPLIER
 from clients.fedavg import FedAvgClient
+from clients.state import ClientState
 from clients.training import Group, train
 from clients.wire import Config
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.networks import build
-from partitions.clientdata import Examples
+from models.parameters import get_arrays
+from partitions.clientdata import Examples, simulated
+from partitions.federation import federate
 from privacy.dp_sgd import Account, PrivateGradients, multiplier_for
+from strategies.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
 from tests.support import make_client, settings
 
@@ -145,6 +151,47 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("gradients", ["hooks", "ghost"])
+def test_what_a_client_answers_carries_the_noise(tmp_path: Path, gradients: str) -> None:
+    """After one step with z so large that gradients do not count: η·z·C/B in every parameter."""
+    network, examples = build("mlp", (1, 16, 16), 10, 1), _examples()
+    client = make_client(examples, network, folder=tmp_path, **{
+        "model": "mlp", "local-epochs": 1, "batch-size": 6, "learning-rate": 0.5, "momentum": 0.0,
+        "privacy.unit": "example", "privacy.noise-multiplier": 1e4, "privacy.clip-norm": 0.3,
+        "privacy.gradients": gradients, "local-steps": 1,
+    })  # fmt: skip
+    start = get_arrays(network)
+    answer = client.perform(start, {"phase": "train", "round": 1})
+    steps = np.concatenate([(a - start[n]).ravel() for n, a in answer.arrays.items()]).astype(np.float64)
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
+    assert low < np.square(steps / (0.5 * 1e4 * 0.3 / 6)).sum() < high
+    assert answer.metrics["epsilon"] == client.account.epsilon() > 0
+
+
+def test_noise_has_more_than_32_bits_of_seed() -> None:
+    """Seeds that agree in their low bits give one and the same stream with torch on CPUs."""
+    a, b = (torch.rand(4, generator=torch.Generator().manual_seed(seed)) for seed in (7, 7 + (5 << 32)))
+    private = PrivateGradients(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 1.0, 1.0, 1.0, 4)
+    assert torch.equal(a, b)
+    assert not any(isinstance(value, torch.Generator) for value in vars(private).values())
+
+
+@pytest.mark.parametrize("local_steps", [0, 3])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"])
+def test_as_many_steps_are_planned_as_are_taken(run: Runs, method: str, local_steps: int) -> None:
+    keys: dict[str, Value] = {"participation": 1.0, "rounds": 2, "evaluate-every": 1, "local-steps": local_steps}
+    keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
+    path = run("run", **keys, **{"privacy.noise-multiplier": 1.0}, method=method)
+    taken = Account(path / "clients" / "0" / "privacy.json", 1e-5).history
+    options, hyper = parse(read_config(path))
+    data = simulated(*federate(options), 0)
+    network = build("mlp", (1, 8, 8), 10, 1)
+    state = ClientState(path / "clients" / "0", 2, [], 2)
+    client = METHODS[method].client()("0", data, network, get_arrays(network), state, options, hyper)
+    ((_, rate, steps),), _ = client.planned(2.0, 2.0)
+    assert taken == [(1.0, rate, steps)]
+
+
 def test_examples_take_part_by_chance() -> None:
     private = PrivateGradients(nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), 1.0, 1.0, 0.25, 40)
     batches = [private.batch() for _ in range(2000)]
@@ -213,10 +260,13 @@ def test_a_spent_budget_ends_contributions(run: Runs) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0}
     first = run("run", **keys, rounds=2)
     before = _summary(first)["epsilon_max"]
-    with pytest.raises(RunError, match=r"its budget is spent: ε = .* of 6"):
-        run("run", resume="run", **keys, rounds=4)
-    account = Account(first / "clients" / "0" / "privacy.json", 1e-5)
-    assert account.epsilon() <= before
+    model = read_checkpoint(first).arrays
+    again = run("run", resume="run", **keys, rounds=4)
+    found = _summary(again)
+    assert (found["clients_spent"], found["epsilon_max"]) == (4, before)
+    assert read_checkpoint(again).round == 3  # which changes nothing, and is the last
+    assert all(np.array_equal(array, model[name]) for name, array in read_checkpoint(again).arrays.items())
+    assert Account(first / "clients" / "0" / "privacy.json", 1e-5).epsilon() <= before
 
 
 def test_who_has_spent_its_budget_is_not_asked_again(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

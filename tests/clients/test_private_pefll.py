@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 
 from clients.pefll import DESCRIPTOR
+from common.errors import RunError
 from common.settings import Value
 from models.embedding import build_embedding
 from models.networks import build
@@ -57,6 +59,39 @@ def test_descriptors_and_updates_are_means_of_clipped_parts(tmp_path: Path, boun
         np.testing.assert_allclose(described, v, rtol=1e-4, atol=1e-6)
         for found, expected in zip(updates, Δη, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_descriptors_and_updates_carry_the_noise(tmp_path: Path) -> None:
+    """z·C/n in every entry, with z so large that the examples do not count; what was paid for is answered once."""
+    generator = torch.Generator().manual_seed(2)
+    examples = Examples(torch.randn(9, 1, 28, 28, generator=generator), torch.arange(9))
+    arrays = get_arrays(build_embedding("cnn-unlabeled", (1, 28, 28), 10, SIZE, 3))
+    keys: dict[str, Value] = {"privacy.unit": "example", "privacy.noise-multiplier": 1e5, "privacy.clip-norm": 0.2}
+    client, parts = _client(tmp_path, examples, **keys), []
+    for number in range(60):
+        parts.append(client.perform(arrays, {**DESCRIBE, "round": number}).arrays[DESCRIPTOR])
+    embed = {**DESCRIBE, "phase": "embed", "round": 59}
+    updates = client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed).arrays
+    for values in (np.concatenate(parts), np.concatenate([a.ravel() for a in updates.values()])):
+        low, high = chi2.ppf([1e-6, 1 - 1e-6], values.size)
+        assert low < np.square(values.astype(np.float64) / (1e5 * 0.2 / 9)).sum() < high
+    with pytest.raises(RunError, match="nothing of round 59 was described"):
+        client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed)
+
+
+@pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -> None:
+    run = Runs(tmp_path, {
+        "method": method, "model": "linear", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-steps": 3,
+        "batch-size": 16, "momentum": 0.0, "privacy.unit": "example", "privacy.epsilon": 6.0, "evaluate-every": 0,
+        f"{method}.hidden-width": 8, f"{method}.descriptor-size": 4, "unseen-fraction": 0.25,
+    })  # fmt: skip
+    path = run("run")
+    run("run", resume="run", rounds=4)
+    final = json.loads((path / "summary.json").read_text())
+    assert final["privacy"]["epsilon_max"] <= 6
+    assert "seen" in final["final"]
+    assert method == "pefll" or "unseen" in final["final"]
 
 
 @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
