@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from clients.wire import Announcement
@@ -21,6 +23,8 @@ log = logging.getLogger("flwr")
 
 _QUERY_SECONDS = 60.0
 """How long a node may take to say who it is; on a device that starts a process and reads its data."""
+_TRIES = 3
+"""How often a node that stays silent is asked."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Roster:
         self.clients: dict[str, Client] = {}
         self.deployed = False
         self._refused: dict[int, str] = {}
+        self._silent: Counter[int] = Counter()  # how often a node has not answered
 
     def wait(self, grid: Grid, timeout: float) -> None:
         """Ask the nodes who they are, until the run can start.
@@ -112,8 +117,13 @@ class Roster:
 
     def _enrol(self, node: int, reply: Message) -> None:
         if reply.has_error():
-            self._refused[node] = describe_error(reply)
-            log.warning("node %d is left out: %s", node, self._refused[node])
+            reason = describe_error(reply)
+            self._silent[node] += reply.error.code == ErrorCode.NODE_UNAVAILABLE
+            if 0 < self._silent[node] < _TRIES:
+                log.warning("node %d is asked again: %s", node, reason)
+                return
+            self._refused[node] = reason
+            log.warning("node %d is left out: %s", node, reason)
             return
         answer = Announcement.unpack(reply.content)
         if answer.code != self._code:
