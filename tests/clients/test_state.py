@@ -193,7 +193,7 @@ class TestFailure:
         with pytest.raises(RunError) as caught:
             _ask(tmp_path, 2)
         assert f"the state file {file} is damaged" in str(caught.value)
-        assert "delete its folder to start this client anew" in str(caught.value)
+        assert "delete it to start this client anew" in str(caught.value)
 
     def test_a_damaged_file_of_a_dead_attempt_does_no_harm(self, tmp_path):
         _keep(tmp_path, 5, round=5)
