@@ -112,9 +112,8 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float) -> floa
         low, high = high, 2 * high
     while high - low > _TOLERANCE:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if chance(canaries, guesses, correct, middle, delta) > 1 - CONFIDENCE else (middle, high)
-        )
+        likely = chance(canaries, guesses, correct, middle, delta) > 1 - CONFIDENCE
+        low, high = (low, middle) if likely else (middle, high)
     return low
 
 

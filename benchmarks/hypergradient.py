@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from apps.settings import defaults, parse
+from benchmarks.timing import alternate
 from clients.fedl2p import FedL2PClient, last_step, make_meta_nets
 from clients.state import ClientState
 from clients.training import train
@@ -60,18 +60,7 @@ def costs(model: str) -> tuple[float, float]:
     """
     tune_process("cpu", one_thread=False)
     steps = {kind: meta_gradient(kind, model, BATCH) for kind in ("ift", "fomaml+", "plain")}
-    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(REPEATS + 2):
-            for kind, step in steps.items():
-                begun = time.perf_counter()
-                step()
-                seconds[kind].append(time.perf_counter() - begun)
-    finally:
-        torch.set_num_threads(threads)
-    ift, derivative, tuning = (sorted(measured[2:])[REPEATS // 2] for measured in seconds.values())
+    ift, derivative, tuning = alternate(steps, REPEATS, warm=2).values()
     return ift + tuning, derivative + tuning
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from apps.settings import defaults, parse
 from benchmarks import suite
+from benchmarks.timing import alternate
 from clients.training import train
 from common.settings import Value
 from models.networks import build
@@ -42,18 +42,7 @@ def dp_sgd(model: str) -> dict[str, float]:
     x, y = torch.randn(EXAMPLES, *SHAPE, generator=generator), torch.randint(10, (EXAMPLES,), generator=generator)
     epochs = {"hooks": _ours(model, x, y, ghost=False), "ghost": _ours(model, x, y, ghost=True)}
     epochs["opacus"] = _bare(model, x, y)
-    seconds: dict[str, list[float]] = {kind: [] for kind in epochs}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(REPEATS + 1):
-            for kind, epoch in epochs.items():
-                begun = time.perf_counter()
-                epoch()
-                seconds[kind].append(time.perf_counter() - begun)
-    finally:
-        torch.set_num_threads(threads)
-    return {kind: float(np.median(measured[1:])) for kind, measured in seconds.items()}
+    return alternate(epochs, REPEATS)
 
 
 def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, ghost: bool) -> Callable[[], object]:

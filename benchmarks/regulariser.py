@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from apps.settings import defaults, parse
+from benchmarks.timing import alternate
 from clients.fedgtst import FedGTSTClient
 from clients.state import ClientState
 from common.settings import Value
@@ -36,16 +37,9 @@ def epoch_costs(model: str) -> tuple[float, float]:
     network = build(model, SHAPE, 10, 1)
     start = get_arrays(network)
     client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0), settings, hyper)
-    threads = torch.get_num_threads()
-    seconds: dict[float, list[float]] = {0.0: [], 1.0: []}
-    torch.set_num_threads(1)
-    try:
-        for _ in range(REPEATS + 1):
-            for guide, measured in seconds.items():
-                begun = time.perf_counter()
-                client.train(start, {"phase": "train", "round": 1, "guide": guide})
-                measured.append(time.perf_counter() - begun)
-    finally:
-        torch.set_num_threads(threads)
-    plain, regularised = (sorted(measured[1:])[REPEATS // 2] for measured in seconds.values())
-    return regularised, plain
+
+    def epoch(guide: float) -> Callable[[], object]:
+        return lambda: client.train(start, {"phase": "train", "round": 1, "guide": guide})
+
+    seconds = alternate({"plain": epoch(0.0), "regularised": epoch(1.0)}, REPEATS)
+    return seconds["regularised"], seconds["plain"]

@@ -286,7 +286,7 @@ class CohortStrategy(Strategy):
         replies = list(replies)
         outcome = collect(
             self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed,
-            changes_of=self._changes_of, longest=self.settings.max_update_norm,
+            changes_of=self._changes_of, heaviest=self._heaviest(), longest=self.settings.max_update_norm,
         )  # fmt: skip
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
@@ -308,6 +308,11 @@ class CohortStrategy(Strategy):
             self.bytes_down += int(outcome.metrics["bytes-down"].sum())
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
         return outcome
+
+    def _heaviest(self) -> dict[str, float]:
+        """Return the weight that the change of each client of the cohort may have: 1, or the examples it trains on."""
+        uniform, clients = self.settings.weighting == "uniform", self.roster.clients
+        return {client: 1.0 if uniform else float(clients[client].train) for client in self.cohort}
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
         """Return ``outcome`` where enough of the ``asked`` clients have succeeded.

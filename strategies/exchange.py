@@ -19,7 +19,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from clients.wire import Reply
+from clients.wire import BESIDE, Reply
 from common.errors import RunError
 from models.parameters import Arrays
 
@@ -112,6 +112,7 @@ def collect(
     stacked: bool,
     deployed: bool,
     changes_of: Arrays | None = None,
+    heaviest: Mapping[str, float] | None = None,
     longest: float = 0.0,
 ) -> Outcome:
     """Merge the replies of one exchange.
@@ -123,6 +124,7 @@ def collect(
         stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
         deployed: whether the nodes are real devices; only there may a node disappear.
         changes_of: what was sent, where changes of it are answered, which must have its shapes.
+        heaviest: the largest weight that each client's change may have.
         longest: the norm that no client's change may exceed; 0: any.
 
     Raises:
@@ -143,7 +145,7 @@ def collect(
             answer = Reply.unpack(reply.content)
             _check(answer, ids, sums)
             if changes_of is not None:
-                _check_changes(answer, changes_of, longest, stacked=stacked)
+                _check_changes(answer, changes_of, heaviest or {}, longest, stacked=stacked)
         except Exception as error:  # a device may answer anything; it must not take the run down
             failures |= dict.fromkeys(ids, f"unusable answer: {error}")
             continue
@@ -179,18 +181,27 @@ def _check(answer: Reply, ids: Sequence[str], sums: Mapping[str, NDArray[np.floa
             raise ValueError(f"array '{name}' has shape {array.shape}, others sent {sums[name].shape}")
 
 
-def _check_changes(answer: Reply, sent: Arrays, longest: float, *, stacked: bool) -> None:
-    """Raise ``ValueError`` where changes have other shapes than what was sent, or are longer than allowed.
+def _check_changes(
+    answer: Reply, sent: Arrays, heaviest: Mapping[str, float], longest: float, *, stacked: bool
+) -> None:
+    """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be.
 
     A host refuses single changes that are (:class:`clients.reduce.Reduction`); this is for one that does not.
     """
+    weights = answer.metrics.get("weight", [])
+    for client, weight in zip(answer.clients, weights, strict=True):
+        if not 0 <= weight <= heaviest.get(client, math.inf):
+            raise ValueError(f"client {client} has weight {weight:g}, at most {heaviest[client]:g} is its due")
     clients, squares = len(answer.clients), np.zeros(len(answer.clients) if stacked else 1)
-    for name, array in answer.arrays.items():
-        if name in sent:
-            expected = ((clients,) if stacked else ()) + sent[name].shape
-            if array.shape != expected:
-                raise ValueError(f"array '{name}' has shape {array.shape}, expected {expected}")
-            squares += np.square(array, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
-    most = longest if stacked else longest * float(np.sum(answer.metrics.get("weight", [])))
+    for name, array in sent.items():
+        if not clients or (name.startswith(BESIDE) and name not in answer.arrays):
+            continue
+        expected, change = ((clients,) if stacked else ()) + array.shape, answer.arrays.get(name)
+        if change is None or change.shape != expected:
+            raise ValueError(
+                f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
+            )
+        squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+    most = longest if stacked else longest * float(np.sum(weights))
     if longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
         raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")

@@ -14,7 +14,7 @@ from clients.wire import pack
 from common.errors import RunError
 from models.parameters import Arrays
 
-LEAST = {"median": (1, 0), "trimmed-mean": (1, 2), "krum": (3, 2)}
+LEAST = {"median": (1, 2), "trimmed-mean": (1, 2), "krum": (3, 2)}
 """How many clients a rule needs with f attackers: a + b·f."""
 
 

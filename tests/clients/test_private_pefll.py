@@ -79,13 +79,17 @@ def test_descriptors_and_updates_carry_the_noise(tmp_path: Path) -> None:
         client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed)
 
 
-@pytest.mark.parametrize("method", ["pefll", "pfedhn"])
-def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -> None:
-    run = Runs(tmp_path, {
+def _runs(folder: Path, method: str, **keys: Value) -> Runs:
+    return Runs(folder, {
         "method": method, "model": "linear", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-steps": 3,
         "batch-size": 16, "momentum": 0.0, "privacy.unit": "example", "privacy.epsilon": 6.0, "evaluate-every": 0,
-        f"{method}.hidden-width": 8, f"{method}.descriptor-size": 4, "unseen-fraction": 0.25,
+        f"{method}.hidden-width": 8, f"{method}.descriptor-size": 4, **keys,
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -> None:
+    run = _runs(tmp_path, method, **{"unseen-fraction": 0.25})
     path = run("run")
     run("run", resume="run", rounds=4)
     final = json.loads((path / "summary.json").read_text())
@@ -97,13 +101,7 @@ def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -
 @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
 def test_budgets_are_kept(tmp_path: Path, method: str) -> None:
     """An account has steps of z, and for every description that was also learned from one release of z/√2."""
-    run = Runs(tmp_path, {
-        "method": method, "model": "linear", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-steps": 3,
-        "batch-size": 16, "momentum": 0.0, "privacy.unit": "example", "privacy.epsilon": 6.0, "evaluate-every": 0,
-        f"{method}.hidden-width": 8, f"{method}.descriptor-size": 4, "pefll.descriptor-batch": 16,
-        "pefll.test-batch": 16,
-    })  # fmt: skip
-    path = run("run")
+    path = _runs(tmp_path, method, **{"pefll.descriptor-batch": 16, "pefll.test-batch": 16})("run")
     summary = json.loads((path / "summary.json").read_text())["privacy"]
     assert 0.95 * 6 < summary["epsilon_max"] <= 6
     releases = json.loads((path / "clients" / "0" / "privacy.json").read_text())["releases"]
