@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from apps.code_version import code_version
+from apps.device_settings import own_data, parse_node
 from apps.methods import METHODS
 from apps.settings import Settings, parse
 from clients.host import Host
 from clients.wire import Announcement
 from clients.worker import tune_process
-from common.errors import DataError
+from common.errors import DataError, RunError
 from models.networks import build
-from partitions.clientdata import ClientData, from_folder, simulated
+from partitions.clientdata import ClientData, simulated
 from partitions.datasets import find_spec
 from partitions.federation import federate
-from partitions.words import vocabulary
 
 app = ClientApp()
+log = logging.getLogger("flwr")
 
 
 class SimulatedClients:
@@ -48,19 +49,13 @@ class SimulatedClients:
 
 
 class DeviceClient:
-    """A device: one client, whose data lie in a folder that its owner named in the node's configuration."""
+    """A device: one client, with the data that its owner named in the node's configuration."""
 
     pinned = True
 
-    def __init__(
-        self, settings: Settings, client_id: str, path: Path, device: torch.device, *, labeled: bool = True
-    ) -> None:
-        if not path.is_absolute():
-            raise DataError(f"data-path: '{path}' is relative; give an absolute path in --node-config")
+    def __init__(self, client_id: str, data: ClientData) -> None:
         self._id = client_id
-        spec = find_spec(settings.dataset)
-        words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
-        self._data = from_folder(path, spec, device, words, labeled=labeled)
+        self._data = data
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""
@@ -76,31 +71,49 @@ class DeviceClient:
 @lru_cache(maxsize=1)
 def _host(run_config: str, node_config: str) -> Host:
     """Build the host of this process. Both configurations are JSON, so that they can be compared."""
-    settings, hyper = parse(json.loads(run_config))
-    node = json.loads(node_config)
-    device = tune_process(settings.device, one_thread="data-path" not in node)
-    spec = find_spec(settings.dataset)
-    model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
+    config, node = json.loads(run_config), json.loads(node_config)
+    device = parse_node(node) if node else None
+    if device is not None and device.dataset:
+        config["dataset"] = device.dataset
+    settings, hyper = parse(config)
+    on = tune_process(settings.device, one_thread=device is None)
     source: SimulatedClients | DeviceClient
-    if "data-path" in node:
-        path, labeled = Path(node["data-path"]).expanduser(), bool(node.get("labeled", True))
-        source = DeviceClient(settings, str(node.get("client-id", "device")), path, device, labeled=labeled)
+    if device is None:
+        source = SimulatedClients(settings, on)
     else:
-        source = SimulatedClients(settings, device)
+        source = DeviceClient(device.client_id, own_data(device, settings, on))
+    spec = find_spec(settings.dataset)
+    model = build(settings.model, spec.shape, spec.classes, settings.seed).to(on)
     client_class = METHODS[settings.method].client()
-    return Host(client_class, settings, hyper, model, source, str(node.get("state-dir", "")))
+    return Host(client_class, settings, hyper, model, source, "" if device is None else device.state_dir)
+
+
+def _is_simulated(context: Context) -> bool:
+    return "partition-id" in context.node_config and "data-path" not in context.node_config
 
 
 def _host_of(context: Context) -> Host:
-    if not {"data-path", "partition-id"} & context.node_config.keys():
-        raise DataError(
-            "data-path: missing in the SuperNode's --node-config (found: "
-            f"{', '.join(context.node_config) or 'nothing'}). Name the folder of the device's own data, as in "
-            '--node-config \'data-path="/data/site-a" client-id="site-a"\''
-        )
+    """Return the host of this process.
+
+    Raises:
+        RunError: if a device's configuration or data cannot be used. What is wrong with them is said in its own log:
+            it may quote data and names of files, which never leave a device.
+    """
     # The nodes of a simulation differ in their number only, and share the host of their process.
     node = {key: value for key, value in context.node_config.items() if key not in ("partition-id", "num-partitions")}
-    return _host(json.dumps(context.run_config, sort_keys=True), json.dumps(node, sort_keys=True))
+    run_config = json.dumps(context.run_config, sort_keys=True)
+    if _is_simulated(context):
+        return _host(run_config, "{}")
+    try:
+        if "data-path" not in node:
+            raise DataError(
+                f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say "
+                'where the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
+            )
+        return _host(run_config, json.dumps(node, sort_keys=True))
+    except DataError as error:
+        log.error("%s", error)
+        raise RunError("the device's own configuration or data cannot be used; its log says why") from None
 
 
 def _answer(message: Message, context: Context) -> Message:
@@ -124,6 +137,5 @@ def evaluate(message: Message, context: Context) -> Message:
 def roster(message: Message, context: Context) -> Message:
     """Say which clients live here. A node of a simulation holds none: the server knows the federation itself."""
     code = code_version()
-    simulated_node = "partition-id" in context.node_config and "data-path" not in context.node_config
-    answer = Announcement(False, code) if simulated_node else _host_of(context).announce(code)
+    answer = Announcement(False, code) if _is_simulated(context) else _host_of(context).announce(code)
     return Message(answer.pack(), reply_to=message)

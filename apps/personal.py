@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord
 
 from apps.client_app import DeviceClient, SimulatedClients
 from apps.code_version import code_version
+from apps.device_settings import DeviceSettings, own_data
 from apps.methods import METHODS, table_of
 from apps.one_process import OneProcess
 from apps.server_app import population
@@ -72,7 +73,8 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     device = tune_process(settings.device, one_thread=False)
     source: SimulatedClients | DeviceClient
     if data_path is not None:
-        source = DeviceClient(settings, NEW, data_path.absolute(), device, labeled=labeled)
+        new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
+        source = DeviceClient(NEW, own_data(new, settings, device))
     else:
         source = SimulatedClients(settings, device)
     spec = find_spec(settings.dataset)

@@ -59,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
         if settings.privacy.unit == "example":
             refuse_examples(settings, method.client().example_gap(hyper), network)
         # On real devices the data are theirs; only a simulation shares a dataset out.
-        roster = Roster(lambda: population(settings), settings.num_clients, code_version())
+        roster = Roster(lambda: population(settings), settings.num_clients, code_version(), least=settings.min_examples)
         strategy = method.strategy()(settings, hyper, roster, run)
         strategy.start(grid, pack(initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

@@ -7,6 +7,7 @@ one with the node's number) answers it as stock strategies expect.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Sequence
@@ -23,11 +24,13 @@ from clients.reduce import Protection, Reduction
 from clients.settings import ClientSettings
 from clients.state import ClientState
 from clients.wire import Announcement, Config, Reply, Request, pack
-from common.errors import FlorilegiumError, RunError
+from common.errors import FileError, FlorilegiumError, RunError
 from common.seeds import torch_generator
 from common.settings import NAME, Section, folder
 from models.parameters import get_arrays, num_bytes
 from partitions.clientdata import ClientData
+
+log = logging.getLogger("flwr")
 
 
 class Source(Protocol):
@@ -118,8 +121,7 @@ class Host:
                 if request.config.get("keep") and self._source.pinned:
                     save_model(client.state.folder, client.predictor, client_id, request.config["run"], self._settings)
             except Exception as error:  # whatever goes wrong in one client must not take the others down
-                known = isinstance(error, FlorilegiumError)
-                failures[client_id] = str(error) if known else f"{type(error).__name__}: {error}"
+                failures[client_id] = self._said(error)
                 continue
             weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
             reduction.add(answer.arrays, weight)
@@ -136,6 +138,14 @@ class Host:
         return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
 
     # --------------------------------------------------------------------------------------- details
+
+    def _said(self, error: Exception) -> str:
+        """Return what the server may know of an error: on a device, nothing that may quote data or names of files."""
+        if not self._source.pinned:
+            return str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
+        log.error("%s: %s", type(error).__name__, error, exc_info=not isinstance(error, FlorilegiumError))
+        tells = isinstance(error, RunError) and not isinstance(error, FileError)
+        return str(error) if tells else f"{type(error).__name__}; the device's log says why"
 
     def _protection(self, config: Config) -> Protection | None:
         """Return what protects a client's change before it leaves."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from common.errors import RunError
+from common.errors import DataError, RunError
 from common.files import write_tensors
 from models.parameters import Arrays
 
@@ -52,7 +52,7 @@ class ClientState:
         """Return the newest version of a part of the state, or None for a client that has none yet.
 
         Raises:
-            RunError: if the file is damaged.
+            DataError: if the file is damaged.
         """
         if part in self._staged:
             return self._staged[part]
@@ -62,7 +62,7 @@ class ClientState:
         try:
             return dict(load_file(versions[-1][1]))
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
-            raise RunError(
+            raise DataError(
                 f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
             ) from error
 

@@ -30,6 +30,10 @@ class RunError(FlorilegiumError):
     exit_status = 1
 
 
+class FileError(RunError):
+    """A file that cannot be written. Its message names the file."""
+
+
 class BudgetSpentError(RunError):
     """A client whose privacy budget does not suffice for another training."""
 

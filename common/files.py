@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from common.errors import RunError
+from common.errors import FileError
 
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)
@@ -40,7 +40,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
-        raise RunError(
+        raise FileError(
             f"cannot write {path}: {reason}. Free some space or choose another folder (keys runs-dir, state-dir, "
             "cache-dir); nothing was left half-written."
         ) from error

@@ -1,11 +1,10 @@
-"""One client's examples as tensors: from a simulated federation, or from a device's own folder."""
+"""One client's examples as tensors, and those of a simulated federation's clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from common.errors import DataError
-from common.seeds import torch_generator
 from partitions.datasets import Dataset, DatasetSpec
-from partitions.federation import HELD_BACK, Federation, client_rows
+from partitions.federation import Federation, client_rows
 from partitions.words import Vocabulary
 
 CPU = torch.device("cpu")
@@ -171,46 +168,3 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         simulated=True,
         device=device,
     )
-
-
-def from_folder(
-    path: Path,
-    spec: DatasetSpec,
-    device: torch.device = CPU,
-    words: Vocabulary | None = None,
-    *,
-    labeled: bool = True,
-) -> ClientData:
-    """Return the data of a device: ``train.parquet`` and, where it has one, ``test.parquet``, in ``spec``'s schema.
-
-    Without a test file, a fifth of the rows is held back for evaluation. Everything is read and checked at once. Where
-    the device is not ``labeled``, the training rows need no label column, all of them are for training, and their
-    classes are set to 0, which nothing may use.
-
-    Raises:
-        DataError: if the folder has no usable ``train.parquet``, or a row does not fit the schema.
-    """
-    from partitions.decode import decode, decode_inputs, read_parquet
-
-    if not (path / "train.parquet").is_file():
-        found = ", ".join(sorted(entry.name for entry in path.iterdir())) if path.is_dir() else "no such folder"
-        raise DataError(f"data-path: {path} holds no train.parquet (found: {found or 'nothing'})")
-
-    def read(name: str) -> Examples:
-        table = read_parquet(path / name, may_be_empty=name.startswith("test"))
-        if not labeled and name.startswith("train"):
-            x = to_inputs(spec, decode_inputs(spec, table, str(path / name), words), words)
-            return Examples(x, torch.zeros(len(x), dtype=torch.int64))
-        split = decode(spec, table, str(path / name), words)
-        return Examples(to_inputs(spec, split.x, words), torch.from_numpy(split.y))
-
-    train = read("train.parquet")
-    if (path / "test.parquet").is_file():
-        test = read("test.parquet")
-    elif not labeled:
-        test = Examples(train.x[:0], train.y[:0])
-    else:
-        order = torch.randperm(len(train), generator=torch_generator(0, "device", "hold-back"))
-        held = round(len(train) * HELD_BACK)
-        test, train = (Examples(train.x[rows], train.y[rows]) for rows in (order[:held], order[held:]))
-    return ClientData(lambda: train, lambda: test, labeled=labeled, simulated=False, device=device)

@@ -59,7 +59,7 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, wor
     elif spec.kind == "regression":
         y = _numbers(table.column(spec.y).to_pylist(), (), f"{name}: column '{spec.y}'")
     else:
-        y = _labels(spec, table.column(spec.y).to_pylist(), name)
+        y = labels_of(spec, table.column(spec.y).to_pylist(), name)
     clients = {
         column: np.array([str(value) for value in table.column(column).to_pylist()])
         for column in spec.client_columns
@@ -147,8 +147,12 @@ def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray
     return array
 
 
-def _labels(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:
-    """Map labels to 0..C-1: characters by the alphabet, named values by ``spec.labels``, numbers as they are."""
+def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Map labels to 0..C-1: characters by the alphabet, named values by ``spec.labels``, numbers as they are.
+
+    Raises:
+        DataError: if one is none of the dataset's.
+    """
     known: Sequence[Any] = spec.labels or (ALPHABET if spec.kind == "characters" else range(spec.classes))
     codes = {value: code for code, value in enumerate(known)}
     for row, value in enumerate(values):

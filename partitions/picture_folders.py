@@ -38,14 +38,24 @@ def write_picture_folders(source: Path, target: Path, size: int) -> None:
             order = numpy_generator(0, "pictures", domain, kind).permutation(len(files))
             held = max(1, round(TEST_SHARE * len(files))) if len(files) > 1 else 0
             for part, numbers in (("test", order[:held]), ("train", order[held:])):
-                pictures = [_resized(files[number], size) for number in numbers]
+                pictures = [resized(files[number], (size, size)) for number in numbers]
                 writer.add(part, pictures, [kind] * len(pictures), [domain] * len(pictures))
 
 
-def _resized(file: Path, size: int) -> Image.Image:
-    """Return a picture in RGB, ``size`` × ``size``."""
+def pictures_in(folder: Path, *, deep: bool = False) -> list[Path]:
+    """Return the pictures in the folders of ``folder``, in order; ``deep``: in all of it, and in itself."""
+    return sorted(file for file in folder.glob("**/*" if deep else "*/*") if file.suffix.lower() in SUFFIXES)
+
+
+def resized(file: Path, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
+    """Return a picture in ``size`` = (width, height), grey ("L") or in colours ("RGB").
+
+    Raises:
+        DataError: if it cannot be read.
+    """
     try:
         with Image.open(file) as image:
-            return image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+            picture = image.convert(mode)
+            return picture if picture.size == size else picture.resize(size, Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow raises whatever a damaged file makes it stumble over
         raise DataError(f"{file} is not a readable picture: {error}") from error

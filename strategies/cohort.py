@@ -7,6 +7,7 @@ method with several overrides :meth:`CohortStrategy.train_round` and calls :meth
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -38,6 +39,18 @@ log = logging.getLogger("flwr")
 GROUPS = ("seen", "unseen", "unlabeled")
 
 
+class Cohort(list[str]):
+    """The clients drawn for a round.
+
+    Attributes:
+        wanted: how many of their answers count, the first ones; fewer than all where devices are oversampled.
+    """
+
+    def __init__(self, clients: Iterable[str], wanted: int) -> None:
+        super().__init__(clients)
+        self.wanted = wanted
+
+
 class CohortStrategy(Strategy):
     """Rounds of exchanges with sampled cohorts of clients, evaluated and checkpointed.
 
@@ -67,6 +80,7 @@ class CohortStrategy(Strategy):
         self._checkpoint_round = 0
         self._ended = False
         self.cohort: list[str] = []
+        self.wanted = 0
         self._asked: dict[int, list[str]] = {}
         self._stacked = self._robust = False
         self._changes_of: Arrays | None = None
@@ -84,6 +98,8 @@ class CohortStrategy(Strategy):
         if settings.privacy.unit == "client":
             if settings.aggregation != "mean":
                 raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
+            if settings.oversample > 1:
+                raise ConfigurationError("oversample: whose answer comes first is no chance to count on; set it to 1")
             refuse(settings, self.privacy_gap())
             self._privacy = ClientPrivacy(settings, run)
 
@@ -148,8 +164,7 @@ class CohortStrategy(Strategy):
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
         """Carry out one round and return the new global model. Here: one exchange, as Flower's hooks define it."""
         messages = list(self.configure_train(server_round, arrays, self._train_config, grid))
-        replies = deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed)
-        new, metrics = self.aggregate_train(server_round, replies)
+        new, metrics = self.aggregate_train(server_round, self._deliver(grid, messages))
         if metrics is not None:
             log.info("round %d: %s", server_round, ", ".join(f"{k} {v:.4g}" for k, v in metrics.items()))
         return arrays if new is None else new
@@ -202,18 +217,21 @@ class CohortStrategy(Strategy):
         count = len(self.trainable())
         return min(size or max(1, round(share * count)), count)
 
-    def sample(self, server_round: int) -> list[str]:
+    def sample(self, server_round: int) -> Cohort:
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
 
-        With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat.
+        With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat. Of
+        devices ``oversample`` times as many are drawn as are to answer.
         """
         clients = [client for client in self.trainable() if client not in self._spent_clients]
         size = min(self.cohort_size(server_round), len(clients))
         if self._privacy is not None and self.settings.privacy.sampling == "poisson":
-            return self._privacy.choose(clients, size / len(clients))
+            drawn = self._privacy.choose(clients, size / len(clients))
+            return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=size, replace=False)
-        return [clients[i] for i in sorted(chosen)]
+        more = self.settings.oversample if self.roster.deployed else 1.0  # in a simulation nobody is late
+        chosen = rng.choice(len(clients), size=min(math.ceil(more * size), len(clients)), replace=False)
+        return Cohort((clients[i] for i in sorted(chosen)), size)
 
     # ---------------------------------------------------------------------------------- exchanges
 
@@ -242,6 +260,7 @@ class CohortStrategy(Strategy):
             scalars: the phase's own numbers and words.
         """
         self.cohort, self._round, self._phase = list(cohort), server_round, phase
+        self.wanted = cohort.wanted if isinstance(cohort, Cohort) else len(cohort)
         self._asked_at = time.perf_counter()
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         changes = reduce == "delta" and not evaluation
@@ -334,9 +353,9 @@ class CohortStrategy(Strategy):
             )
         return outcome
 
-    def able(self, drawn: Sequence[str]) -> int:
-        """Return how many of the clients drawn for a round have not spent their budgets by now."""
-        return len({*drawn} - self._spent_clients)
+    def able(self, drawn: Cohort) -> int:
+        """Return how many of the clients drawn for a round may be expected: none that have spent their budgets."""
+        return min(drawn.wanted, len({*drawn} - self._spent_clients))
 
     def exchange(
         self,
@@ -358,8 +377,14 @@ class CohortStrategy(Strategy):
             RunError: if too few have succeeded (:meth:`require`).
         """
         messages = self.requests(cohort, server_round, phase, **request)
-        outcome = self.collect(deliver(grid, messages, self.settings.round_timeout, deployed=self.roster.deployed))
-        return outcome if of == 0 else self.require(outcome, of or len(cohort))
+        outcome = self.collect(self._deliver(grid, messages))
+        return outcome if of == 0 else self.require(outcome, of or self.wanted)
+
+    def _deliver(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
+        """Send the last :meth:`requests` and return the replies: all, or as many as are wanted."""
+        enough = self.wanted if self.wanted < len(self.cohort) else 0
+        deployed = self.roster.deployed
+        return deliver(grid, messages, self.settings.round_timeout, deployed=deployed, enough=enough)
 
     # ---------------------------------------------------------------------------------- evaluation
 
@@ -612,6 +637,7 @@ class CohortStrategy(Strategy):
             "rounds": len(seconds),
             "clients": len(self.roster.clients),
             "nodes": len(self.roster.nodes),
+            **({"left_out": self.roster.left_out} if self.roster.left_out else {}),
             "seconds": round(sum(seconds), 3),
             "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
             "bytes_down": self.bytes_down,

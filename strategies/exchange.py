@@ -29,7 +29,9 @@ LONGEST_POLL_DEPLOYED = 1.0
 _REASON_LENGTH = 500
 
 
-def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed: bool) -> list[Message]:
+def deliver(
+    grid: Grid, messages: Sequence[Message], timeout: float, *, deployed: bool, enough: int = 0
+) -> list[Message]:
     """Send ``messages`` and wait for the replies, ``timeout`` seconds at most.
 
     Args:
@@ -37,9 +39,11 @@ def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed
         messages: at most one for each node.
         timeout: seconds to wait.
         deployed: whether the nodes are real devices, which are polled less often.
+        enough: how many clients' answers are waited for; 0: all.
 
     Returns:
-        One reply per message, in the order of ``messages``; an error reply for a node that stayed silent.
+        One reply per message, in the order of ``messages``; an error reply for a node that stayed silent, or that was
+        not needed any more.
     """
     start = time.monotonic()
     waiting: dict[str, int] = {}
@@ -49,20 +53,33 @@ def deliver(grid: Grid, messages: Sequence[Message], timeout: float, *, deployed
                 waiting[message_id] = index
     replies: list[Message | None] = [None] * len(messages)
     longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
+    answered, silent = 0, f"no reply within {timeout:g} s (key round-timeout)"
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
             index = waiting.pop(reply.metadata.reply_to_message_id, -1)
-            if index >= 0:
+            if index >= 0 and (not enough or answered < enough):
                 replies[index] = reply
+                answered += _succeeded(reply)
+        if enough and answered >= enough:
+            silent = f"not among the first {enough} to answer (key oversample)"
+            break
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
             break
         time.sleep(min(max(FIRST_POLL, elapsed / 10), longest))
-    silent = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=f"no reply within {timeout:g} s (key round-timeout)")
+    missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=silent)
     return [
-        Message(silent, reply_to=message) if reply is None else reply
+        Message(missing, reply_to=message) if reply is None else reply
         for message, reply in zip(messages, replies, strict=True)
     ]
+
+
+def _succeeded(reply: Message) -> int:
+    """Return how many clients a reply says have succeeded; a device may answer anything."""
+    try:
+        return 0 if reply.has_error() else len(reply.content["outcome"]["clients"])  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        return 0
 
 
 @dataclass

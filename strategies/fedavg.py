@@ -68,7 +68,7 @@ class FedAvg(CohortStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the server step along the mean update."""
-        outcome = self.require(self.collect(replies), len(self.cohort))
+        outcome = self.require(self.collect(replies), self.wanted)
         self.learn(outcome)
         step = self.direction({name: outcome.arrays[name] / outcome.weight for name in self._model})
         eta = self.settings.server_learning_rate

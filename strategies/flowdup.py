@@ -15,6 +15,7 @@ from clients.hyper import FLowDUPHyper
 from common.errors import ConfigurationError
 from common.seeds import numpy_generator
 from models.parameters import Arrays, get_arrays
+from strategies.cohort import Cohort
 from strategies.subspace import Subspace
 
 ADAPTIVITY = 1e-3
@@ -42,12 +43,13 @@ class FLowDUP(Subspace):
         """Return the labeled clients and, where they take part, the unlabeled ones."""
         return self.roster.ids("seen", *(["unlabeled"] if self.hyper.labeled_share < 1 else []))
 
-    def sample(self, server_round: int) -> list[str]:
+    def sample(self, server_round: int) -> Cohort:
         """Draw the cohort: a share α of it among labeled clients, the rest among the others.
 
         Where there are too few of the ones, more of the others take part.
         """
-        size = len(super().sample(server_round))
+        drawn = super().sample(server_round)
+        size = len(drawn)
         labeled = self.roster.ids("seen")
         unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
         wanted = round(self.hyper.labeled_share * size)
@@ -58,7 +60,7 @@ class FLowDUP(Subspace):
             for group, n in ((labeled, count), (unlabeled, min(size - count, len(unlabeled))))
             for i in rng.choice(len(group), size=n, replace=False)
         }
-        return [client for client in self.trainable() if client in chosen]
+        return Cohort((client for client in self.trainable() if client in chosen), drawn.wanted)
 
     def _check_roster(self) -> None:
         super()._check_roster()

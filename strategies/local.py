@@ -39,5 +39,5 @@ class Local(CohortStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate nothing but the training loss."""
-        outcome = self.require(self.collect(replies), len(self.cohort))
+        outcome = self.require(self.collect(replies), self.wanted)
         return None, MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})

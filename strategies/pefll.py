@@ -52,7 +52,7 @@ class PeFLL(Generated):
         """Carry out a round of Algorithm 8; return the new η_v."""
         drawn = self.sample(server_round)
         described = self._describe(drawn, server_round, arrays, grid, training=True)
-        cohort, v = self.require(described, len(drawn)).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
+        cohort, v = self.require(described, drawn.wanted).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
         v.requires_grad_()
         outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid, of=self.able(drawn))
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
@@ -59,17 +59,27 @@ class Roster:
         population: returns the clients of a simulation; not called where nodes are real devices.
         expected: how many clients to wait for where nodes are real devices.
         code: hash of the server's code; nodes that run another are refused.
+        least: how many training examples a client must have to be one of the run.
+
+    Attributes:
+        nodes: the nodes that work.
+        clients: the clients of the run, by id.
+        deployed: whether the nodes are real devices.
+        left_out: why other clients are none of the run, by id.
     """
 
-    def __init__(self, population: Callable[[], Sequence[Client]], expected: int, code: str) -> None:
+    def __init__(self, population: Callable[[], Sequence[Client]], expected: int, code: str, *, least: int = 0) -> None:
         self._population = population
         self._expected = expected
         self._code = code
+        self._least = least
         self.nodes: list[int] = []
         self.clients: dict[str, Client] = {}
         self.deployed = False
+        self.left_out: dict[str, str] = {}
         self._refused: dict[int, str] = {}
         self._silent: Counter[int] = Counter()  # how often a node has not answered
+        self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
 
     def wait(self, grid: Grid, timeout: float) -> None:
         """Ask the nodes who they are, until the run can start.
@@ -80,7 +90,8 @@ class Roster:
         deadline = time.monotonic() + timeout
         while True:
             self.refresh(grid, max(1.0, min(_QUERY_SECONDS, deadline - time.monotonic())))
-            if self.clients and (not self.deployed or len(self.clients) >= self._expected):
+            known = len(self.clients) + len(self.left_out)
+            if self.clients and (not self.deployed or known >= self._expected):
                 return
             if time.monotonic() > deadline:
                 raise RunError(self._nobody(timeout))
@@ -88,6 +99,9 @@ class Roster:
 
     def _nobody(self, timeout: float) -> str:
         """Say who is missing, and why."""
+        if self.left_out and not self.clients:
+            client, reason = next(iter(self.left_out.items()))
+            return f"all {len(self.left_out)} clients are left out; client {client}: {reason}"
         if self._refused:
             reasons = "; ".join(f"node {node}: {reason}" for node, reason in self._refused.items())
             return f"{len(self.clients)} clients are ready, but nodes were left out: {reasons}"
@@ -110,7 +124,10 @@ class Roster:
         if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
             self.clients = {i: c for i, c in self.clients.items() if c.node is None or c.node in online}
-        new = [node for node in online if node not in self.nodes and node not in self._refused]
+        self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
+        held = {client.id for client in self.clients.values()}
+        waiting = {node for node, ids in self._doubles.items() if held & ids}
+        new = [node for node in online if node not in {*self.nodes, *self._refused, *waiting}]
         queries = [Message(RecordDict(), node, "query.roster") for node in new]
         for node, reply in zip(new, deliver(grid, queries, timeout, deployed=self.deployed), strict=True):
             self._enrol(node, reply)
@@ -134,18 +151,31 @@ class Roster:
             )
         if self.nodes and answer.pinned != self.deployed:
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
-        self.nodes.append(node)
         self.deployed = answer.pinned
-        if not self.deployed:
-            if not self.clients:
-                self.clients = {client.id: client for client in self._population()}
-            return
         sizes = zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True)
-        for client, train, test, labeled in sizes:
-            before = self.clients.get(client)
-            if before is not None:  # a device that restarted under a new node id, while the old one still counts
-                log.warning("client %s is now on node %d, no longer on node %d", client, node, before.node)
-            self.clients[client] = Client(client, train, test, labeled=labeled, node=node)
+        own = [Client(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
+        if double := {client.id for client in own} & self.clients.keys():
+            first = min(double)
+            log.warning(
+                "node %d is left out: client %s is on node %s already; give every device a client-id of its own",
+                node, first, self.clients[first].node,
+            )  # fmt: skip
+            self._doubles[node] = double
+            return
+        self.nodes.append(node)
+        if self.deployed or not self.clients:
+            self._admit(own if self.deployed else self._population())
+
+    def _admit(self, clients: Iterable[Client]) -> None:
+        """Take in the clients that have enough examples."""
+        for client in clients:
+            if client.train >= self._least:
+                self.clients[client.id] = client
+                self.left_out.pop(client.id, None)
+                continue
+            reason = f"it has {client.train} training examples, fewer than min-examples = {self._least}"
+            log.warning("client %s is left out: %s", client.id, reason)
+            self.left_out[client.id] = reason
 
     def ids(self, *groups: str) -> list[str]:
         """Return the ids of the clients in ``groups``, numbers in numeric order."""

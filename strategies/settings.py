@@ -22,6 +22,8 @@ class ServerSettings(FederationSettings):
     participation: float = Field(gt=0, le=1)
     cohort_size: int = Field(ge=0)
     final_participation: float = Field(ge=0, le=1)
+    oversample: float = Field(ge=1)
+    min_examples: int = Field(ge=0)
     optimizer: Literal["sgd", "adam"]
     max_grad_norm: float = Field(ge=0)
     learning_rate: float = Field(gt=0)

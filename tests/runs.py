@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,11 @@ class Runs:
         self.folder, self._keys = folder, keys
 
     def __call__(
-        self, name: str, nodes: int = 2, intercept: Callable[[Message], None] | None = None, **keys: Value
+        self,
+        name: str,
+        nodes: int | list[dict[str, Any]] = 2,
+        intercept: Callable[[Message], Message | None] | None = None,
+        **keys: Value,
     ) -> Path:
         """Carry out a run and return its folder; with the key ``resume`` go on with one of this name."""
         names = {} if "resume" in keys else {"run-name": name}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.state import ClientState
-from common.errors import RunError
+from common.errors import DataError, RunError
 
 
 def _ask(folder, round, lineage=(), checkpoint=0) -> int | None:
@@ -190,7 +190,7 @@ class TestFailure:
         _keep(tmp_path, 1, round=1)
         (file,) = tmp_path.iterdir()
         file.write_bytes(file.read_bytes()[:cut])
-        with pytest.raises(RunError) as caught:
+        with pytest.raises(DataError) as caught:
             _ask(tmp_path, 2)
         assert f"the state file {file} is damaged" in str(caught.value)
         assert "delete it to start this client anew" in str(caught.value)

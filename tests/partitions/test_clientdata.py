@@ -7,8 +7,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from common.errors import DataError
-from partitions.clientdata import ClientData, Examples, from_folder, simulated, to_inputs
+from partitions.clientdata import ClientData, Examples, simulated, to_inputs
 from partitions.datasets import DATASETS
 from partitions.decode import decode
 from partitions.federation import federate
@@ -129,77 +128,3 @@ class TestSimulated:
             ):  # fmt: skip
                 upright = to_inputs(dataset.spec, split.x[shares[client]]).numpy()
                 np.testing.assert_array_equal(examples.x.numpy(), np.rot90(upright, round(angle / 90), axes=(2, 3)))
-
-
-class TestFolder:
-    def test_both_files_are_used_as_they_are(self, tmp_path):
-        train, test = _write(tmp_path, "mnist", 6), _write(tmp_path, "mnist", 3, "test", seed=1)
-        data = from_folder(tmp_path, DATASETS["mnist"])
-        for examples, made in ((data.train, train), (data.test, test)):
-            assert torch.equal(examples.x, to_inputs(DATASETS["mnist"], made.x))
-            assert examples.y.tolist() == made.y.tolist()
-        assert data.labeled
-
-    @pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 0), (3, 1), (10, 2), (14, 3)])
-    def test_without_a_test_file_a_fifth_is_held_back(self, tmp_path, rows, held):
-        made = _write(tmp_path, "mnist", rows)
-        data = from_folder(tmp_path, DATASETS["mnist"])
-        assert (len(data.train), len(data.test)) == (rows - held, held)
-        # Every row is in exactly one part, with its own label.
-        inputs = to_inputs(DATASETS["mnist"], made.x)
-        found = [
-            next(i for i in range(rows) if torch.equal(x, inputs[i]) and y == made.y[i])
-            for part in (data.train, data.test)
-            for x, y in zip(part.x, part.y, strict=True)
-        ]
-        assert sorted(found) == list(range(rows))
-
-    def test_the_rows_held_back_are_the_same_after_a_restart(self, tmp_path):
-        _write(tmp_path, "mnist", 20)
-        first, second = (from_folder(tmp_path, DATASETS["mnist"]) for _ in range(2))
-        assert torch.equal(first.test.x, second.test.x)
-
-    def test_other_files_do_not_matter(self, tmp_path):
-        _write(tmp_path, "mnist", 6)
-        (tmp_path / "notes.txt").write_text("mine")
-        assert len(from_folder(tmp_path, DATASETS["mnist"]).train) == 5
-
-
-class TestFolderFailure:
-    @pytest.mark.parametrize(
-        ("prepare", "found"),
-        [
-            (lambda path: None, "no such folder"),
-            (lambda path: path.mkdir(), "nothing"),
-            (lambda path: path.write_text("a file"), "no such folder"),
-            (lambda path: _write(path, "mnist", 2, "test"), "test.parquet"),
-        ],
-    )
-    def test_a_folder_without_training_rows_says_what_it_has(self, tmp_path, prepare, found):
-        path = tmp_path / "device"
-        prepare(path)
-        with pytest.raises(DataError) as caught:
-            from_folder(path, DATASETS["mnist"])
-        assert str(caught.value) == f"data-path: {path} holds no train.parquet (found: {found})"
-
-    @pytest.mark.parametrize("part", ["train", "test"])
-    def test_a_label_out_of_range_is_found_at_once(self, tmp_path, part):
-        _write(tmp_path, "mnist", 4)
-        _write(tmp_path, "mnist", 4, "test")
-        table = make("mnist", 4).table
-        table = table.set_column(table.column_names.index("label"), "label", [[3, 1, 12, 4]])
-        pyarrow.parquet.write_table(table, tmp_path / f"{part}.parquet")
-        with pytest.raises(DataError, match="the label in row 2 is 12, but the classes of 'mnist' are") as caught:
-            from_folder(tmp_path, DATASETS["mnist"])
-        assert str(caught.value).startswith(str(tmp_path / f"{part}.parquet"))
-
-    def test_data_of_another_dataset_name_the_column(self, tmp_path):
-        _write(tmp_path, "cifar10", 4)
-        with pytest.raises(DataError, match="column 'image' is missing"):
-            from_folder(tmp_path, DATASETS["mnist"])
-
-    def test_a_file_without_rows_is_named(self, tmp_path):
-        tmp_path.mkdir(exist_ok=True)
-        pyarrow.parquet.write_table(make("mnist", 2).table.slice(0, 0), tmp_path / "train.parquet")
-        with pytest.raises(DataError, match=f"{tmp_path / 'train.parquet'} has no rows"):
-            from_folder(tmp_path, DATASETS["mnist"])

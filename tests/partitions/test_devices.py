@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from common.errors import DataError
-from partitions.clientdata import from_folder, simulated
+from partitions.clientdata import simulated
+from partitions.device_data import read_device
 from partitions.devices import write_device
 from partitions.federation import federate
 from tests.partitions.made import write
@@ -32,13 +33,13 @@ def test_a_device_reads_what_its_client_had(tmp_path, dataset, rows, partitioner
     for client in range(3):
         assert federation.test.sizes[client] > 0
         write_device(federation, source, client, tmp_path / "device")
-        _assert_same(from_folder(tmp_path / "device", source.spec), simulated(federation, source, client))
+        _assert_same(read_device(tmp_path / "device", source.spec), simulated(federation, source, client))
 
 
 def test_a_device_of_a_rotated_client_sees_rotated_images(tmp_path):
     federation, source = federate(settings(num_clients=2, partitioner="rotation", angles="90"))
     write_device(federation, source, 0, tmp_path)
-    _assert_same(from_folder(tmp_path, source.spec), simulated(federation, source, 0))
+    _assert_same(read_device(tmp_path, source.spec), simulated(federation, source, 0))
 
 
 def test_a_client_without_test_rows_makes_a_usable_device(tmp_path):
@@ -47,7 +48,7 @@ def test_a_client_without_test_rows_makes_a_usable_device(tmp_path):
     federation, source = federate(chosen)
     assert federation.test.sizes.tolist() == [0, 0, 0, 0]
     write_device(federation, source, 0, tmp_path / "device")
-    _assert_same(from_folder(tmp_path / "device", source.spec), simulated(federation, source, 0))
+    _assert_same(read_device(tmp_path / "device", source.spec), simulated(federation, source, 0))
 
 
 def test_other_data_than_images_are_refused(tmp_path):

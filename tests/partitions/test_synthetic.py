@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from common.errors import ConfigurationError, DataError
-from partitions.clientdata import from_folder
 from partitions.datasets import find_spec
+from partitions.device_data import read_device
 from partitions.federation import federate
 from partitions.synthetic import NOISE, TEST_EXAMPLES, linear, weights
 from tests.support import settings
@@ -85,7 +85,7 @@ def test_methods_and_labels_must_fit() -> None:
 def test_a_device_may_bring_numbers_of_its_own(tmp_path: Path) -> None:
     x, y = np.random.default_rng(1).normal(size=(10, 100)).astype(np.float32), np.arange(10.0)
     pyarrow.parquet.write_table(pyarrow.table({"x": x.tolist(), "y": y}), tmp_path / "train.parquet")
-    data = from_folder(tmp_path, SPEC)
+    data = read_device(tmp_path, SPEC)
     kept, held = data.train.y.numpy().astype(int), data.test.y.numpy().astype(int)
     assert sorted([*kept, *held]) == list(range(10))
     np.testing.assert_array_equal(data.train.x.numpy(), x[kept])
@@ -96,4 +96,4 @@ def test_a_device_may_bring_numbers_of_its_own(tmp_path: Path) -> None:
     ):
         pyarrow.parquet.write_table(pyarrow.table(wrong), tmp_path / "train.parquet")
         with pytest.raises(DataError, match=said):
-            from_folder(tmp_path, SPEC)
+            read_device(tmp_path, SPEC)

@@ -15,8 +15,9 @@ from apps.cli import cli
 from apps.experiment import read_recipe
 from common.errors import ConfigurationError, DataError
 from common.settings import Value
-from partitions.clientdata import from_folder, simulated
+from partitions.clientdata import simulated
 from partitions.datasets import find_spec
+from partitions.device_data import read_device
 from partitions.federation import federate
 from partitions.words import vocabulary, words_of
 from strategies.run_folder import read_metrics
@@ -126,11 +127,11 @@ class TestFederation:
         table = pyarrow.parquet.read_table(data / "sent140" / "train.parquet")
         pyarrow.parquet.write_table(table.slice(0, 0), data / "sent140" / "test.parquet")
         words = vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
-        assert from_folder(data / "sent140", find_spec("sent140_words"), words=words).test.x.shape == (0, 25, SIZE)
+        assert read_device(data / "sent140", find_spec("sent140_words"), words=words).test.x.shape == (0, 25, SIZE)
 
     def test_a_device_reads_the_same(self, glove: Path, data: Path, tmp_path: Path) -> None:
         spec, words = find_spec("sent140_words"), vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
-        found = from_folder(data / "sent140", spec, words=words)
+        found = read_device(data / "sent140", spec, words=words)
         assert found.train.x.shape == (152 - 30, 25, SIZE)
 
 
@@ -146,7 +147,7 @@ def test_the_recipe_runs_on_made_data(glove: Path, data: Path, tmp_path: Path, m
     inputs = str(data / "sent140" / "train.parquet")
     said = runner.invoke(cli, ["predict", model, inputs, "--embeddings", str(glove)])
     assert len(said.output.splitlines()) == 152 + 1
-    np.save(tmp_path / "x.npy", from_folder(data / "sent140", find_spec("sent140_words"), words=vocabulary(
+    np.save(tmp_path / "x.npy", read_device(data / "sent140", find_spec("sent140_words"), words=vocabulary(
         str(glove), str(tmp_path / "cache"), SIZE)).test.x.double().numpy())  # fmt: skip
     assert len(runner.invoke(cli, ["predict", model, str(tmp_path / "x.npy")]).output.splitlines()) == 30 + 1
     assert "needs a file of word vectors" in str(runner.invoke(cli, ["predict", model, inputs]).exception)

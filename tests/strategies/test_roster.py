@@ -1,36 +1,54 @@
-"""Nodes that do not say who they are at once."""
+"""Who is there: nodes that are silent, late, come and go, share a client, or have too few examples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients.wire import Announcement
+from clients.wire import Announcement, Reply
+from common.errors import ConfigurationError, RunError
+from common.settings import Value
+from partitions.devices import write_device
+from partitions.federation import federate
+from strategies.exchange import deliver
 from strategies.roster import Client, Roster
+from strategies.run_folder import read_metrics
+from tests.grid import InProcessGrid
+from tests.runs import Runs
+from tests.support import settings
 
 
-class _SlowGrid:
-    """One node, which answers from a given question on."""
+class _Grid:
+    """Nodes that answer a given announcement, or nothing.
 
-    def __init__(self, silent: int) -> None:
-        self.questions, self._silent = 0, silent
+    Attributes:
+        nodes: what each node that is online answers to a question; None: nothing.
+        asked: the nodes that were asked, in order.
+    """
+
+    def __init__(self, nodes: dict[int, Announcement | None]) -> None:
+        self.nodes, self.asked = nodes, []
         self._replies: list[Message] = []
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
 
     def get_node_ids(self) -> list[int]:
-        return [1]
+        return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
-            self.questions += 1
-            message.metadata.__dict__["_message_id"] = f"question {self.questions}"
-            if self.questions > self._silent:
-                self._replies.append(Message(Announcement(False, "code").pack(), reply_to=message))
+            self.asked.append(message.metadata.dst_node_id)
+            message.metadata.__dict__["_message_id"] = f"question {len(self.asked)}"
+            answer = self.nodes[message.metadata.dst_node_id]
+            if answer is not None:
+                self._replies.append(Message(answer.pack(), reply_to=message))
             ids.append(message.metadata.message_id)
         return ids
 
@@ -39,11 +57,148 @@ class _SlowGrid:
         return replies
 
 
+def _device(client: str, train: int = 5) -> Announcement:
+    return Announcement(True, "code", [client], [train], [1], [True])
+
+
+def _refresh(roster: Roster, grid: Any) -> dict[str, int | None]:
+    """Look who is there, and return the node of each client."""
+    roster.refresh(grid, 0.01)
+    return {name: client.node for name, client in roster.clients.items()}
+
+
 @pytest.mark.parametrize(("silent", "found", "asked"), [(0, True, 1), (2, True, 3), (3, False, 3)])
 def test_a_silent_node_is_asked_three_times(silent: int, found: bool, asked: int) -> None:
-    roster, grid = Roster(lambda: [Client("0", 5, 5)], 1, "code"), _SlowGrid(silent)
-    arguments: tuple[Any, float] = (grid, 0.01)
-    for _ in range(6):
-        roster.refresh(*arguments)
+    roster, grid = Roster(lambda: [Client("0", 5, 5)], 1, "code"), _Grid({1: None})
+    for question in range(6):
+        grid.nodes[1] = Announcement(False, "code") if question >= silent else None
+        _refresh(roster, grid)
     assert bool(roster.clients) == found
-    assert grid.questions == asked
+    assert len(grid.asked) == asked
+
+
+def test_a_client_is_its_first_nodes_until_that_has_gone() -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("b")})
+    assert _refresh(roster, grid) == {"a": 1, "b": 2}
+    grid.nodes[3] = _device("a", train=1000)
+    for _ in range(3):
+        assert _refresh(roster, grid) == {"a": 1, "b": 2}
+    assert roster.clients["a"].train == 5
+    assert grid.asked == [1, 2, 3]
+    del grid.nodes[1]
+    assert _refresh(roster, grid) == {"a": 3, "b": 2}
+
+
+def test_two_that_come_at_once_are_not_both_taken() -> None:
+    assert _refresh(Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("a")})) == {"a": 1}
+
+
+def test_who_has_too_few_examples_is_left_out_with_a_reason() -> None:
+    grid = _Grid({1: _device("a", 9), 2: _device("b", 10)})
+    roster = Roster(list, 2, "code", least=10)
+    roster.wait(grid, 1.0)  # type: ignore[arg-type]
+    assert list(roster.clients) == ["b"]
+    assert roster.left_out == {"a": "it has 9 training examples, fewer than min-examples = 10"}
+    with pytest.raises(RunError, match="all 2 clients are left out; client a: it has 9 training"):
+        Roster(list, 2, "code", least=11).wait(_Grid(grid.nodes), 0.01)  # type: ignore[arg-type]
+
+
+class _SlowGrid(_Grid):
+    """Nodes that answer one after the other, each for as many clients as it is asked for."""
+
+    def __init__(self, failing: int) -> None:
+        super().__init__(dict.fromkeys(range(5)))
+        self._failing, self.pulled = failing, 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = f"question {node}"
+            failed = {str(node): "no"} if node == self._failing else {}
+            self._replies.append(Message(Reply([] if failed else [str(node)], {}, {}, failed).pack(), reply_to=message))
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        self.pulled += 1
+        return [self._replies.pop()]  # the last one asked is the first to answer
+
+
+@pytest.mark.parametrize(("failing", "wanted"), [(-1, {3, 4}), (4, {2, 3, 4})])
+def test_the_first_answers_count(failing: int, wanted: set[int]) -> None:
+    grid: Any = _SlowGrid(failing)
+    messages = [Message(RecordDict(), node, "train") for node in range(5)]
+    replies = deliver(grid, messages, 5.0, deployed=False, enough=2)
+    assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
+    late = {str(reply.error.reason) for reply in replies if reply.has_error()}
+    assert late == {"not among the first 2 to answer (key oversample)"}
+    assert grid.pulled == len(wanted)
+
+
+DEVICES: dict[str, Value] = {
+    "method": "fedavg", "model": "linear", "num-clients": 4, "partitioner": "iid", "rounds": 2, "local-epochs": 1,
+    "weighting": "uniform", "evaluate-every": 0, "min-success": 1.0,
+}  # fmt: skip
+
+
+def _nodes(folder: Path) -> list[dict[str, Any]]:
+    federation, dataset = federate(settings(num_clients=4, partitioner="iid"))
+    for i in range(4):
+        write_device(federation, dataset, i, folder / str(i))
+    return [{"client-id": f"d{i}", "data-path": str(folder / str(i))} for i in range(4)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Path]:
+    """Return what carries out runs on four devices."""
+    runs, nodes = Runs(tmp_path, DEVICES), _nodes(tmp_path / "data")
+    return lambda name, **keys: runs(name, nodes=nodes, **{"state-dir": str(tmp_path / "state"), **keys})
+
+
+def test_more_devices_are_asked_than_count(run: Callable[..., Path]) -> None:
+    """Of a cohort of 2 drawn as 3, two count: min-success = 1 is about those."""
+    path = run("more", participation=0.5, oversample=1.5)
+    late = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["phase"]) for line in late] == [(1, "train"), (2, "train")]
+    with pytest.raises(RunError, match=r"only 0 of 4 clients succeeded"):
+        run("nobody", participation=1.0, oversample=1.5, **{"max-update-norm": 1e-9})
+
+
+def test_with_noise_nobody_may_be_late(run: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigurationError, match="oversample: whose answer comes first"):
+        run("noisy", oversample=1.5, **{"privacy.unit": "client", "privacy.noise-multiplier": 1.0})
+
+
+def test_left_out_devices_are_in_the_summary(run: Callable[..., Path]) -> None:
+    sizes = federate(settings(num_clients=4, partitioner="iid"))[0].train.sizes
+    path = run("small", participation=1.0, **{"min-examples": int(np.max(sizes))})
+    summary = json.loads((path / "summary.json").read_text())
+    assert set(summary.get("left_out", {})) == {f"d{i}" for i in range(4) if sizes[i] < np.max(sizes)}
+    assert summary["clients"] + len(summary.get("left_out", {})) == 4
+
+
+def test_a_device_that_comes_later_is_asked_from_then_on_and_gets_its_model(tmp_path: Path) -> None:
+    """With FedPer: it has no head of its own before its first round."""
+    nodes, asked = _nodes(tmp_path / "data"), []
+    runs = Runs(
+        tmp_path, {**DEVICES, "method": "fedper", "model": "mlp", "participation": 1.0, "rounds": 3, "num-clients": 3}
+    )
+
+    def note(message: Message) -> None:
+        if message.metadata.message_type == "train":
+            asked.append((message.content["config"]["round"], *message.content["config"]["clients"]))
+
+    online = InProcessGrid.get_node_ids
+
+    def later(grid: Any) -> list[int]:
+        return list(online(grid))[: 4 if len(asked) >= 3 else 3]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InProcessGrid, "get_node_ids", later)
+        path = runs("late", nodes=nodes, intercept=note, **{"state-dir": str(tmp_path / "state")})
+    assert [sorted(name for number, name in asked if number == round_) for round_ in (1, 2, 3)] == [
+        ["d0", "d1", "d2"], ["d0", "d1", "d2", "d3"], ["d0", "d1", "d2", "d3"]
+    ]  # fmt: skip
+    assert read_metrics(path)[-1]["seen"]["clients"] == 4
+    assert (tmp_path / "state" / "late" / "d3" / "model.safetensors").exists()

@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -377,10 +377,25 @@ class TestFailures:
         with pytest.raises(RunError, match=r"no node answered within 0\.2 s"):
             run("empty", nodes=0, **{"start-timeout": 0.2})
 
-    def test_a_device_without_data_path_is_told_so(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("node", "said"),
+        [
+            ({"client-id": "a"}, "data-path: missing in the SuperNode's --node-config (found: client-id)"),
+            ({"data-path": "/empty"}, "data-path: /empty holds no train.parquet, train.csv or pictures"),
+            ({"data-path": "sites/a"}, "data-path: 'sites/a' is relative"),
+            ({"data-path": "/a", "state": "/b"}, "there is no key 'state'; did you mean 'state-dir'?"),
+            ({"data-path": "/a", "client-id": "../b"}, "--node-config: client-id: String should match"),
+            ({"data-path": "/a", "labeled": "no"}, "--node-config: labeled: Input should be a valid boolean"),
+        ],
+    )
+    def test_what_is_wrong_on_a_device_is_said_there_alone(
+        self, tmp_path: Path, node: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         keys = config(**{"num-clients": 1, "start-timeout": 0.5, "runs-dir": str(tmp_path), "run-name": "lost"})
-        with pytest.raises(RunError, match=r"data-path: missing in the SuperNode's --node-config \(found: client-id\)"):
-            run_app(keys, nodes=[{"client-id": "a"}])
+        with pytest.raises(RunError, match=r"node 100: .*the device's own configuration or data") as caught:
+            run_app(keys, nodes=[node])
+        assert said in caplog.text
+        assert said not in str(caught.value)
 
     @pytest.mark.parametrize(("key", "value"), [("unseen-fraction", 0.5), ("labeled-fraction", 0.5)])
     def test_devices_are_not_shared_out(self, tmp_path: Path, key: str, value: float) -> None:
@@ -389,12 +404,6 @@ class TestFailures:
         keys = config(**{"num-clients": 1, key: value, "runs-dir": str(tmp_path), "run-name": "shared"})
         with pytest.raises(ConfigurationError, match=key):
             run_app(keys, nodes=[{"client-id": "a", "data-path": str(tmp_path / "data")}])
-
-    def test_bad_devices_are_named_with_their_reason(self, tmp_path: Path) -> None:
-        (tmp_path / "empty").mkdir()
-        keys = config(**{"num-clients": 1, "start-timeout": 0.5, "runs-dir": str(tmp_path), "run-name": "bad"})
-        with pytest.raises(RunError, match=r"node 100: .*data-path: .* holds no train\.parquet \(found: nothing\)"):
-            run_app(keys, nodes=[{"client-id": "a", "data-path": str(tmp_path / "empty")}])
 
     def test_a_full_disk_is_a_clear_error(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*args: object, **kwargs: object) -> None:

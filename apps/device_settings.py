@@ -1,0 +1,75 @@
+"""What a device's owner says in its SuperNode's ``--node-config``: who it is, and where its data and its state are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import Field, ValidationError, field_validator
+
+from apps.settings import Settings
+from common.errors import DataError, nearest
+from common.settings import NAME, Section, Value, check_folder
+from partitions.clientdata import ClientData
+from partitions.datasets import find_spec
+from partitions.device_data import DeviceSchema, read_device, read_device_schema, report
+from partitions.words import vocabulary
+
+log = logging.getLogger("flwr")
+
+
+class DeviceSettings(Section):
+    """The keys of ``--node-config``.
+
+    Attributes:
+        data_path: where the data are (:func:`partitions.device_data.read_device`).
+        client_id: the client's name in runs.
+        state_dir: the folder of what it keeps; "": that of the run configuration.
+        labeled: whether its training rows have labels that may be used.
+        schema_file: a file with its own names of columns and classes (key ``schema``).
+        dataset: its own copy of the folder that the run's ``dataset`` names, where that is a path.
+    """
+
+    data_path: str = Field(min_length=1)
+    client_id: str = Field("device", pattern=f"^{NAME}$")
+    state_dir: str = ""
+    labeled: bool = True
+    schema_file: str = Field("", alias="schema")
+    dataset: str = ""
+
+    _check = field_validator("state_dir", "schema_file", "dataset")(check_folder)
+
+
+def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
+    """Check a device's ``--node-config``.
+
+    Raises:
+        DataError: naming the first key that is unknown or wrong.
+    """
+    keys = [field.alias or name for name, field in DeviceSettings.model_fields.items()]
+    for key in node:
+        if key not in keys:
+            raise DataError(f"--node-config: there is no key '{key}'{nearest(key, keys)} Known: {', '.join(keys)}.")
+    words = {key: str(value) if key == "client-id" else value for key, value in node.items()}
+    try:
+        return DeviceSettings.model_validate(words)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise DataError(f"--node-config: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+
+
+def own_data(device: DeviceSettings, settings: Settings, on: torch.device) -> ClientData:
+    """Read a device's data for a run, and log what was found.
+
+    Raises:
+        DataError: if they cannot be used.
+    """
+    spec = find_spec(settings.dataset)
+    words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
+    schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
+    where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()
+    data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema)
+    log.info("client %s, %s: %s", device.client_id, device.data_path, report(data, spec))
+    return data

@@ -1,0 +1,258 @@
+"""A device's own data, from where its owner says they are: parquet, CSV, pictures in folders, or a function.
+
+    data-path = "/data/site-a"         train.parquet or train.csv, and test.… where there is one; or train/<class>/*.png
+    data-path = "site_a.export:rows"   a function of an importable module, which yields arrays
+
+All of it becomes network inputs here, on the device, and is checked at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import DataError
+from common.seeds import torch_generator
+from partitions.clientdata import CPU, ClientData, Examples, to_inputs
+from partitions.datasets import DatasetSpec
+from partitions.decode import decode, decode_inputs, labels_of, read_parquet
+from partitions.federation import HELD_BACK
+from partitions.picture_folders import pictures_in, resized
+from partitions.words import Vocabulary
+
+PARTS = ("train", "test")
+HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""What names a function: ``module:function``."""
+
+
+class DeviceSchema(BaseModel):
+    """The file that a device's key ``schema`` names: what the device calls the dataset's columns and classes.
+
+        [columns]               # the dataset's = the device's
+        image = "photo"
+
+        [classes]               # the device's = the dataset's
+        hound = 5
+
+    Attributes:
+        columns: the device's column for each column of the dataset that has another name there.
+        classes: the dataset's label for each label of the device that is another one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    columns: dict[str, str] = Field(default_factory=dict)
+    classes: dict[str, int | str] = Field(default_factory=dict)
+
+
+def read_device_schema(path: Path) -> DeviceSchema:
+    """Read the file.
+
+    Raises:
+        DataError: if it is missing, or says something else.
+    """
+    try:
+        return DeviceSchema.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise DataError(f"schema: {path} is not a readable schema of a device: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads one part after the other.
+
+    Attributes:
+        spec: the dataset that the run is for.
+        words: its vocabulary, if it is one of words.
+        schema: the device's own names.
+        labeled: whether training rows have labels that may be used.
+    """
+
+    spec: DatasetSpec
+    words: Vocabulary | None
+    schema: DeviceSchema
+    labeled: bool
+
+    def table(self, table: pyarrow.Table, name: str, part: str) -> Examples:
+        """Return the examples of a table, whose columns may have the device's names."""
+        ours = {theirs: column for column, theirs in self.schema.columns.items()}
+        table = table.rename_columns([ours.get(column, column) for column in table.column_names])
+        if self._unlabeled(part):
+            return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
+        if self.spec.y in table.column_names and self.spec.kind != "regression":
+            labels = self._translated(table.column(self.spec.y).to_pylist())
+            index = table.column_names.index(self.spec.y)
+            table = table.set_column(index, self.spec.y, [labels])
+        split = decode(self.spec, table, name, self.words)
+        return Examples(to_inputs(self.spec, split.x, self.words), torch.from_numpy(split.y))
+
+    def csv(self, path: Path, part: str) -> Examples:
+        """Return the examples of a CSV file with a header line."""
+        kinds = {self.schema.columns.get(c, c): kind for c, kind in self._types(path).items()}
+        try:
+            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=kinds))
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{path} is not a readable CSV file of '{self.spec.name}': {error}") from error
+        if part == "train" and table.num_rows == 0:
+            raise DataError(f"{path} has no rows")
+        return self.table(table, str(path), part)
+
+    def _types(self, path: Path) -> dict[str, pyarrow.DataType]:
+        """Return what each column of a CSV file holds; text that looks like a number may be a category."""
+        spec = self.spec
+        if spec.kind == "image" or (spec.table is not None and spec.table.vectors) or spec.kind == "regression":
+            raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
+        if spec.table is None:
+            return dict.fromkeys((spec.x, spec.y), pyarrow.string())
+        types = dict.fromkeys(spec.table.numbers, pyarrow.float64())
+        return types | dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
+
+    def pictures(self, path: Path, part: str) -> Examples:
+        """Return the pictures of ``<path>/<class>/``, in the dataset's size; of all of ``path`` without labels."""
+        spec = self.spec
+        if spec.kind != "image":
+            raise DataError(f"data-path: {path} is a folder of folders, but '{spec.name}' has no pictures")
+        unlabeled = self._unlabeled(part)
+        files = [(file, file.parent.name) for file in pictures_in(path, deep=unlabeled)]
+        channels, height, width = spec.shape
+        rows = np.empty((len(files), height, width, channels), np.uint8)
+        for row, (file, _) in enumerate(files):
+            picture: Image.Image = resized(file, (width, height), "L" if channels == 1 else "RGB")
+            rows[row] = np.asarray(picture).reshape(height, width, channels)
+        if not len(rows) and part == "train":
+            raise DataError(f"data-path: {path} holds no pictures")
+        return self._examples(rows, None if unlabeled else [kind for _, kind in files], str(path))
+
+    def arrays(self, x: Any, y: Any, name: str, part: str) -> Examples:
+        """Return the examples of decoded rows x and their labels y, as a function yields them."""
+        if self.spec.kind != "image":
+            columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: list(x)}
+            labels = {} if y is None or not self.spec.y else {self.spec.y: list(y)}
+            return self.table(pyarrow.table({**columns, **labels}), name, part)
+        channels, height, width = self.spec.shape
+        rows, expected = np.asarray(x), (height, width, channels)
+        if rows.dtype != np.uint8 or rows.shape[1:] != expected:
+            raise DataError(
+                f"{name}: pictures are {rows.dtype} {rows.shape}, '{self.spec.name}' needs uint8 (n, *{expected})"
+            )
+        return self._examples(rows, None if self._unlabeled(part) else y, name)
+
+    def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
+        """Return decoded rows as network inputs; without labels they all have class 0, which nothing may use."""
+        y = np.zeros(len(x), np.int64) if labels is None else labels_of(self.spec, self._translated(labels), name)
+        if len(x) != len(y):
+            raise DataError(f"{name}: there are {len(x)} inputs and {len(y)} labels")
+        return Examples(to_inputs(self.spec, x, self.words), torch.from_numpy(y))
+
+    def _translated(self, labels: Iterable[Any]) -> list[Any]:
+        """Return labels in the dataset's terms: its own where they are text, as in CSV and names of folders."""
+        ours = () if self.spec.kind == "characters" else self.spec.labels or range(self.spec.classes)
+        known = {str(label): label for label in ours} | self.schema.classes
+        return [known.get(str(label), label) for label in labels]
+
+    def _unlabeled(self, part: str) -> bool:
+        return part == "train" and not self.labeled
+
+
+def read_device(
+    where: str | Path,
+    spec: DatasetSpec,
+    device: torch.device = CPU,
+    words: Vocabulary | None = None,
+    *,
+    labeled: bool = True,
+    schema: DeviceSchema | None = None,
+) -> ClientData:
+    """Return the data of a device: training rows and, where it has them, test rows.
+
+    Without test rows, a fifth of the training rows is held back for evaluation. Where the device is not ``labeled``,
+    training rows need no labels, all of them are for training, and their classes are set to 0, which nothing may use.
+
+    Args:
+        where: an absolute path of a folder with ``train.parquet`` or ``train.csv``, or with pictures in
+            ``train/<class>/`` or ``<class>/``; or ``module:function``, a function that yields (x, y) for training and,
+            where there are some, for tests: x as the dataset's rows are decoded (pictures uint8 (n, height, width,
+            channels), texts, a mapping of columns), y labels, or None.
+        spec: the dataset that the run is for.
+        device: where tensors shall be.
+        words: the vocabulary of a dataset of words.
+        labeled: whether training may use labels.
+        schema: the device's own names of columns and classes.
+
+    Raises:
+        DataError: if there are no usable training rows, or a row does not fit the dataset. It may quote data and names
+            of files, and must not leave the device.
+    """
+    reader = _Reader(spec, words, schema or DeviceSchema(), labeled)
+    found = _from_function(str(where), reader) if re.fullmatch(HOOK, str(where)) else _from_folder(Path(where), reader)
+    train, test = found["train"], found.get("test")
+    if test is None and not labeled:
+        test = train.rows(slice(0))
+    elif test is None:
+        order = torch.randperm(len(train), generator=torch_generator(0, "device", "hold-back"))
+        held = round(len(train) * HELD_BACK)
+        test, train = train.rows(order[:held]), train.rows(order[held:])
+    tested = test
+    return ClientData(lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device)
+
+
+def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
+    if not path.is_absolute():
+        raise DataError(f"data-path: '{path}' is relative; give an absolute path in --node-config")
+    readers: dict[str, Callable[[Path, str], Examples]] = {
+        "{}.parquet": lambda file, part: reader.table(read_parquet(file, may_be_empty=part == "test"), str(file), part),
+        "{}.csv": reader.csv,
+        "{}": reader.pictures,
+    }
+    for name, read in readers.items():
+        if (path / name.format("train")).exists():
+            return {p: read(path / name.format(p), p) for p in PARTS if (path / name.format(p)).exists()}
+    entries = sorted(path.iterdir()) if path.is_dir() else []
+    if reader.spec.kind == "image" and any(entry.is_dir() and entry.name != "test" for entry in entries):
+        return {"train": reader.pictures(path, "train")}
+    found = ", ".join(entry.name for entry in entries[:10]) if path.is_dir() else "no such folder"
+    raise DataError(
+        f"data-path: {path} holds no train.parquet, train.csv or pictures in train/<class>/ (found: "
+        f"{found or 'nothing'})"
+    )
+
+
+def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
+    module, function = name.split(":")
+    try:
+        yielded = list(getattr(importlib.import_module(module), function)())
+    except Exception as error:  # whatever the owner's code stumbles over
+        raise DataError(f"data-path: function {name} failed: {type(error).__name__}: {error}") from error
+    pairs = [part for part in yielded if isinstance(part, tuple) and len(part) == 2]
+    if not 1 <= len(yielded) <= len(PARTS) or len(pairs) < len(yielded):
+        raise DataError(f"data-path: {name} must yield (x, y) for training, and may yield another for tests")
+    found = {part: reader.arrays(*pair, f"{name} ({part})", part) for part, pair in zip(PARTS, pairs, strict=False)}
+    if not len(found["train"]):
+        raise DataError(f"data-path: {name} has no rows for training")
+    return found
+
+
+def report(data: ClientData, spec: DatasetSpec) -> str:
+    """Return what was found, for the device's own log: how many examples, and of which classes."""
+    text = f"{len(data.train)} training and {len(data.test)} test examples"
+    if not data.labeled:
+        return f"{text}, without labels"
+    if spec.kind == "regression" or not spec.y:
+        return text
+    held = Counter(data.train.y.tolist())
+    names = ", ".join(f"{spec.labels[label] if spec.labels else label}: {held[label]}" for label in sorted(held)[:20])
+    return f"{text}, {len(held)} of {spec.classes} classes in training ({names}{', …' if len(held) > 20 else ''})"
