@@ -11,12 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from apps.cli_device import device
 from apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
 from apps.cli_studies import studies
 from common.errors import FlorilegiumError
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cli.add_typer(studies)
+cli.add_typer(device, name="device")
 
 
 def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
@@ -231,12 +233,12 @@ def personalise(
 def predict(
     model: Annotated[Path, typer.Argument(help="folder with model.safetensors and card.json")],
     inputs: Annotated[
-        Path, typer.Argument(help=".parquet in the dataset's schema, an image, or a .npy of decoded rows")
+        Path, typer.Argument(help=".parquet or .csv of the dataset's columns, a picture, a folder of them, or a .npy")
     ],
     embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
 ) -> None:
     """Predict with an exported model, or with the one a device has kept; CSV on standard output."""
-    from apps.personal import write_predictions
+    from apps.predictions import write_predictions
 
     write_predictions(model, inputs, embeddings)
 

@@ -1,17 +1,13 @@
-"""A client's own model out of a finished run, and predictions with it."""
+"""A client's own model out of a finished run."""
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import torch
 from flwr.app import ConfigRecord
 
 from apps.client_app import DeviceClient, SimulatedClients
@@ -21,15 +17,13 @@ from apps.methods import METHODS, table_of
 from apps.one_process import OneProcess
 from apps.server_app import population
 from apps.settings import Settings, defaults, parse
-from clients.export import load_model, predict, save_model
+from clients.export import save_model
 from clients.host import Host
 from clients.wire import pack
 from clients.worker import tune_process
-from common.errors import ConfigurationError, DataError
+from common.errors import ConfigurationError
 from models.networks import build
-from partitions.clientdata import resize, to_inputs
-from partitions.datasets import DatasetSpec, find_spec
-from partitions.words import vocabulary
+from partitions.datasets import find_spec
 from strategies.cohort import CohortStrategy
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, read_checkpoint, read_config
@@ -119,50 +113,3 @@ def personalise(
         arrays, last = pack(again.checkpoint.arrays), again.checkpoint.round
         again.strategy.measure([client_id], last, arrays, again.grid, ConfigRecord())
         return save_model(target, again.host.predictor, client_id, run.name, again.settings)
-
-
-def _read_inputs(path: Path, spec: DatasetSpec, embeddings: str) -> torch.Tensor:
-    """Return network inputs: from parquet in the dataset's schema, an image file, or a ``.npy`` of decoded rows."""
-    from partitions.decode import decode_image, decode_inputs, read_parquet
-
-    if path.suffix == ".parquet":
-        cache = str(defaults()["cache-dir"])
-        words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" else None
-        return to_inputs(spec, decode_inputs(spec, read_parquet(path), str(path), words), words)
-    if path.suffix == ".npy":
-        try:
-            rows = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} is not a readable .npy file: {error}") from error
-    elif spec.kind == "image":
-        try:
-            rows = decode_image(path.read_bytes(), spec.shape[0])[None]
-        except OSError as error:
-            raise DataError(f"{path} is not a readable image: {error}") from error
-    else:
-        raise DataError(f"{path}: give a .parquet in the schema of '{spec.name}', or a .npy of decoded rows")
-    expected = (*spec.shape[1:], spec.shape[0]) if spec.kind == "image" else spec.shape
-    if rows.shape[1:] != expected:
-        raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
-    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words come as vectors
-
-
-def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") -> None:
-    """Predict the rows of ``inputs`` with an exported model; write CSV to standard output.
-
-    That is the class and its probability, or the value where labels are numbers. A model of words needs the file of
-    ``embeddings`` that it was trained with.
-    """
-    model, card = load_model(model_folder)
-    spec = find_spec(card.dataset)
-    x = _read_inputs(inputs, spec, embeddings)
-    probabilities = predict(model, resize(x, card.shape) if card.shape else x)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    if spec.kind == "regression":
-        writer.writerow(["row", "value"])
-        writer.writerows((row, f"{value:.6g}") for row, value in enumerate(probabilities[:, 0].tolist()))
-        return
-    writer.writerow(["row", "class", "probability"])
-    best, classes = probabilities.max(dim=1)
-    for row, (label, probability) in enumerate(zip(classes.tolist(), best.tolist(), strict=True)):
-        writer.writerow([row, label, f"{probability:.6f}"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 COMBINATIONS = ("probabilities", "logits", "last")
 
 
-def combine(outputs: Sequence[Tensor], weights: Sequence[float], combination: str) -> Tensor:
+def combine(outputs: Sequence[Tensor], weights: Sequence[float] | Tensor, combination: str) -> Tensor:
     """Return Σ_t β_t·output_t / Σ_t β_t for logits of several networks: logits, or log-probabilities (n, C).
 
     Args:
@@ -21,12 +20,12 @@ def combine(outputs: Sequence[Tensor], weights: Sequence[float], combination: st
     """
     if combination == "last":
         return outputs[-1]
-    total = sum(weights)
-    shares = [β / total for β in weights] if total > 0 else [1 / len(weights)] * len(weights)
-    used = [(share, logits) for share, logits in zip(shares, outputs, strict=True) if share > 0]
+    β = torch.as_tensor(weights, dtype=outputs[-1].dtype, device=outputs[-1].device)
+    shares = torch.where(β.sum() > 0, β / β.sum(), torch.ones_like(β) / len(β))[:, None, None]
+    stacked = torch.stack(list(outputs))
     if combination == "logits":
-        return torch.stack([share * logits for share, logits in used]).sum(dim=0)
-    return torch.logsumexp(torch.stack([math.log(share) + logits.log_softmax(dim=1) for share, logits in used]), dim=0)
+        return (shares * stacked).sum(dim=0)
+    return torch.logsumexp(shares.log() + stacked.log_softmax(dim=2), dim=0)
 
 
 class Ensemble(nn.Module):
@@ -50,4 +49,4 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, C): logits, or the logarithm of the averaged probabilities, whose softmax they are."""
-        return combine([member(x) for member in self.members], self.weights.tolist(), self.combination)
+        return combine([member(x) for member in self.members], self.weights, self.combination)

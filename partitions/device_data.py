@@ -123,19 +123,21 @@ class _Reader:
 
     def pictures(self, path: Path, part: str) -> Examples:
         """Return the pictures of ``<path>/<class>/``, in the dataset's size; of all of ``path`` without labels."""
-        spec = self.spec
-        if spec.kind != "image":
-            raise DataError(f"data-path: {path} is a folder of folders, but '{spec.name}' has no pictures")
-        unlabeled = self._unlabeled(part)
-        files = [(file, file.parent.name) for file in pictures_in(path, deep=unlabeled)]
-        channels, height, width = spec.shape
+        if self.spec.kind != "image":
+            raise DataError(f"data-path: {path} is a folder of folders, but '{self.spec.name}' has no pictures")
+        files = pictures_in(path, deep=self._unlabeled(part))
+        if not files and part == "train":
+            raise DataError(f"data-path: {path} holds no pictures")
+        return self.files(files, str(path), None if self._unlabeled(part) else [file.parent.name for file in files])
+
+    def files(self, files: Sequence[Path], name: str, labels: Sequence[str] | None = None) -> Examples:
+        """Return pictures."""
+        channels, height, width = self.spec.shape
         rows = np.empty((len(files), height, width, channels), np.uint8)
-        for row, (file, _) in enumerate(files):
+        for row, file in enumerate(files):
             picture: Image.Image = resized(file, (width, height), "L" if channels == 1 else "RGB")
             rows[row] = np.asarray(picture).reshape(height, width, channels)
-        if not len(rows) and part == "train":
-            raise DataError(f"data-path: {path} holds no pictures")
-        return self._examples(rows, None if unlabeled else [kind for _, kind in files], str(path))
+        return self._examples(rows, labels, name)
 
     def arrays(self, x: Any, y: Any, name: str, part: str) -> Examples:
         """Return the examples of decoded rows x and their labels y, as a function yields them."""
@@ -244,6 +246,29 @@ def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
     if not len(found["train"]):
         raise DataError(f"data-path: {name} has no rows for training")
     return found
+
+
+def read_inputs(
+    path: Path, spec: DatasetSpec, words: Vocabulary | None = None
+) -> tuple[torch.Tensor, list[str] | None]:
+    """Return the network inputs in a parquet or CSV file, of a picture, or of a folder's pictures with their names.
+
+    Pictures in other sizes than the dataset's are resized, as those of a device are.
+
+    Raises:
+        DataError: if they cannot be read, or do not fit the dataset.
+    """
+    reader = _Reader(spec, words, DeviceSchema(), labeled=False)
+    if path.is_dir():
+        names = [str(file.relative_to(path)) for file in pictures_in(path, deep=True)]
+        return reader.pictures(path, "train").x, names
+    if path.suffix == ".csv":
+        return reader.csv(path, "train").x, None
+    if path.suffix == ".parquet":
+        return reader.table(read_parquet(path), str(path), "train").x, None
+    if spec.kind != "image":
+        raise DataError(f"{path}: give a .parquet or .csv with the columns of '{spec.name}', or a .npy of decoded rows")
+    return reader.files([path], str(path)).x, None
 
 
 def report(data: ClientData, spec: DatasetSpec) -> str:

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
 from apps.client_app import SimulatedClients
-from apps.personal import personalise, write_predictions
+from apps.personal import personalise
+from apps.predictions import write_predictions
 from clients.ppfe_linear import WEIGHT, combined, ridge
 from common.errors import ConfigurationError
 from common.settings import Value

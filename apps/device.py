@@ -1,0 +1,177 @@
+"""What a device keeps of its runs, for its owner: to look at, to use, to take along, to delete."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from clients.base import ACCOUNT
+from clients.export import load_model
+from common.errors import ConfigurationError, RunError
+from common.files import write_atomically
+from partitions.datasets import find_spec
+
+_VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+\.safetensors")
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a device keeps of one client in one run.
+
+    Attributes:
+        run, client: their names.
+        folder: where it is.
+        round: the last round that changed its state; 0 where the method keeps none.
+        model: whether there is a model to predict with.
+        epsilon: what training has cost the client's examples; 0 where they are not private.
+        size: bytes on disk.
+    """
+
+    run: str
+    client: str
+    folder: Path
+    round: int
+    model: bool
+    epsilon: float
+    size: int
+
+
+def kept(state_dir: Path, run: str = "", client: str = "") -> list[Kept]:
+    """Return what is kept in a device's ``state-dir``: of all runs and clients, or of those named.
+
+    Raises:
+        ConfigurationError: if there is no such folder, or nothing of what is named in it.
+    """
+    if not state_dir.is_dir():
+        raise ConfigurationError(f"state-dir: there is no folder {state_dir}; the SuperNode's --node-config names it")
+    found = [_look(folder) for one in _folders(state_dir) for folder in _folders(one) if _is_state(folder)]
+    chosen = [one for one in found if run in ("", one.run) and client in ("", one.client)]
+    if (run or client) and not chosen:
+        known = ", ".join(f"{one.run} ({one.client})" for one in found) or "nothing"
+        raise ConfigurationError(f"there is nothing of {_named(run, client)} in {state_dir}. Kept there: {known}.")
+    return chosen
+
+
+def _named(run: str, client: str) -> str:
+    return " and ".join(f"{kind} '{name}'" for kind, name in (("run", run), ("client", client)) if name)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(("_", ".")))
+
+
+def _is_state(folder: Path) -> bool:
+    names = [entry.name for entry in folder.iterdir()]
+    return any(name in (MODEL, ACCOUNT) or _VERSION.fullmatch(name) for name in names)
+
+
+def _look(folder: Path) -> Kept:
+    files = [entry for entry in folder.iterdir() if entry.is_file()]
+    rounds = [int(match[1]) for file in files if (match := _VERSION.fullmatch(file.name))]
+    epsilon = 0.0
+    if (folder / ACCOUNT).exists():
+        from privacy.dp_sgd import Account
+
+        delta = float(json.loads((folder / ACCOUNT).read_text(encoding="utf-8"))["delta"])
+        epsilon = Account(folder / ACCOUNT, delta).epsilon()
+    size = sum(file.stat().st_size for file in files)
+    return Kept(
+        folder.parent.name, folder.name, folder, max(rounds, default=0), (folder / MODEL).exists(), epsilon, size
+    )
+
+
+def status(state_dir: Path) -> Table:
+    """Return a table of what is kept."""
+    table = Table("run", "client", "method", "last round", "model", "ε spent", "kB", title=str(state_dir))
+    for one in kept(state_dir):
+        card = load_model(one.folder)[1] if one.model else None
+        model = f"{card.model} for {card.dataset}" if card else "none yet"
+        method, spent = card.method if card else "", f"{one.epsilon:.3g}" if one.epsilon else ""
+        table.add_row(one.run, one.client, method, str(one.round or ""), model, spent, f"{one.size / 1000:.0f}")
+    return table
+
+
+def model_folder(state_dir: Path, run: str, client: str = "") -> Path:
+    """Return the folder of the one model that a run has left on a device.
+
+    Raises:
+        ConfigurationError: if there is none, or several and no client is named.
+    """
+    with_model = [one for one in kept(state_dir, run, client) if one.model]
+    if not with_model:
+        raise ConfigurationError(f"{_named(run, client)} has no model in {state_dir} yet: it comes with the last round")
+    if len(with_model) > 1:
+        names = ", ".join(one.client for one in with_model)
+        raise ConfigurationError(f"client: run '{run}' has left models of {names}; name one of them")
+    return with_model[0].folder
+
+
+def export(source: Path, target: Path, *, onnx: bool) -> Path:
+    """Copy a model and its card to ``target``; with ``onnx`` add ``model.onnx``, of network inputs and probabilities.
+
+    Raises:
+        RunError: if there is no readable model, or the network cannot be written as ONNX.
+    """
+    model, card = load_model(source)
+    for name in (MODEL, "card.json"):
+        write_atomically(target / name, partial(shutil.copyfile, source / name))
+    if onnx:
+        write_onnx(model, tuple(card.shape) or find_spec(card.dataset).shape, target / "model.onnx")
+    return target
+
+
+class _Probabilities(nn.Module):
+    """A model and what makes probabilities of its outputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.model(x)
+        return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)
+
+
+def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> None:
+    """Write a network as ONNX, for any number of inputs (n, *shape) as the network takes them.
+
+    Raises:
+        RunError: if it cannot be written so, or the packages for it are missing.
+    """
+    integers = any(isinstance(module, nn.Embedding) for module in model.modules())
+    example = torch.zeros(2, *shape, dtype=torch.int64 if integers else torch.float32)
+    try:
+        program = torch.onnx.export(
+            _Probabilities(model).eval(), (example,), input_names=["x"], output_names=["probabilities"], dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
+        )  # fmt: skip
+        assert program is not None
+    except ModuleNotFoundError as error:
+        raise RunError(f"ONNX needs the package {error.name}: pip install 'florilegium[onnx]'") from error
+    except Exception as error:  # whatever the exporter stumbles over
+        raise RunError(f"this network cannot be written as ONNX: {str(error).splitlines()[0]}") from error
+    write_atomically(path, lambda temporary: program.save(str(temporary)))
+
+
+def forget(state_dir: Path, run: str, client: str = "") -> list[Path]:
+    """Delete all that a device keeps of a run, or of one client in it; return the folders that are gone.
+
+    That is its models, its heads, and its account of privacy. What several clients share goes with the last of them.
+    """
+    gone = [one.folder for one in kept(state_dir, run, client)]
+    for folder in gone:
+        shutil.rmtree(folder)
+    whole = state_dir / run
+    if not any(_is_state(folder) for folder in _folders(whole)):
+        shutil.rmtree(whole)
+        gone.append(whole)
+    return gone

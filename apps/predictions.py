@@ -1,0 +1,57 @@
+"""Predictions with an exported model, or with the one that a device has kept."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from apps.settings import defaults
+from clients.export import load_model, predict
+from common.errors import DataError
+from partitions.clientdata import resize, to_inputs
+from partitions.datasets import DatasetSpec, find_spec
+from partitions.device_data import read_inputs
+from partitions.words import vocabulary
+
+
+def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
+    """Return the network inputs of a ``.npy`` of decoded rows."""
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a readable .npy file: {error}") from error
+    expected = (*spec.shape[1:], spec.shape[0]) if spec.kind == "image" else spec.shape
+    if rows.shape[1:] != expected:
+        raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
+    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words come as vectors
+
+
+def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") -> None:
+    """Predict ``inputs`` with an exported model; write CSV to standard output.
+
+    That is the class and its probability, or the value where labels are numbers, of each row; of each picture where
+    ``inputs`` is a folder of them. A model of words needs the file of ``embeddings`` that it was trained with.
+    """
+    model, card = load_model(model_folder)
+    spec, names = find_spec(card.dataset), None
+    if inputs.suffix == ".npy":
+        x = _rows(inputs, spec)
+    else:
+        cache = str(defaults()["cache-dir"])
+        words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" and inputs.exists() else None
+        x, names = read_inputs(inputs, spec, words)
+    probabilities = predict(model, resize(x, card.shape) if card.shape else x)
+    rows = names or range(len(probabilities))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if spec.kind == "regression":
+        writer.writerow(["row", "value"])
+        writer.writerows((row, f"{value:.6g}") for row, value in zip(rows, probabilities[:, 0].tolist(), strict=True))
+        return
+    writer.writerow(["picture" if names else "row", "class", "probability"])
+    best, classes = probabilities.max(dim=1)
+    for row, label, probability in zip(rows, classes.tolist(), best.tolist(), strict=True):
+        writer.writerow([row, label, f"{probability:.6f}"])
