@@ -22,7 +22,8 @@ lint: install
 	$(BIN)/mypy
 
 test: install lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"
+	$(BIN)/python -m pytest -m "simulation or deployment"
 
 bench: install
 	$(BIN)/python -m benchmarks

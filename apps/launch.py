@@ -4,6 +4,8 @@
 workers import whatever lies in that folder, gives each client two CPUs, and returns 0 when the run failed. So every
 command here gets a SuperLink of its own: in a new empty folder, with its own Flower home, port and Ray folder, one CPU
 per worker, no installation of packages at run time. It ends with the command, and the run's outcome is the exit status.
+
+Where ``RAY_ADDRESS`` names a Ray cluster, workers are placed there instead; it is left as it was.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ class Simulation:
     A context manager: entering starts its SuperLink and Ray, leaving ends every process.
 
     Args:
-        workers: number of worker processes, one CPU each.
+        workers: number of worker processes, one CPU each; of the whole cluster, where there is one.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
+        self._cluster = os.environ.get("RAY_ADDRESS", "")
         # Ray puts sockets below its folder, and their paths must stay short.
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         self._bin = Path(sys.executable).parent
@@ -67,6 +70,7 @@ class Simulation:
         self._token = secrets.token_hex(32)
         self._ray_port = _free_port()
         self._processes: list[subprocess.Popen[Any]] = []
+        self._ray_head: subprocess.Popen[Any] | None = None
 
     def __enter__(self) -> Simulation:
         try:
@@ -89,7 +93,11 @@ class Simulation:
                 ],
                 stdout=log,
             )  # fmt: skip
-        # Flower would start Ray only once the run is submitted; it joins the cluster that RAY_ADDRESS names.
+        if not self._cluster:
+            self._start_ray()
+
+    def _start_ray(self) -> None:
+        """Start Ray: Flower would do so only once the run is submitted. It joins the cluster that RAY_ADDRESS names."""
         command = [
             self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1", "--port", str(self._ray_port),
             "--num-cpus", str(self._workers), "--temp-dir", str(self._home), "--include-dashboard=false",
@@ -145,12 +153,17 @@ class Simulation:
 
     def _environment(self) -> dict[str, str]:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return environment | {
+        environment |= {
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             "FLWR_HOME": str(self._home / "flwr"),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        if self._cluster:
+            return environment
+        return environment | {
             "RAY_ADDRESS": f"127.0.0.1:{self._ray_port}",
             # Ray listens on every interface; without the token nobody can hand it work.
             "RAY_AUTH_MODE": "token",
@@ -160,7 +173,6 @@ class Simulation:
             "RAY_worker_niceness": "0",  # Ray's 15 would leave workers what other programs leave
             "RAY_prestart_worker_first_driver": "0",  # idle workers that no actor would take over
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "OMP_NUM_THREADS": "1",
         }
 
     def _popen(self, command: list[str], stdout: Any = subprocess.DEVNULL) -> subprocess.Popen[Any]:
@@ -243,7 +255,7 @@ class Simulation:
             if now >= next_look:  # a look at all processes costs some milliseconds
                 next_look = now + _LOOK
                 last_alive = now if self._simulation_alive() else last_alive
-            if self._ray_head.poll() is not None:
+            if self._ray_head is not None and self._ray_head.poll() is not None:
                 raise RunError(f"Ray did not start, or died. Its last words: {_tail(self._home / 'ray.log')}")
             over = self._superlink.poll() is not None or now - last_alive > _GRACE
             late = not status and now - start > limit

@@ -19,7 +19,6 @@ from common.files import write_atomically
 from common.seeds import entropy, numpy_generator
 from common.settings import folder
 from partitions.datasets import Dataset, Split, find_spec, load
-from partitions.mdm_params import fingerprint
 from partitions.server_rows import choose_rows
 from partitions.settings import FederationSettings
 
@@ -169,7 +168,10 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         )
     dataset = _dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
-    key += fingerprint(settings.mdm_params)
+    if settings.mdm_params:
+        from partitions.mdm_params import fingerprint  # scipy, which few need, takes half a second to import
+
+        key += fingerprint(settings.mdm_params)
     name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -25,7 +25,6 @@ from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.parameters import Arrays
 from models.pretrained import read_pretrained
 from privacy.ledger import SPENT
-from strategies.client_privacy import ClientPrivacy, refuse
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import Outcome, collect, deliver
 from strategies.robust import combine
@@ -33,6 +32,9 @@ from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
 from strategies.settings import ServerSettings
 from strategies.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from strategies.client_privacy import ClientPrivacy
 
 log = logging.getLogger("flwr")
 
@@ -100,6 +102,8 @@ class CohortStrategy(Strategy):
                 raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
             if settings.oversample > 1:
                 raise ConfigurationError("oversample: whose answer comes first is no chance to count on; set it to 1")
+            from strategies.client_privacy import ClientPrivacy, refuse  # dp-accounting takes seconds to import
+
             refuse(settings, self.privacy_gap())
             self._privacy = ClientPrivacy(settings, run)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
-from scipy.stats import trim_mean
 
 from clients.wire import pack
 from common.errors import RunError
@@ -40,6 +39,8 @@ def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
     if rule == "median":
         return {name: np.median(rows, axis=0) for name, rows in changes.items()}
     if rule == "trimmed-mean":
+        from scipy.stats import trim_mean  # takes seconds to import
+
         return {name: trim_mean(rows, attackers / count, axis=0) for name, rows in changes.items()}
     contents = [RecordDict({"arrays": pack({n: rows[i] for n, rows in changes.items()})}) for i in range(count)]
     chosen = contents.index(select_multikrum(contents, attackers, 1)[0])

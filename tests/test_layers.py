@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,12 @@ def test_a_client_of_the_same_name_never_knows_its_strategy(method: str) -> None
     twin = ROOT / "clients" / f"{method}.py"
     if twin.exists():
         assert "strategies" not in _imports(twin)
+
+
+@pytest.mark.parametrize("modules", ["apps.client_app, clients.fedavg", "apps.server_app, strategies.fedavg"])
+def test_processes_start_without_what_few_runs_need(modules: str) -> None:
+    """On a device every message starts a process."""
+    heavy = {"scipy", "sklearn", "dp_accounting", "opacus", "datasets", "flwr_datasets", "matplotlib", "pandas", "ray"}
+    code = f"import sys, {modules}; print(*({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not done.stdout.split()

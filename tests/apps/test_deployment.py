@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from apps.settings import ROOT
 from clients.export import load_model
@@ -19,6 +20,8 @@ from strategies.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
 from tests.support import config, settings
+
+pytestmark = pytest.mark.deployment
 
 DEADLINE = 900
 

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Starts a SuperNode with TLS and a key of its own. Settings come from the environment:
+#
+#     SUPERLINK      host:port of the SuperLink
+#     CA             ca.pem, with which the SuperLink's certificate is checked
+#     KEY            the node's private key (ssh-keygen -t ecdsa -b 384), whose public half is registered
+#     NODE_CONFIG    where its data are and who it is: 'data-path="/data/a" client-id="a" state-dir="/var/lib/…/a"'
+#     STATE          folder for all that Flower writes
+#     PORT           a port on 127.0.0.1 for its own processes; 9094 unless given, another for each node of a machine
+set -eu
+: "${SUPERLINK:?host:port}" "${CA:?ca.pem}" "${KEY:?private key}" "${NODE_CONFIG:?data-path, …}" "${STATE:?folder}"
+export FLWR_HOME="$STATE/flwr"
+mkdir -p "$STATE/empty"
+cd "$STATE/empty"  # Flower's processes would import what lies where they are started
+exec flower-supernode --superlink "$SUPERLINK" --root-certificates "$CA" --auth-supernode-private-key "$KEY" \
+    --host 127.0.0.1 --port "${PORT:-9094}" --node-config "$NODE_CONFIG"
