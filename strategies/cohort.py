@@ -524,6 +524,10 @@ class CohortStrategy(Strategy):
         for server_round in range(done, num_rounds + 1):
             if server_round > done:
                 self.roster.refresh(grid)
+                if self.roster.away:
+                    self.run.note_failures(
+                        server_round, "roster", dict.fromkeys(sorted(self.roster.away), "its device is offline")
+                    )
                 if not self.trainable():
                     self.roster.wait(grid, self.settings.round_timeout)
                 started = time.perf_counter()

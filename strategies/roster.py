@@ -66,6 +66,7 @@ class Roster:
         clients: the clients of the run, by id.
         deployed: whether the nodes are real devices.
         left_out: why other clients are none of the run, by id.
+        away: clients that were of the run and whose devices have gone.
     """
 
     def __init__(self, population: Callable[[], Sequence[Client]], expected: int, code: str, *, least: int = 0) -> None:
@@ -77,6 +78,7 @@ class Roster:
         self.clients: dict[str, Client] = {}
         self.deployed = False
         self.left_out: dict[str, str] = {}
+        self.away: set[str] = set()
         self._refused: dict[int, str] = {}
         self._silent: Counter[int] = Counter()  # how often a node has not answered
         self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
@@ -123,7 +125,8 @@ class Roster:
         self._refused = {node: reason for node, reason in self._refused.items() if node in online}
         if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
-            self.clients = {i: c for i, c in self.clients.items() if c.node is None or c.node in online}
+            self.away |= {i for i, c in self.clients.items() if c.node is not None and c.node not in online}
+            self.clients = {i: c for i, c in self.clients.items() if i not in self.away}
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
         held = {client.id for client in self.clients.values()}
         waiting = {node for node, ids in self._doubles.items() if held & ids}
@@ -172,6 +175,7 @@ class Roster:
             if client.train >= self._least:
                 self.clients[client.id] = client
                 self.left_out.pop(client.id, None)
+                self.away.discard(client.id)
                 continue
             reason = f"it has {client.train} training examples, fewer than min-examples = {self._least}"
             log.warning("client %s is left out: %s", client.id, reason)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,14 +53,16 @@ def kill_family(pid: int) -> None:
 
 
 @contextmanager
-def process(command: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``command`` in an empty folder until the block is left."""
+def process(
+    command: list[str], home: Path, log: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``command`` in an empty folder, with ``variables`` in its environment, until the block is left."""
     home.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    with log.open("ab") as file:
         started = subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
             cwd=home,
-            env=environment(home),
+            env=environment(home) | dict(variables or {}),
             stdout=file,
             stderr=subprocess.STDOUT,
         )

@@ -1,97 +1,216 @@
-"""A real SuperLink and three real SuperNodes on loopback, each with its own data, against the same run simulated."""
+"""Real SuperNodes with TLS and keys on loopback: what they learn, who is refused, and what faults do to a run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import signal
+import subprocess
 import time
-import tomllib
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from safetensors.numpy import load_file
 
+from apps.device import kept
 from apps.settings import ROOT
 from clients.export import load_model
+from common.settings import Value
 from partitions.devices import write_device
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
+from tests.site import SCRIPTS, Site, site
 from tests.support import config, settings
 
 pytestmark = pytest.mark.deployment
 
-DEADLINE = 900
+CLIENTS = 3
+FEDERATION: dict[str, Value] = {"partitioner": "classes", "classes-per-client": 4, "num-clients": CLIENTS, "seed": 5}
+KEYS: dict[str, Value] = {
+    "dataset": "digits", "num-clients": CLIENTS, "seed": 5, "participation": 1.0, "model": "mlp", "local-epochs": 1,
+    "batch-size": 16, "evaluate-every": 0, "start-timeout": 600.0,
+}  # fmt: skip
+METHODS: dict[str, dict[str, Value]] = {
+    "ppfe": {"rounds": 2, "ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "1,1", "ppfe.reduction": "none"},
+    "pefll": {"rounds": 1, "pefll.hidden-width": 8, "pefll.descriptor-size": 4, "local-steps": 3},
+    "flowdup": {"rounds": 1, "flowdup.dimensions": 30, "flowdup.features": 7, "flowdup.width": 6},
+    "feddp-kmeans": {"rounds": 2, "model": "centers", "kmeans.privacy-unit": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three devices, each with the data of a simulated client of the same name."""
+    folder = tmp_path_factory.mktemp("site")
+    federation, dataset = federate(settings(**FEDERATION))
+    with site(folder) as started:
+        for client in range(CLIENTS):
+            write_device(federation, dataset, client, folder / "data" / str(client))
+            started.start_node(str(client), folder / "data" / str(client))
+        yield started
 
 
 def _digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.parquet")))).hexdigest()
 
 
-def _wait_for_end(run: Path, log: Path) -> dict[str, object]:
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        status = json.loads((run / "status.json").read_text()) if (run / "status.json").exists() else {}
-        if status.get("state") in ("completed", "failed"):
-            return status
-        time.sleep(0.3)
-    raise AssertionError(f"the run did not end in {DEADLINE} s: {log.read_text()[-3000:]}")
+def _assert_same_models(first: Path, second: Path) -> None:
+    ours, theirs = (read_checkpoint(path).arrays for path in (first, second))
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6)
 
 
-def test_devices_learn_what_the_simulation_learns(tmp_path: Path) -> None:
-    deployed = tomllib.loads((ROOT / "pyproject-flwr.toml").read_text())
-    deployed["evaluate-every"] = 0  # every message starts a process on a device: evaluate once, at the end
-    same = dict(deployed) | {"partitioner": "classes", "classes-per-client": 4, "seed": 5}
-    federation, dataset = federate(settings(**same))
-    for client in range(3):
-        write_device(federation, dataset, client, tmp_path / "data" / str(client))
-    before = [_digest(tmp_path / "data" / str(client)) for client in range(3)]
+@pytest.mark.parametrize("method", METHODS)
+def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None:
+    keys = {**KEYS, "method": method, **METHODS[method]}
+    if method == "feddp-kmeans":
+        keys["server-data"] = str(here.folder / "data" / "0" / "test.parquet")
+    before = _digest(here.folder / "data")
+    path = here.run(f"real-{method}", **keys)
+    run_app(config(**{**keys, **FEDERATION, "run-name": f"simulated-{method}", "runs-dir": str(path.parent)}))
+    twin = path.parent / f"simulated-{method}"
+    _assert_same_models(path, twin)
+    for real, simulated in zip(read_metrics(path), read_metrics(twin), strict=True):
+        for figure, value in simulated["seen"].items():
+            np.testing.assert_allclose(real["seen"][figure], value, rtol=1e-3, atol=1e-5)
+    assert _digest(here.folder / "data") == before
+    for client in range(CLIENTS):  # each device has kept the model it would use
+        (own,) = kept(here.folder / "state" / str(client), path.name)
+        model, card = load_model(own.folder)
+        assert (card.client, card.method) == (str(client), method)
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
 
-    port = processes.free_port()
-    home = tmp_path / "user"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "site"\n[superlink.site]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    )
-    run_config = tmp_path / "run.toml"
-    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in deployed.items())
-    run_config.write_text(keys + f'seed = 5\nrun-name = "deployed"\nruns-dir = "{tmp_path}/runs"\n')
-    with ExitStack() as stack:
-        log = tmp_path / "superlink.log"
-        superlink = stack.enter_context(
-            processes.process(
-                ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port),
-                 "--disable-runtime-dependency-installation"], tmp_path / "server", log,
-            )
-        )  # fmt: skip
-        processes.wait_for_port(port, superlink, log)
-        for client in range(3):
-            node = f'data-path="{tmp_path}/data/{client}" client-id="{client}" state-dir="{tmp_path}/state/{client}"'
-            stack.enter_context(
-                processes.process(
-                    ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1",
-                     "--port", str(processes.free_port()), "--node-config", node],
-                    tmp_path / f"node{client}", tmp_path / f"node{client}.log",
-                )
-            )  # fmt: skip
-        processes.flwr(["run", str(ROOT), "site", "--run-config", str(run_config)], home)
-        status = _wait_for_end(tmp_path / "runs" / "deployed", log)
-    assert status["state"] == "completed", status
 
-    run_app(config(**same, **{"run-name": "simulated", "runs-dir": str(tmp_path / "runs")}))
-    real, simulated = (read_metrics(tmp_path / "runs" / name) for name in ("deployed", "simulated"))
-    assert [line["round"] for line in real] == [3]
-    for a, b in zip(real, simulated, strict=True):
-        assert a["seen"]["accuracy"] == b["seen"]["accuracy"]
-        np.testing.assert_allclose(a["seen"]["loss"], b["seen"]["loss"], rtol=1e-5)
-    model, twin = (read_checkpoint(tmp_path / "runs" / name).arrays for name in ("deployed", "simulated"))
-    for name, array in model.items():
-        np.testing.assert_allclose(array, twin[name], atol=1e-6)
+def test_who_has_no_key_or_no_certificate_is_refused(here: Site) -> None:
+    stranger = here.start_node("stranger", here.folder / "data" / "0", register=False)
+    assert stranger.wait(60) != 0
+    assert "Failed to activate SuperNode" in (here.folder / "stranger.log").read_text()
+    command = ["run", str(ROOT), "insecure"]
+    done = subprocess.run(
+        [processes.BIN / "flwr", *command], cwd=here.user, env=processes.environment(here.user), capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    plain = [
+        processes.BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{here.port}", "--max-retries", "1",
+        "--port", str(processes.free_port()), "--node-config", 'data-path="/x"',
+    ]  # fmt: skip
+    assert subprocess.run(plain, cwd=here.user, capture_output=True, timeout=60, check=False).returncode != 0
+    listed = processes.flwr(["supernode", "list", "site", "--format", "json"], here.user)
+    nodes = json.loads(listed[listed.index("{") :])["nodes"]
+    assert len(nodes) == CLIENTS
 
-    assert [_digest(tmp_path / "data" / str(client)) for client in range(3)] == before
-    for client in range(3):  # each device kept the model it would use; for FedAvg that is the global one
-        kept, card = load_model(tmp_path / "state" / str(client) / "deployed" / str(client))
-        assert card.client == str(client)
-        np.testing.assert_allclose(kept.state_dict()["fc3.weight"].numpy(), model["fc3.weight"], atol=1e-7)
+
+ROGUE = '''
+"""A device whose owner has changed what it answers."""
+import numpy as np
+from flwr.app import Message
+from sklearn.datasets import load_digits
+from clients.host import Host
+from clients.wire import Reply, unpack
+
+honest = Host.answer
+
+def answer(host, message, own):
+    config = message.content["config"]
+    fault = {1: "nan", 2: "long", 3: "shape", 4: "stranger", 5: "heavy"}[config["round"]]
+    if message.metadata.message_type != "train":
+        return honest(host, message, own)
+    value = {"nan": np.nan, "long": 1e9}.get(fault, 0.0)
+    sent = unpack(message.content["arrays"])
+    arrays = {n: np.full(a.shape + (2,) * (fault == "shape"), value, a.dtype) for n, a in sent.items()}
+    clients = ["0"] if fault == "stranger" else list(config["clients"])
+    metrics = dict.fromkeys(("num-examples", "bytes-down", "bytes-up", "loss", "weight"), [1.0])
+    metrics["weight"] = [1e9 if fault == "heavy" else 1.0]
+    return Message(Reply(clients, arrays, metrics, {}).pack(), reply_to=message)
+
+Host.answer = answer
+
+def rows():
+    digits = load_digits()
+    yield digits.images[:50, :, :, None].astype(np.uint8), digits.target[:50]
+'''
+
+
+def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
+    """One device answers absurdities, another has the client-id of a third."""
+    (here.folder / "rogue").mkdir()
+    (here.folder / "rogue" / "rogue_device.py").write_text(ROGUE)
+    here.start_node("rogue", "rogue_device:rows", PYTHONPATH=here.folder / "rogue")
+    here.start_node("double", here.folder / "data" / "1", client="1")
+    keys = {**KEYS, "method": "fedavg", "rounds": 5, "max-update-norm": 100.0, "min-success": 0.5}
+    path = here.run("bothered", **{**keys, "num-clients": CLIENTS + 1})
+    for name in ("rogue", "double"):
+        here.cut_power(name)
+    run_app(config(**{**keys, **FEDERATION, "run-name": "unbothered", "runs-dir": str(path.parent)}))
+    _assert_same_models(path, path.parent / "unbothered")
+    lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["client"]) for line in lines] == [(number, "rogue") for number in range(1, 6)]
+    said = ("NaN", "max-update-norm", "shape", "it speaks for the clients", "weight 1e+09")
+    assert all(words in line["reason"] for words, line in zip(said, lines, strict=True)), lines
+
+
+def _after(number: int) -> Callable[[Mapping[str, object]], bool]:
+    return lambda status: status["round"] >= number or status["state"] == "completed"
+
+
+def test_power_cuts_hanging_devices_and_a_new_superlink(here: Site) -> None:
+    """FedPer: with what was missed, the run is what it would have been; nobody's head is lost."""
+    data = here.folder / "data"
+    keys = {**KEYS, "method": "fedper", "rounds": 6, "evaluate-every": 4, "round-timeout": 25.0, "min-success": 0.3}
+    path = here.submit("troubled", keys)
+    here.wait(path, _after(1))
+    here.cut_power("2")
+    here.wait(path, _after(2))
+    here.hang("1")
+    here.wait(path, _after(3))
+    here.cut_power("1")
+    for client in ("1", "2"):
+        here.start_node(client, data / client)
+    here.wait(path, lambda status: status["evaluated"] == 4)
+    here.superlink.send_signal(signal.SIGTERM)
+    here.superlink.wait(60)
+    time.sleep(1)  # its ServerApp ends with it
+    here.start_superlink()
+    path = here.submit("troubled", {**keys, "resume": "troubled"})
+    here.wait(path, lambda status: status["state"] == "completed")
+
+    lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+    missed = {(line["round"], line["client"]) for line in lines if line["phase"] in ("train", "roster")}
+    assert {(2, "2"), (3, "1")} <= missed
+    assert {client for _, client in missed} == {"1", "2"}
+    assert max(number for number, _ in missed) <= 4  # all are back for the last rounds
+
+    def miss(message: Message) -> Message | None:
+        if message.metadata.message_type != "train":
+            return None
+        request = message.content["config"]
+        (client,) = request["clients"]
+        gone = (request["round"], client) in missed
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "missed"), reply_to=message) if gone else None
+
+    nodes = [
+        {"client-id": str(i), "data-path": str(data / str(i)), "state-dir": str(here.folder / "twin")}
+        for i in range(CLIENTS)
+    ]
+    run_app(config(**{**keys, "run-name": "twin", "runs-dir": str(path.parent)}), nodes, intercept=miss)
+    _assert_same_models(path, path.parent / "twin")
+    for client in range(CLIENTS):
+        (own,) = (here.folder / "state" / str(client) / "troubled" / str(client)).glob("state-000006-*.safetensors")
+        (other,) = (here.folder / "twin" / "twin" / str(client)).glob("state-000006-*.safetensors")
+        for name, array in load_file(own).items():
+            np.testing.assert_allclose(array, load_file(other)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_scripts_say_what_they_need(tmp_path: Path) -> None:
+    for script, missing in (("superlink.sh", "CERTIFICATES"), ("supernode.sh", "SUPERLINK")):
+        done = subprocess.run([SCRIPTS / script], cwd=tmp_path, capture_output=True, text=True, env={}, check=False)
+        assert done.returncode != 0
+        assert missing in done.stderr

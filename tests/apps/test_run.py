@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -135,3 +139,49 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     assert process.returncode not in (0, None)
     assert read_checkpoint(next(iter(tmp_path.glob("*/checkpoint"))).parent).round >= 1
     assert not _leftovers(str(tmp_path))
+
+
+def test_a_ray_cluster_of_two_nodes_shares_the_work_and_stays(tmp_path: Path) -> None:
+    """Each node has one CPU, and so one of the two workers."""
+    address, folder = (
+        f"127.0.0.1:{processes.free_port()}",
+        tempfile.mkdtemp(prefix="ray-"),
+    )  # paths of sockets are short
+    keys = {**KEYS, "rounds": 40, "evaluate-every": 20, "run-name": "spread"}
+    common = ["--num-cpus", "1", "--disable-usage-stats", "--block"]
+    head = ["--head", "--node-ip-address", "127.0.0.1", "--port", address.rpartition(":")[2], "--temp-dir", folder]
+    with ExitStack() as stack:
+        raylets: dict[int, str] = {}
+        for name, role in (("head", [*head, "--include-dashboard=false"]), ("worker", ["--address", address])):
+            command = ["ray", "start", *role, *common]
+            started = stack.enter_context(processes.process(command, tmp_path / name, tmp_path / f"{name}.log"))
+            raylets |= dict.fromkeys(_wait_for("raylet", started.pid), name)
+        run = stack.enter_context(
+            processes.process(_command(tmp_path, keys), tmp_path / "run", tmp_path / "run.log", {
+                "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT),
+            })
+        )  # fmt: skip
+        hosts: set[str] = set()
+        while run.poll() is None:
+            for process in psutil.process_iter(["ppid", "cmdline"]):
+                if "ClientAppActor" in " ".join(process.info["cmdline"] or []):
+                    hosts |= {raylets[process.info["ppid"]]} if process.info["ppid"] in raylets else set()
+            time.sleep(0.2)
+        assert run.returncode == 0, (tmp_path / "run.log").read_text()
+        assert hosts == {"head", "worker"}
+        assert all(psutil.pid_exists(raylet) for raylet in raylets)
+    shutil.rmtree(folder, ignore_errors=True)
+    run_app(config(**{**keys, "runs-dir": str(tmp_path), "run-name": "twin"}), nodes=2)
+    for name, array in read_checkpoint(tmp_path / "spread").arrays.items():
+        np.testing.assert_array_equal(array, read_checkpoint(tmp_path / "twin").arrays[name])
+
+
+def _wait_for(name: str, parent: int) -> list[int]:
+    """Wait until a process has a descendant of this name; return the pids of those."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        children = psutil.Process(parent).children(recursive=True)
+        if found := [child.pid for child in children if child.name() == name]:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"no {name} below process {parent}")
