@@ -49,12 +49,13 @@ def predict(
     state_dir: StateDir,
     client: Client = "",
     embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
+    schema: Annotated[Path | None, typer.Option(help="the device's own names of columns, as in its data")] = None,
 ) -> None:
     """Predict with the device's own model; CSV on standard output."""
     from apps.device import model_folder
     from apps.predictions import write_predictions
 
-    write_predictions(model_folder(state_dir, run, client), inputs, embeddings)
+    write_predictions(model_folder(state_dir, run, client), inputs, embeddings, schema)
 
 
 @device.command()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -93,32 +94,40 @@ def _is_simulated(context: Context) -> bool:
 
 
 def _host_of(context: Context) -> Host:
-    """Return the host of this process.
-
-    Raises:
-        RunError: if a device's configuration or data cannot be used. What is wrong with them is said in its own log:
-            it may quote data and names of files, which never leave a device.
-    """
+    """Return the host of this process."""
     # The nodes of a simulation differ in their number only, and share the host of their process.
     node = {key: value for key, value in context.node_config.items() if key not in ("partition-id", "num-partitions")}
     run_config = json.dumps(context.run_config, sort_keys=True)
     if _is_simulated(context):
         return _host(run_config, "{}")
+    if "data-path" not in node:
+        raise DataError(
+            f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say where "
+            'the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
+        )
+    return _host(run_config, json.dumps(node, sort_keys=True))
+
+
+@contextmanager
+def _discreet(context: Context) -> Iterator[None]:
+    """On a device, let no error's words leave that may quote its data or names of files: Flower would send them.
+
+    Raises:
+        RunError: in the place of any other.
+    """
     try:
-        if "data-path" not in node:
-            raise DataError(
-                f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say "
-                'where the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
-            )
-        return _host(run_config, json.dumps(node, sort_keys=True))
-    except DataError as error:
-        log.error("%s", error)
+        yield
+    except Exception as error:
+        if _is_simulated(context):
+            raise
+        log.exception("%s", error)
         raise RunError("the device's own configuration or data cannot be used; its log says why") from None
 
 
 def _answer(message: Message, context: Context) -> Message:
     own = context.node_config.get("client-id", context.node_config.get("partition-id", "device"))
-    return _host_of(context).answer(message, own=str(own))
+    with _discreet(context):
+        return _host_of(context).answer(message, own=str(own))
 
 
 @app.train()
@@ -137,5 +146,6 @@ def evaluate(message: Message, context: Context) -> Message:
 def roster(message: Message, context: Context) -> Message:
     """Say which clients live here. A node of a simulation holds none: the server knows the federation itself."""
     code = code_version()
-    answer = Announcement(False, code) if _is_simulated(context) else _host_of(context).announce(code)
+    with _discreet(context):
+        answer = Announcement(False, code) if _is_simulated(context) else _host_of(context).announce(code)
     return Message(answer.pack(), reply_to=message)

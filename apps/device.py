@@ -17,6 +17,7 @@ from clients.base import ACCOUNT
 from clients.export import load_model
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically
+from common.settings import NAME
 from partitions.datasets import find_spec
 
 _VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+\.safetensors")
@@ -167,6 +168,8 @@ def forget(state_dir: Path, run: str, client: str = "") -> list[Path]:
 
     That is its models, its heads, and its account of privacy. What several clients share goes with the last of them.
     """
+    if not re.fullmatch(NAME, run):
+        raise ConfigurationError(f"run: '{run}' is no name of a run")
     gone = [one.folder for one in kept(state_dir, run, client)]
     for folder in gone:
         shutil.rmtree(folder)

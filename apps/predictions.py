@@ -14,7 +14,7 @@ from clients.export import load_model, predict
 from common.errors import DataError
 from partitions.clientdata import resize, to_inputs
 from partitions.datasets import DatasetSpec, find_spec
-from partitions.device_data import read_inputs
+from partitions.device_data import read_device_schema, read_inputs
 from partitions.words import vocabulary
 
 
@@ -30,11 +30,12 @@ def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
     return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words come as vectors
 
 
-def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") -> None:
+def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
     """Predict ``inputs`` with an exported model; write CSV to standard output.
 
     That is the class and its probability, or the value where labels are numbers, of each row; of each picture where
-    ``inputs`` is a folder of them. A model of words needs the file of ``embeddings`` that it was trained with.
+    ``inputs`` is a folder of them. A model of words needs the file of ``embeddings`` that it was trained with;
+    ``schema`` names a file with a device's own names of columns.
     """
     model, card = load_model(model_folder)
     spec, names = find_spec(card.dataset), None
@@ -43,7 +44,7 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "") ->
     else:
         cache = str(defaults()["cache-dir"])
         words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" and inputs.exists() else None
-        x, names = read_inputs(inputs, spec, words)
+        x, names = read_inputs(inputs, spec, words, None if schema is None else read_device_schema(schema))
     probabilities = predict(model, resize(x, card.shape) if card.shape else x)
     rows = names or range(len(probabilities))
     writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -22,7 +22,7 @@ from clients.hyper import PPFEHyper
 from clients.ppfe_plan import Plan, plan
 from clients.training import GradientHook, Group, evaluate, features, score
 from clients.wire import Config
-from common.errors import RunError
+from common.errors import DataError
 from models.blocks import of_blocks
 from models.ensemble import Ensemble, combine
 from models.parameters import Arrays, get_arrays, set_arrays
@@ -174,7 +174,7 @@ class PPFEClient(BaseClient):
         own, shared = self.state.load(f"head{stage}"), self.state.load_shared(f"shared{stage}")
         if own is None or shared is None:
             lost = "its own" if own is None else "the shared"
-            raise RunError(f"{lost} part of stage {stage}'s model is gone from {self.state.folder.parent}")
+            raise DataError(f"{lost} part of stage {stage}'s model is gone from {self.state.folder.parent}")
         return own | shared
 
     def _member(self, stage: int) -> nn.Sequential:

@@ -6,11 +6,11 @@
 # FOLDER gets ca.pem (for every device and user), server.pem and server.key (for the SuperLink), valid for 90 days. Where
 # your organisation has a certificate authority, use that one.
 set -eu
-umask 077
 folder=${1:?folder to write to}
 shift
 mkdir -p "$folder"
 cd "$folder"
+umask 077  # keys are their owner's alone
 
 names="DNS:localhost,IP:127.0.0.1"  # the SuperLink's own processes connect to it, too
 for host in "$@"; do

@@ -9,8 +9,9 @@
 #     PORT           a port on 127.0.0.1 for its own processes; 9094 unless given, another for each node of a machine
 set -eu
 : "${SUPERLINK:?host:port}" "${CA:?ca.pem}" "${KEY:?private key}" "${NODE_CONFIG:?data-path, …}" "${STATE:?folder}"
-export FLWR_HOME="$STATE/flwr"
 mkdir -p "$STATE/empty"
+STATE=$(realpath "$STATE") CA=$(realpath "$CA") KEY=$(realpath "$KEY")
+export FLWR_HOME="$STATE/flwr"
 cd "$STATE/empty"  # Flower's processes would import what lies where they are started
 exec flower-supernode --superlink "$SUPERLINK" --root-certificates "$CA" --auth-supernode-private-key "$KEY" \
     --host 127.0.0.1 --port "${PORT:-9094}" --node-config "$NODE_CONFIG"

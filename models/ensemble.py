@@ -20,12 +20,13 @@ def combine(outputs: Sequence[Tensor], weights: Sequence[float] | Tensor, combin
     """
     if combination == "last":
         return outputs[-1]
-    β = torch.as_tensor(weights, dtype=outputs[-1].dtype, device=outputs[-1].device)
+    β = torch.as_tensor(weights, dtype=torch.float64, device=outputs[-1].device)
     shares = torch.where(β.sum() > 0, β / β.sum(), torch.ones_like(β) / len(β))[:, None, None]
-    stacked = torch.stack(list(outputs))
+    # A member that does not count must not spoil the others, whatever it answers.
+    stacked = torch.where(shares > 0, torch.stack(list(outputs)), 0)
     if combination == "logits":
-        return (shares * stacked).sum(dim=0)
-    return torch.logsumexp(shares.log() + stacked.log_softmax(dim=2), dim=0)
+        return (shares * stacked).sum(dim=0).to(stacked.dtype)
+    return torch.logsumexp(shares.log().to(stacked.dtype) + stacked.log_softmax(dim=2), dim=0)
 
 
 class Ensemble(nn.Module):

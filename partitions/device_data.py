@@ -141,6 +141,8 @@ class _Reader:
 
     def arrays(self, x: Any, y: Any, name: str, part: str) -> Examples:
         """Return the examples of decoded rows x and their labels y, as a function yields them."""
+        if y is None and self.spec.y and not self._unlabeled(part):
+            raise DataError(f"{name}: there are no labels (y is None); set labeled=false in --node-config")
         if self.spec.kind != "image":
             columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: list(x)}
             labels = {} if y is None or not self.spec.y else {self.spec.y: list(y)}
@@ -162,7 +164,7 @@ class _Reader:
 
     def _translated(self, labels: Iterable[Any]) -> list[Any]:
         """Return labels in the dataset's terms: its own where they are text, as in CSV and names of folders."""
-        ours = () if self.spec.kind == "characters" else self.spec.labels or range(self.spec.classes)
+        ours = self.spec.labels or (() if self.spec.kind == "characters" else range(self.spec.classes))
         known = {str(label): label for label in ours} | self.schema.classes
         return [known.get(str(label), label) for label in labels]
 
@@ -220,16 +222,20 @@ def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
         "{}.csv": reader.csv,
         "{}": reader.pictures,
     }
-    for name, read in readers.items():
-        if (path / name.format("train")).exists():
-            return {p: read(path / name.format(p), p) for p in PARTS if (path / name.format(p)).exists()}
+    found = {}
+    for part in PARTS:
+        if chosen := [(read, file) for name, read in readers.items() if (file := path / name.format(part)).exists()]:
+            read, file = chosen[0]
+            found[part] = read(file, part)
+    if "train" in found:
+        return found
     entries = sorted(path.iterdir()) if path.is_dir() else []
     if reader.spec.kind == "image" and any(entry.is_dir() and entry.name != "test" for entry in entries):
         return {"train": reader.pictures(path, "train")}
-    found = ", ".join(entry.name for entry in entries[:10]) if path.is_dir() else "no such folder"
+    there = ", ".join(entry.name for entry in entries[:10]) if path.is_dir() else "no such folder"
     raise DataError(
         f"data-path: {path} holds no train.parquet, train.csv or pictures in train/<class>/ (found: "
-        f"{found or 'nothing'})"
+        f"{there or 'nothing'})"
     )
 
 
@@ -249,7 +255,7 @@ def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
 
 
 def read_inputs(
-    path: Path, spec: DatasetSpec, words: Vocabulary | None = None
+    path: Path, spec: DatasetSpec, words: Vocabulary | None = None, schema: DeviceSchema | None = None
 ) -> tuple[torch.Tensor, list[str] | None]:
     """Return the network inputs in a parquet or CSV file, of a picture, or of a folder's pictures with their names.
 
@@ -258,7 +264,7 @@ def read_inputs(
     Raises:
         DataError: if they cannot be read, or do not fit the dataset.
     """
-    reader = _Reader(spec, words, DeviceSchema(), labeled=False)
+    reader = _Reader(spec, words, schema or DeviceSchema(), labeled=False)
     if path.is_dir():
         names = [str(file.relative_to(path)) for file in pictures_in(path, deep=True)]
         return reader.pictures(path, "train").x, names

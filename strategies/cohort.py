@@ -26,7 +26,7 @@ from models.parameters import Arrays
 from models.pretrained import read_pretrained
 from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
-from strategies.exchange import Outcome, collect, deliver
+from strategies.exchange import UNUSABLE, Outcome, collect, deliver
 from strategies.robust import combine
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
@@ -298,9 +298,10 @@ class CohortStrategy(Strategy):
     def _expected_trainings(self) -> dict[str, float]:
         """Return in how many rounds a client trains on average, and how often it is tested: what budgets are for."""
         s, count = self.settings, max(1, len(self.trainable()))
+        more = s.oversample if self.roster.deployed else 1.0
         tests = {r for r in range(1, s.rounds + 1) if r == s.rounds or (s.evaluate_every and r % s.evaluate_every == 0)}
         return {
-            "trainings": sum(self.cohort_size(r) / count for r in range(1, s.rounds + 1)),
+            "trainings": sum(min(1.0, more * self.cohort_size(r) / count) for r in range(1, s.rounds + 1)),
             "tests": float(len(tests)),
         }
 
@@ -313,6 +314,8 @@ class CohortStrategy(Strategy):
         )  # fmt: skip
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
+            if reason.startswith(UNUSABLE):
+                self.roster.ask_again(client)
         if self._telemetry is not None:
             down, up = (float(np.sum(outcome.metrics.get(f"bytes-{way}", 0.0))) for way in ("down", "up"))
             seconds = time.perf_counter() - self._asked_at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from clients.wire import BESIDE, Reply
+from clients.wire import BESIDE, Reply, Request
 from common.errors import RunError
 from models.parameters import Arrays
 
@@ -27,6 +28,10 @@ FIRST_POLL = 0.005
 LONGEST_POLL = 0.05
 LONGEST_POLL_DEPLOYED = 1.0
 _REASON_LENGTH = 500
+ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
+"""Numbers that come with every client's answer."""
+UNUSABLE = "unusable answer"
+"""How the reason begins for which an answer is left out that a host of ours would not have sent."""
 
 
 def deliver(
@@ -59,7 +64,7 @@ def deliver(
             index = waiting.pop(reply.metadata.reply_to_message_id, -1)
             if index >= 0 and (not enough or answered < enough):
                 replies[index] = reply
-                answered += _succeeded(reply)
+                answered += _succeeded(reply, messages[index])
         if enough and answered >= enough:
             silent = f"not among the first {enough} to answer (key oversample)"
             break
@@ -74,11 +79,12 @@ def deliver(
     ]
 
 
-def _succeeded(reply: Message) -> int:
-    """Return how many clients a reply says have succeeded; a device may answer anything."""
+def _succeeded(reply: Message, message: Message) -> int:
+    """Return how many of the clients that were asked a reply says have succeeded; a device may answer anything."""
     try:
-        return 0 if reply.has_error() else len(reply.content["outcome"]["clients"])  # type: ignore[arg-type]
-    except (KeyError, TypeError):
+        asked = Request.unpack(message.content).clients
+        return 0 if reply.has_error() else len({*Reply.unpack(reply.content).clients} & {*asked})
+    except (KeyError, TypeError, AttributeError, ValueError):
         return 0
 
 
@@ -147,9 +153,7 @@ def collect(
     Raises:
         RunError: if a simulation's worker process died, since Flower would hand it every later message too.
     """
-    sums: dict[str, NDArray[np.float64]] = {}
-    stacks: dict[str, dict[str, NDArray[Any]]] = {}
-    numbers: dict[str, dict[str, float]] = {}
+    answers: list[tuple[Sequence[str], Reply]] = []
     failures: dict[str, str] = {}
     for ids, reply in zip(asked.values(), replies, strict=True):
         if reply.has_error():
@@ -160,11 +164,21 @@ def collect(
             continue
         try:
             answer = Reply.unpack(reply.content)
-            _check(answer, ids, sums)
+            _check(answer, ids, stacked=stacked)
             if changes_of is not None:
                 _check_changes(answer, changes_of, heaviest or {}, longest, stacked=stacked)
         except Exception as error:  # a device may answer anything; it must not take the run down
-            failures |= dict.fromkeys(ids, f"unusable answer: {error}")
+            failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
+            continue
+        answers.append((ids, answer))
+    kinds = Counter(_kind(answer, stacked=stacked) for _, answer in answers for _ in answer.clients)
+    usual = max(kinds, key=kinds.__getitem__, default=frozenset())
+    sums: dict[str, NDArray[np.float64]] = {}
+    stacks: dict[str, dict[str, NDArray[Any]]] = {}
+    numbers: dict[str, dict[str, float]] = {}
+    for ids, answer in answers:
+        if answer.clients and _kind(answer, stacked=stacked) != usual:
+            failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
         failures |= answer.failures
         for name, array in answer.arrays.items():
@@ -183,19 +197,27 @@ def collect(
     return Outcome(succeeded, arrays, metrics, failures)
 
 
-def _check(answer: Reply, ids: Sequence[str], sums: Mapping[str, NDArray[np.float64]]) -> None:
-    """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or its arrays cannot be used."""
+def _kind(answer: Reply, *, stacked: bool) -> frozenset[tuple[str, tuple[int, ...]]]:
+    """Return the names and shapes of what every client has answered."""
+    return frozenset((name, array.shape[1:] if stacked else array.shape) for name, array in answer.arrays.items())
+
+
+def _check(answer: Reply, ids: Sequence[str], *, stacked: bool) -> None:
+    """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
     strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
     if strangers or len(answer.clients) != len({*answer.clients}):
         raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+    for name in ALWAYS if answer.clients else ():
+        if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all() or min(values) < 0:
+            raise ValueError(f"its numbers '{name}' are {values}")
     for name, values in answer.metrics.items():
         if len(values) != len(answer.clients):
             raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
     for name, array in answer.arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"array '{name}' has NaN or infinity")
-        if name in sums and sums[name].shape != array.shape:
-            raise ValueError(f"array '{name}' has shape {array.shape}, others sent {sums[name].shape}")
+        if stacked and len(array) != len(answer.clients):
+            raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
 
 
 def _check_changes(
@@ -219,6 +241,8 @@ def _check_changes(
                 f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
             )
         squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+    if more := [name for name in answer.arrays if name not in sent and not name.startswith(BESIDE)]:
+        raise ValueError(f"array '{more[0]}' was not sent to it")
     most = longest if stacked else longest * float(np.sum(weights))
     if longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
         raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")

@@ -168,7 +168,7 @@ class KMeans(CohortStrategy):
         cohort = self.sample(server_round)
         guards = self.budget.guards(phase) if self.budget else {}
         by_devices = self.hyper.noise_at == "device" and bool(guards)
-        shares = ceil((1 - self.hyper.dropout) * len(cohort))
+        shares = ceil((1 - self.hyper.dropout) * cohort.wanted)
         config: dict[str, Any] = {"shares": shares}
         config["radius"] = self.radius if self.hyper.privacy_unit == "example" else float("inf")
         for name, guard in guards.items():
@@ -177,7 +177,7 @@ class KMeans(CohortStrategy):
         outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=pack(arrays), **config)
         if by_devices and len(outcome.clients) < shares:
             raise RunError(
-                f"{len(outcome.clients)} of {len(cohort)} devices added their noise, {shares} must, so that the sums "
+                f"{len(outcome.clients)} of {cohort.wanted} devices added their noise, {shares} must, so that the sums "
                 "are private; raise kmeans.dropout to let more of them fail"
             )
         if by_devices or self.hyper.privacy_unit == "none":

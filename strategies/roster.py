@@ -6,6 +6,7 @@ Simulated nodes are interchangeable and any of them can run any client; a real d
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from flwr.serverapp import Grid
 
 from clients.wire import Announcement
 from common.errors import RunError
+from common.settings import NAME
 from strategies.exchange import LONGEST_POLL_DEPLOYED, deliver, describe_error
 
 log = logging.getLogger("flwr")
@@ -81,6 +83,7 @@ class Roster:
         self.away: set[str] = set()
         self._refused: dict[int, str] = {}
         self._silent: Counter[int] = Counter()  # how often a node has not answered
+        self._changed: set[int] = set()  # nodes to ask again
         self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
 
     def wait(self, grid: Grid, timeout: float) -> None:
@@ -130,7 +133,9 @@ class Roster:
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
         held = {client.id for client in self.clients.values()}
         waiting = {node for node, ids in self._doubles.items() if held & ids}
-        new = [node for node in online if node not in {*self.nodes, *self._refused, *waiting}]
+        known = {*self.nodes, *self._refused, *waiting} - self._changed
+        new = [node for node in online if node not in known]
+        self._changed = set()
         queries = [Message(RecordDict(), node, "query.roster") for node in new]
         for node, reply in zip(new, deliver(grid, queries, timeout, deployed=self.deployed), strict=True):
             self._enrol(node, reply)
@@ -145,6 +150,33 @@ class Roster:
             self._refused[node] = reason
             log.warning("node %d is left out: %s", node, reason)
             return
+        try:
+            own = self._announced(node, reply)
+        except Exception as error:  # a device may answer anything
+            if not self.deployed or not self.nodes:
+                raise
+            self._refused[node] = str(error)
+            log.warning("node %d is left out: %s", node, error)
+            return
+        if double := {client.id for client in own if self._holder(client.id) not in (None, node)}:
+            first = min(double)
+            log.warning(
+                "node %d is left out: client %s is on node %s already; give every device a client-id of its own",
+                node, first, self._holder(first),
+            )  # fmt: skip
+            self._doubles[node] = double
+            return
+        if node not in self.nodes:
+            self.nodes.append(node)
+        if self.deployed or not self.clients:
+            self._admit(own if self.deployed else self._population())
+
+    def _announced(self, node: int, reply: Message) -> list[Client]:
+        """Return the clients that live on a node; none on a node of a simulation.
+
+        Raises:
+            RunError: if the node cannot be one of this run.
+        """
         answer = Announcement.unpack(reply.content)
         if answer.code != self._code:
             raise RunError(
@@ -154,28 +186,29 @@ class Roster:
             )
         if self.nodes and answer.pinned != self.deployed:
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
+        sizes = list(zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True))
+        for client, train, test, _ in sizes:
+            if not re.fullmatch(NAME, client) or train < 0 or test < 0:
+                raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
         self.deployed = answer.pinned
-        sizes = zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True)
-        own = [Client(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
-        if double := {client.id for client in own} & self.clients.keys():
-            first = min(double)
-            log.warning(
-                "node %d is left out: client %s is on node %s already; give every device a client-id of its own",
-                node, first, self.clients[first].node,
-            )  # fmt: skip
-            self._doubles[node] = double
-            return
-        self.nodes.append(node)
-        if self.deployed or not self.clients:
-            self._admit(own if self.deployed else self._population())
+        return [Client(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
+
+    def _holder(self, client: str) -> int | None:
+        return self.clients[client].node if client in self.clients else None
+
+    def ask_again(self, client: str) -> None:
+        """Ask the device of a client what it holds before the next round: it may have other data by now."""
+        node = self._holder(client)
+        if node is not None:
+            self._changed.add(node)
 
     def _admit(self, clients: Iterable[Client]) -> None:
         """Take in the clients that have enough examples."""
         for client in clients:
+            self.away.discard(client.id)
             if client.train >= self._least:
                 self.clients[client.id] = client
                 self.left_out.pop(client.id, None)
-                self.away.discard(client.id)
                 continue
             reason = f"it has {client.train} training examples, fewer than min-examples = {self._least}"
             log.warning("client %s is left out: %s", client.id, reason)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients.wire import Announcement, Reply
+from clients.wire import Announcement, Reply, Request
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from partitions.devices import write_device
@@ -127,7 +127,7 @@ class _SlowGrid(_Grid):
 @pytest.mark.parametrize(("failing", "wanted"), [(-1, {3, 4}), (4, {2, 3, 4})])
 def test_the_first_answers_count(failing: int, wanted: set[int]) -> None:
     grid: Any = _SlowGrid(failing)
-    messages = [Message(RecordDict(), node, "train") for node in range(5)]
+    messages = [Message(Request.pack([str(node)], {}, None, None), node, "train") for node in range(5)]
     replies = deliver(grid, messages, 5.0, deployed=False, enough=2)
     assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
