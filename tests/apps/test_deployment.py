@@ -30,23 +30,24 @@ from tests.support import config, settings
 
 pytestmark = pytest.mark.deployment
 
-CLIENTS = 3
+CLIENTS = 2
+"""Every message starts a process, which takes seconds of a core: few devices, few exchanges."""
 FEDERATION: dict[str, Value] = {"partitioner": "classes", "classes-per-client": 4, "num-clients": CLIENTS, "seed": 5}
 KEYS: dict[str, Value] = {
     "dataset": "digits", "num-clients": CLIENTS, "seed": 5, "participation": 1.0, "model": "mlp", "local-epochs": 1,
     "batch-size": 16, "evaluate-every": 0, "start-timeout": 600.0,
 }  # fmt: skip
 METHODS: dict[str, dict[str, Value]] = {
-    "ppfe": {"rounds": 2, "ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "1,1", "ppfe.reduction": "none"},
+    "ppfe": {"rounds": 1, "ppfe.personal-blocks": "1", "ppfe.stage-rounds": "1", "ppfe.ranks": ""},
     "pefll": {"rounds": 1, "pefll.hidden-width": 8, "pefll.descriptor-size": 4, "local-steps": 3},
     "flowdup": {"rounds": 1, "flowdup.dimensions": 30, "flowdup.features": 7, "flowdup.width": 6},
-    "feddp-kmeans": {"rounds": 2, "model": "centers", "kmeans.privacy-unit": "none"},
+    "feddp-kmeans": {"rounds": 1, "model": "centers", "kmeans.privacy-unit": "none"},
 }
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Three devices, each with the data of a simulated client of the same name."""
+    """Devices, each with the data of a simulated client of the same name."""
     folder = tmp_path_factory.mktemp("site")
     federation, dataset = federate(settings(**FEDERATION))
     with site(folder) as started:
@@ -120,15 +121,13 @@ honest = Host.answer
 
 def answer(host, message, own):
     config = message.content["config"]
-    fault = {1: "nan", 2: "long", 3: "shape", 4: "stranger", 5: "heavy"}[config["round"]]
+    fault = {1: "long", 2: "stranger"}[config["round"]]
     if message.metadata.message_type != "train":
         return honest(host, message, own)
-    value = {"nan": np.nan, "long": 1e9}.get(fault, 0.0)
-    sent = unpack(message.content["arrays"])
-    arrays = {n: np.full(a.shape + (2,) * (fault == "shape"), value, a.dtype) for n, a in sent.items()}
+    value, sent = 1e9 if fault == "long" else 0.0, unpack(message.content["arrays"])
+    arrays = {name: np.full(array.shape, value, array.dtype) for name, array in sent.items()}
     clients = ["0"] if fault == "stranger" else list(config["clients"])
     metrics = dict.fromkeys(("num-examples", "bytes-down", "bytes-up", "loss", "weight"), [1.0])
-    metrics["weight"] = [1e9 if fault == "heavy" else 1.0]
     return Message(Reply(clients, arrays, metrics, {}).pack(), reply_to=message)
 
 Host.answer = answer
@@ -145,15 +144,15 @@ def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
     (here.folder / "rogue" / "rogue_device.py").write_text(ROGUE)
     here.start_node("rogue", "rogue_device:rows", PYTHONPATH=here.folder / "rogue")
     here.start_node("double", here.folder / "data" / "1", client="1")
-    keys = {**KEYS, "method": "fedavg", "rounds": 5, "max-update-norm": 100.0, "min-success": 0.5}
+    keys = {**KEYS, "method": "fedavg", "rounds": 2, "max-update-norm": 100.0, "min-success": 0.5}
     path = here.run("bothered", **{**keys, "num-clients": CLIENTS + 1})
     for name in ("rogue", "double"):
         here.cut_power(name)
     run_app(config(**{**keys, **FEDERATION, "run-name": "unbothered", "runs-dir": str(path.parent)}))
     _assert_same_models(path, path.parent / "unbothered")
     lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
-    assert [(line["round"], line["client"]) for line in lines] == [(number, "rogue") for number in range(1, 6)]
-    said = ("NaN", "max-update-norm", "shape", "it speaks for the clients", "weight 1e+09")
+    assert [(line["round"], line["client"]) for line in lines] == [(1, "rogue"), (2, "rogue")]
+    said = ("max-update-norm", "it speaks for the clients")
     assert all(words in line["reason"] for words, line in zip(said, lines, strict=True)), lines
 
 
@@ -161,20 +160,17 @@ def _after(number: int) -> Callable[[Mapping[str, object]], bool]:
     return lambda status: status["round"] >= number or status["state"] == "completed"
 
 
-def test_power_cuts_hanging_devices_and_a_new_superlink(here: Site) -> None:
+def test_a_hanging_device_a_power_cut_and_a_new_superlink(here: Site) -> None:
     """FedPer: with what was missed, the run is what it would have been; nobody's head is lost."""
     data = here.folder / "data"
-    keys = {**KEYS, "method": "fedper", "rounds": 6, "evaluate-every": 4, "round-timeout": 25.0, "min-success": 0.3}
+    keys = {**KEYS, "method": "fedper", "rounds": 4, "evaluate-every": 3, "round-timeout": 45.0, "min-success": 0.3}
     path = here.submit("troubled", keys)
     here.wait(path, _after(1))
-    here.cut_power("2")
-    here.wait(path, _after(2))
     here.hang("1")
-    here.wait(path, _after(3))
+    here.wait(path, _after(2))
     here.cut_power("1")
-    for client in ("1", "2"):
-        here.start_node(client, data / client)
-    here.wait(path, lambda status: status["evaluated"] == 4)
+    here.start_node("1", data / "1")
+    here.wait(path, lambda status: status["evaluated"] == 3)
     here.superlink.send_signal(signal.SIGTERM)
     here.superlink.wait(60)
     time.sleep(1)  # its ServerApp ends with it
@@ -184,9 +180,8 @@ def test_power_cuts_hanging_devices_and_a_new_superlink(here: Site) -> None:
 
     lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     missed = {(line["round"], line["client"]) for line in lines if line["phase"] in ("train", "roster")}
-    assert {(2, "2"), (3, "1")} <= missed
-    assert {client for _, client in missed} == {"1", "2"}
-    assert max(number for number, _ in missed) <= 4  # all are back for the last rounds
+    assert (2, "1") in missed
+    assert missed <= {(2, "1"), (3, "1")}  # it is back for the last round
 
     def miss(message: Message) -> Message | None:
         if message.metadata.message_type != "train":
@@ -203,8 +198,8 @@ def test_power_cuts_hanging_devices_and_a_new_superlink(here: Site) -> None:
     run_app(config(**{**keys, "run-name": "twin", "runs-dir": str(path.parent)}), nodes, intercept=miss)
     _assert_same_models(path, path.parent / "twin")
     for client in range(CLIENTS):
-        (own,) = (here.folder / "state" / str(client) / "troubled" / str(client)).glob("state-000006-*.safetensors")
-        (other,) = (here.folder / "twin" / "twin" / str(client)).glob("state-000006-*.safetensors")
+        (own,) = (here.folder / "state" / str(client) / "troubled" / str(client)).glob("state-000004-*.safetensors")
+        (other,) = (here.folder / "twin" / "twin" / str(client)).glob("state-000004-*.safetensors")
         for name, array in load_file(own).items():
             np.testing.assert_allclose(array, load_file(other)[name], rtol=1e-4, atol=1e-6)
 
