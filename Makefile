@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install run test lint bench clean
+.PHONY: install run test test-devices lint bench clean
 
 install: $(VENV)/.installed
 
@@ -23,7 +23,10 @@ lint: install
 
 test: install lint
 	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"
-	$(BIN)/python -m pytest -m "simulation or deployment"
+	$(BIN)/python -m pytest -m "(simulation or deployment) and not long"
+
+test-devices: install
+	$(BIN)/python -m pytest -m "deployment and long"
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,16 +171,20 @@ def collect(
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
             continue
         answers.append((ids, answer))
-    kinds = Counter(_kind(answer, stacked=stacked) for _, answer in answers for _ in answer.clients)
+    checked = () if changes_of is None else changes_of.keys()
+    kinds = Counter(_kind(answer, checked, stacked=stacked) for _, answer in answers for _ in answer.clients)
     usual = max(kinds, key=kinds.__getitem__, default=frozenset())
     sums: dict[str, NDArray[np.float64]] = {}
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
     for ids, answer in answers:
-        if answer.clients and _kind(answer, stacked=stacked) != usual:
+        if answer.clients and _kind(answer, checked, stacked=stacked) != usual:
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
+        failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
         failures |= answer.failures
+        if not answer.clients:
+            continue
         for name, array in answer.arrays.items():
             if stacked:
                 stacks.setdefault(name, {}).update(zip(answer.clients, array, strict=True))
@@ -197,9 +201,10 @@ def collect(
     return Outcome(succeeded, arrays, metrics, failures)
 
 
-def _kind(answer: Reply, *, stacked: bool) -> frozenset[tuple[str, tuple[int, ...]]]:
-    """Return the names and shapes of what every client has answered."""
-    return frozenset((name, array.shape[1:] if stacked else array.shape) for name, array in answer.arrays.items())
+def _kind(answer: Reply, checked: Container[str], *, stacked: bool) -> frozenset[tuple[str, tuple[int, ...]]]:
+    """Return the names and shapes of what every client has answered, but for arrays that are ``checked`` already."""
+    shapes = {name: array.shape[1:] if stacked else array.shape for name, array in answer.arrays.items()}
+    return frozenset((name, shape) for name, shape in shapes.items() if name not in checked)
 
 
 def _check(answer: Reply, ids: Sequence[str], *, stacked: bool) -> None:

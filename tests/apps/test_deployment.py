@@ -68,6 +68,7 @@ def _assert_same_models(first: Path, second: Path) -> None:
         np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None:
     keys = {**KEYS, "method": method, **METHODS[method]}
@@ -138,6 +139,7 @@ def rows():
 '''
 
 
+@pytest.mark.long
 def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
     """One device answers absurdities, another has the client-id of a third."""
     (here.folder / "rogue").mkdir()

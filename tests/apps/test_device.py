@@ -126,6 +126,8 @@ def test_what_is_missing_is_named(state: Path, tmp_path: Path) -> None:
         _call("device", "export", "third", tmp_path, "--state-dir", state)
     with pytest.raises(ConfigurationError, match="run 'first' has left models of a, b; name one"):
         _call("device", "export", "first", tmp_path, "--state-dir", state)
+    with pytest.raises(ConfigurationError, match="'' is no name of a run"):
+        _call("device", "forget", "", "--state-dir", state, "--yes")
     with pytest.raises(ConfigurationError, match="state-dir: there is no folder"):
         _call("device", "status", "--state-dir", tmp_path / "nowhere")
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from PIL import Image
 
 from apps import client_app
+from clients.host import Host
 from clients.wire import pack, unpack
 from common import files
 from common.errors import RunError
@@ -168,13 +171,74 @@ def test_the_disk_of_one_device_is_full(
     assert head.name.startswith("state-000001-")
 
 
+HOOK = f"""
+import numpy as np
+
+def broken():
+    raise ValueError("{SECRET}")
+
+def odd():
+    yield np.zeros((3, 28, 28, 1), np.uint8), ["{SECRET}", ["a", "list"], 2]
+
+def nothing():
+    yield np.zeros((3, 28, 28, 1), np.uint8), None
+"""
+
+
+@pytest.mark.parametrize("kind", ["label", "broken", "odd", "nothing", "own dataset", "schema", "stock"])
+def test_whatever_goes_wrong_tells_no_secrets(
+    tmp_path: Path, nodes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """In the data of the third device, in what its owner has written, and in answers to a stock strategy."""
+    node, folder = nodes[2], tmp_path / SECRET
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    if kind == "label":
+        table = make("mnist", 4).table
+        labels = [["cat", SECRET, "cat", "cat"]]
+        table = table.set_column(table.column_names.index("label"), "label", labels)
+        pyarrow.parquet.write_table(table, folder / "train.parquet")
+        (folder / "schema.toml").write_text("[classes]\ncat = 1\n")
+        node |= {"data-path": str(folder), "schema": str(folder / "schema.toml")}
+    elif kind in ("broken", "odd", "nothing"):
+        (folder / "hook_of_a_test.py").write_text(HOOK)
+        node["data-path"] = f"hook_of_a_test:{kind}"
+    elif kind == "own dataset":
+        node["dataset"] = str(folder / "none")
+    elif kind == "schema":
+        (folder / "schema.toml").write_bytes(b"\xff\xfe")
+        node["schema"] = str(folder / "schema.toml")
+    runs = Runs(tmp_path, {**KEYS, "method": "fedper", "model": "mlp", "num-clients": 2})
+    if kind == "stock":
+        runs("run", nodes=nodes)
+        monkeypatch.setattr(Host, "_client", lambda *_: (_ for _ in ()).throw(OSError(SECRET)))
+        context = _context(runs.grid, 2)
+        asked = RecordDict({"arrays": pack({}), "config": ConfigRecord({"server-round": 1})})
+        with pytest.raises(RunError, match="the device's own configuration or data") as caught:
+            client_app.app(Message(asked, context.node_id, "train"), context)
+        assert SECRET not in str(caught.value)
+        return
+    runs("run", nodes=nodes)
+    errors = [message for message in runs.grid.received if message.has_error()]
+    assert len(errors) == 1
+    assert "its log says why" in str(errors[0].error.reason)
+    assert not any(SECRET.encode() in _bytes(message) for message in runs.grid.received)
+    sys.modules.pop("hook_of_a_test", None)
+
+
 def test_tables_from_csv(tmp_path: Path) -> None:
-    """Names of columns are the dataset's, which everybody knows; values stay."""
+    """Names of columns are the dataset's, which everybody knows; values stay, also one that is none."""
     nodes = []
-    for device in range(2):
-        (tmp_path / str(device)).mkdir()
-        pyarrow.csv.write_csv(make("adult", 30, device).table, tmp_path / str(device) / "train.csv")
-        nodes.append({"client-id": f"d{device}", "data-path": str(tmp_path / str(device))})
+    for device in range(3):
+        folder = tmp_path / f"{SECRET}-{device}"
+        folder.mkdir()
+        table = make("adult", 30, device).table
+        if device == 2:
+            ages = [SECRET, *map(str, table.column("age").to_pylist()[1:])]
+            table = table.set_column(table.column_names.index("age"), "age", [ages])
+        pyarrow.csv.write_csv(table, folder / "train.csv")
+        nodes.append({"client-id": f"d{device}", "data-path": str(folder)})
     runs = Runs(tmp_path, {**KEYS, "method": "fedavg", "dataset": "adult", "num-clients": 2})
     runs("run", nodes=nodes, **{"state-dir": str(tmp_path / "state")})
-    _assert_silent(runs.grid, nodes)
+    assert sum(message.has_error() for message in runs.grid.received) == 1
+    _assert_silent(runs.grid, nodes[:2])

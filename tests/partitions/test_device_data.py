@@ -113,6 +113,19 @@ class TestTables:
         _assert_same(first.train, second.train)
         _assert_same(first.test, second.test)
 
+    def test_texts_of_two_classes_with_numbers(self, tmp_path):
+        made = _write(tmp_path / "parquet", "sent140", 20)
+        (tmp_path / "csv").mkdir()
+        pyarrow.csv.write_csv(made.table, tmp_path / "csv" / "train.csv")
+        first, second = (read_device(tmp_path / kind, DATASETS["sent140"]) for kind in ("parquet", "csv"))
+        _assert_same(first.train, second.train)
+
+    def test_parts_may_be_files_of_different_kinds(self, tmp_path):
+        _write(tmp_path, "adult", 20)
+        pyarrow.csv.write_csv(make("adult", 5, 1).table, tmp_path / "test.csv")
+        data = read_device(tmp_path, DATASETS["adult"])
+        assert (len(data.train), len(data.test)) == (20, 5)
+
     def test_a_device_may_have_names_of_its_own(self, tmp_path):
         made = _write(tmp_path / "ours", "adult", 30)
         (tmp_path / "theirs").mkdir()
@@ -274,6 +287,7 @@ class TestFunctions:
             ("nothing", "must yield \\(x, y\\) for training"),
             ("broken", "failed: ValueError: no such sensor"),
             ("missing", "failed: AttributeError"),
+            ("inputs", "there are no labels"),
             ("floats", "pictures are float64 .* needs uint8"),
         ],
     )

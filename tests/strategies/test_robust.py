@@ -127,7 +127,7 @@ def _without(*clients: str) -> Any:
     return strike
 
 
-@pytest.mark.parametrize("fault", ["long", "shape", "nan", "stranger", "missing", "heavy"])
+@pytest.mark.parametrize("fault", ["long", "shape", "nan", "stranger", "missing", "more", "heavy", "silent", "nobody"])
 @pytest.mark.parametrize("rule", ["mean", "median"])
 def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
     """It answers first, whatever it likes, in the place of its clients."""
@@ -145,11 +145,16 @@ def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
             arrays[name] = change if rule == "mean" else np.stack([change] * len(clients))
         if fault == "missing":
             del arrays[min(arrays)]
+        if fault == "more":
+            arrays["another"] = np.ones((len(clients), 2), np.float32)
         ones = [1.0] * len(clients)
-        names = ["0"] * len(clients) if fault == "stranger" else clients
+        names = {"stranger": ["0"] * len(clients), "nobody": []}.get(fault, clients)
+        ones = [] if fault == "nobody" else ones
         metrics = dict.fromkeys(("num-examples", "weight", "bytes-down", "bytes-up", "loss"), ones)
         if fault == "heavy":
             metrics["weight"] = [1e9] * len(clients)
+        if fault == "silent":
+            del metrics["num-examples"]
         return Message(Reply(names, arrays, metrics, {}).pack(), reply_to=message)
 
     path = run("rogue", nodes=3, intercept=answer, **keys)

@@ -102,6 +102,31 @@ def test_who_has_too_few_examples_is_left_out_with_a_reason() -> None:
         Roster(list, 2, "code", least=11).wait(_Grid(grid.nodes), 0.01)  # type: ignore[arg-type]
 
 
+def test_who_comes_with_nonsense_does_not_end_the_run() -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a")})
+    _refresh(roster, grid)
+    grid.nodes |= {
+        2: Announcement(True, "other code", ["b"], [5], [1], [True]),
+        3: _device("../c"),
+        4: _device("d", train=-1),
+        5: Announcement(False, "code"),
+        6: Announcement(True, "code", ["e"], [5, 6], [1], [True]),
+    }
+    assert _refresh(roster, grid) == {"a": 1}
+    assert _refresh(roster, grid) == {"a": 1}
+    assert len(grid.asked) == 6
+
+
+def test_a_device_that_has_more_data_by_now_is_asked_anew() -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("b")})
+    _refresh(roster, grid)
+    grid.nodes[1] = _device("a", train=8)
+    assert _refresh(roster, grid) == {"a": 1, "b": 2}
+    roster.ask_again("a")
+    assert _refresh(roster, grid) == {"a": 1, "b": 2}
+    assert (roster.clients["a"].train, roster.nodes, grid.asked) == (8, [1, 2], [1, 2, 1])
+
+
 class _SlowGrid(_Grid):
     """Nodes that answer one after the other, each for as many clients as it is asked for."""
 
