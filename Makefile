@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install run test test-devices lint bench clean
+.PHONY: install run test test-long lint bench clean
 
 install: $(VENV)/.installed
 
@@ -25,8 +25,8 @@ test: install lint
 	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"
 	$(BIN)/python -m pytest -m "(simulation or deployment) and not long"
 
-test-devices: install
-	$(BIN)/python -m pytest -m "deployment and long"
+test-long: install
+	$(BIN)/python -m pytest -m long
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -70,8 +70,9 @@ def _assert_same_models(first: Path, second: Path) -> None:
         np.testing.assert_allclose(array, theirs[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=[] if method == "ppfe" else pytest.mark.long) for method in METHODS]
+)
 def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None:
     keys = {**KEYS, "method": method, **METHODS[method]}
     if method == "feddp-kmeans":
@@ -167,6 +168,7 @@ def _after(number: int) -> Callable[[Mapping[str, object]], bool]:
     return lambda status: status["round"] >= number or status["state"] == "completed"
 
 
+@pytest.mark.long
 def test_a_hanging_device_a_power_cut_and_a_new_superlink(here: Site) -> None:
     """FedPer: with what was missed, the run is what it would have been; nobody's head is lost."""
     data = here.folder / "data"

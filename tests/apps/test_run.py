@@ -124,8 +124,9 @@ def test_plain_flwr_run_does_the_same_job(tmp_path: Path) -> None:
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     environment = os.environ | {"FLORILEGIUM_TEST_MARK": str(tmp_path)}
     process = subprocess.Popen(
-        _command(tmp_path, {**KEYS, "rounds": 400}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
+        _command(tmp_path, {**KEYS, "rounds": 400}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which processes in the background ignore
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 180
         while not list(tmp_path.glob("*/checkpoint/round-*")):
@@ -141,6 +142,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     assert not _leftovers(str(tmp_path))
 
 
+@pytest.mark.long
 def test_a_ray_cluster_of_two_nodes_shares_the_work_and_stays(tmp_path: Path) -> None:
     """Each node has one CPU, and so one of the two workers."""
     address, folder = (
