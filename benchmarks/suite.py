@@ -46,6 +46,11 @@ def _finish(process: subprocess.Popen[str]) -> Path:
     return Path(output.splitlines()[-1])
 
 
+def run(keys: dict[str, Value], workers: int, runs: Path) -> Path:
+    """Carry out a run in processes of its own and return its folder, which is in ``runs``."""
+    return _finish(_start(keys, workers, runs))
+
+
 def seconds_per_round(model: str, rounds: int, workers: int, **more: Value) -> float:
     """Return the median seconds of a round after the first four, of the common task with ``more`` keys.
 
@@ -54,7 +59,7 @@ def seconds_per_round(model: str, rounds: int, workers: int, **more: Value) -> f
     with tempfile.TemporaryDirectory() as folder:
         # Its last round is followed by an evaluation, of a few clients only.
         keys = {**KEYS, "model": model, "rounds": rounds + 4, "evaluate-clients": 2, **more}
-        seconds = read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"]
+        seconds = read_checkpoint(run(keys, workers, Path(folder))).facts["seconds"]
         return float(np.median(seconds[4:]))
 
 
@@ -62,13 +67,13 @@ def pefll_seconds(rounds: int, workers: int) -> float:
     """Return the median seconds of a round after the first four of the recipe ``pefll-cifar10-n100``."""
     with tempfile.TemporaryDirectory() as folder:
         keys = {**read_recipe("pefll-cifar10-n100"), "rounds": rounds + 4, "evaluate-every": 0, "evaluate-clients": 2}
-        return float(np.median(read_checkpoint(_finish(_start(keys, workers, Path(folder)))).facts["seconds"][4:]))
+        return float(np.median(read_checkpoint(run(keys, workers, Path(folder))).facts["seconds"][4:]))
 
 
 def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
     """Return the seconds of a clustering, and of its evaluation, from the first message to the last."""
     with tempfile.TemporaryDirectory() as folder:
-        path = _finish(_start({**read_recipe(recipe), "evaluate-every": 0}, workers, Path(folder)))
+        path = run({**read_recipe(recipe), "evaluate-every": 0}, workers, Path(folder))
         line = json.loads((path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
         return float(line["seconds"]), float(line["evaluation_seconds"])
 
@@ -76,14 +81,14 @@ def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
 def mdm_seconds(workers: int) -> tuple[float, int]:
     """Return the seconds of all rounds of the recipe ``mdm`` after start-up, and their number."""
     with tempfile.TemporaryDirectory() as folder:
-        seconds = read_checkpoint(_finish(_start(read_recipe("mdm"), workers, Path(folder)))).facts["seconds"]
+        seconds = read_checkpoint(run(read_recipe("mdm"), workers, Path(folder))).facts["seconds"]
         return sum(seconds), len(seconds)
 
 
 def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], float]:
     """Return the seconds of every round of a run of the recipe ``ppfe-cifar10-s2``, and of its final evaluation."""
     with tempfile.TemporaryDirectory() as folder:
-        path = _finish(_start({**read_recipe("ppfe-cifar10-s2"), **keys, "evaluate-every": 0}, workers, Path(folder)))
+        path = run({**read_recipe("ppfe-cifar10-s2"), **keys, "evaluate-every": 0}, workers, Path(folder))
         evaluations = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return read_checkpoint(path).facts["seconds"], float(json.loads(evaluations[-1])["evaluation_seconds"])
 

@@ -26,7 +26,7 @@ from models.parameters import Arrays
 from models.pretrained import read_pretrained
 from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
-from strategies.exchange import UNUSABLE, Outcome, collect, deliver
+from strategies.exchange import UNUSABLE, Expected, Outcome, collect, deliver
 from strategies.robust import combine
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
@@ -84,8 +84,8 @@ class CohortStrategy(Strategy):
         self.cohort: list[str] = []
         self.wanted = 0
         self._asked: dict[int, list[str]] = {}
-        self._stacked = self._robust = False
-        self._changes_of: Arrays | None = None
+        self._robust = False
+        self._expected = Expected()
         self._round, self._phase, self._asked_at = 0, "", 0.0
         self._telemetry: Telemetry | None = None
         self._clients: list[dict[str, object]] = []
@@ -269,13 +269,16 @@ class CohortStrategy(Strategy):
         self._asked = self.roster.assign(cohort, evaluation=evaluation)
         changes = reduce == "delta" and not evaluation
         robust = changes and self.settings.aggregation != "mean"
-        self._stacked, self._robust = reduce == "stack" or robust, robust
-        self._changes_of = None if arrays is None or reduce != "delta" else unpack(arrays)
+        self._robust = robust
+        sent = None if arrays is None or reduce != "delta" else unpack(arrays)
+        self._expected = Expected(
+            reduce == "stack" or robust, sent, self._heaviest(cohort), self.settings.max_update_norm
+        )
         if self.settings.privacy.unit == "example":
             scalars |= self._expected_trainings()
         self._protected = None
         if self._privacy is not None and changes:
-            self._protected = self.cohort_size(server_round), len(self.trainable()), self._changes_of or {}
+            self._protected = self.cohort_size(server_round), len(self.trainable()), sent or {}
             scalars |= self._privacy.request(self.cohort_size(server_round))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
@@ -308,10 +311,7 @@ class CohortStrategy(Strategy):
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
         replies = list(replies)
-        outcome = collect(
-            self.cohort, self._asked, replies, stacked=self._stacked, deployed=self.roster.deployed,
-            changes_of=self._changes_of, heaviest=self._heaviest(), longest=self.settings.max_update_norm,
-        )  # fmt: skip
+        outcome = collect(self.cohort, self._asked, replies, self._expected, deployed=self.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is left out: %s", client, reason)
             if reason.startswith(UNUSABLE):
@@ -335,10 +335,10 @@ class CohortStrategy(Strategy):
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
         return outcome
 
-    def _heaviest(self) -> dict[str, float]:
-        """Return the weight that the change of each client of the cohort may have: 1, or the examples it trains on."""
+    def _heaviest(self, cohort: Sequence[str]) -> dict[str, float]:
+        """Return the weight that the change of each client of ``cohort`` may have: 1, or the examples it trains on."""
         uniform, clients = self.settings.weighting == "uniform", self.roster.clients
-        return {client: 1.0 if uniform else float(clients[client].train) for client in self.cohort}
+        return {client: 1.0 if uniform else float(clients[client].train) for client in cohort}
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
         """Return ``outcome`` where enough of the ``asked`` clients have succeeded.
@@ -391,7 +391,8 @@ class CohortStrategy(Strategy):
         """Send the last :meth:`requests` and return the replies: all, or as many as are wanted."""
         enough = self.wanted if self.wanted < len(self.cohort) else 0
         deployed = self.roster.deployed
-        return deliver(grid, messages, self.settings.round_timeout, deployed=deployed, enough=enough)
+        timeout = self.settings.round_timeout
+        return deliver(grid, messages, timeout, self._expected, deployed=deployed, enough=enough)
 
     # ---------------------------------------------------------------------------------- evaluation
 

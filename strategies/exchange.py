@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,83 @@ UNUSABLE = "unusable answer"
 """How the reason begins for which an answer is left out that a host of ours would not have sent."""
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What makes an answer one that can be used; a device may answer anything, which must not take the run down.
+
+    A host refuses what its own clients may not send (:class:`clients.reduce.Reduction`); this is for one that does not.
+
+    Attributes:
+        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
+        changes_of: what was sent, where changes of it are answered, which must have its shapes.
+        heaviest: the largest weight that each client's change may have.
+        longest: the norm that no client's change may exceed; 0: any.
+    """
+
+    stacked: bool = False
+    changes_of: Arrays | None = None
+    heaviest: Mapping[str, float] = field(default_factory=dict)
+    longest: float = 0.0
+
+    def read(self, reply: Message, ids: Sequence[str]) -> Reply:
+        """Return the answer that is in the reply of a node that was asked to run the clients ``ids``.
+
+        Raises:
+            Exception: of any kind, if it cannot be used.
+        """
+        answer = Reply.unpack(reply.content)
+        self._check(answer, ids)
+        if self.changes_of is not None:
+            self._check_changes(answer, self.changes_of)
+        return answer
+
+    def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """Return the names and shapes of what every client answers, but for changes, which are checked already."""
+        shapes = {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
+        return frozenset((name, shape) for name, shape in shapes.items() if name not in (self.changes_of or {}))
+
+    def _check(self, answer: Reply, ids: Sequence[str]) -> None:
+        """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
+        strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
+        if strangers or len(answer.clients) != len({*answer.clients}):
+            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+        for name in ALWAYS if answer.clients else ():
+            if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all() or min(values) < 0:
+                raise ValueError(f"its numbers '{name}' are {values}")
+        for name, values in answer.metrics.items():
+            if len(values) != len(answer.clients):
+                raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
+        for name, array in answer.arrays.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"array '{name}' has NaN or infinity")
+            if self.stacked and len(array) != len(answer.clients):
+                raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
+
+    def _check_changes(self, answer: Reply, sent: Arrays) -> None:
+        """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be."""
+        weights = answer.metrics.get("weight", [])
+        for client, weight in zip(answer.clients, weights, strict=True):
+            if not 0 <= weight <= self.heaviest.get(client, math.inf):
+                raise ValueError(f"client {client} has weight {weight:g}, at most {self.heaviest[client]:g} is its due")
+        clients, squares = len(answer.clients), np.zeros(len(answer.clients) if self.stacked else 1)
+        for name, array in sent.items():
+            if not clients or (name.startswith(BESIDE) and name not in answer.arrays):
+                continue
+            expected, change = ((clients,) if self.stacked else ()) + array.shape, answer.arrays.get(name)
+            if change is None or change.shape != expected:
+                raise ValueError(
+                    f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
+                )
+            squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+        if more := [name for name in answer.arrays if name not in sent and not name.startswith(BESIDE)]:
+            raise ValueError(f"array '{more[0]}' was not sent to it")
+        most = self.longest if self.stacked else self.longest * float(np.sum(weights))
+        if self.longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
+            raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")
+
+
 def deliver(
-    grid: Grid, messages: Sequence[Message], timeout: float, *, deployed: bool, enough: int = 0
+    grid: Grid, messages: Sequence[Message], timeout: float, expected: Expected, *, deployed: bool, enough: int = 0
 ) -> list[Message]:
     """Send ``messages`` and wait for the replies, ``timeout`` seconds at most.
 
@@ -43,8 +118,9 @@ def deliver(
         grid: the connection to the nodes.
         messages: at most one for each node.
         timeout: seconds to wait.
+        expected: what makes a client's answer one of those that are waited for.
         deployed: whether the nodes are real devices, which are polled less often.
-        enough: how many clients' answers are waited for; 0: all.
+        enough: how many clients' answers are waited for; 0: those of all nodes, whatever they are.
 
     Returns:
         One reply per message, in the order of ``messages``; an error reply for a node that stayed silent, or that was
@@ -64,7 +140,7 @@ def deliver(
             index = waiting.pop(reply.metadata.reply_to_message_id, -1)
             if index >= 0 and (not enough or answered < enough):
                 replies[index] = reply
-                answered += _succeeded(reply, messages[index])
+                answered += _succeeded(reply, messages[index], expected) if enough else 0
         if enough and answered >= enough:
             silent = f"not among the first {enough} to answer (key oversample)"
             break
@@ -79,12 +155,11 @@ def deliver(
     ]
 
 
-def _succeeded(reply: Message, message: Message) -> int:
-    """Return how many of the clients that were asked a reply says have succeeded; a device may answer anything."""
+def _succeeded(reply: Message, message: Message, expected: Expected) -> int:
+    """Return how many of the clients that ``message`` asked have given an answer that can be used."""
     try:
-        asked = Request.unpack(message.content).clients
-        return 0 if reply.has_error() else len({*Reply.unpack(reply.content).clients} & {*asked})
-    except (KeyError, TypeError, AttributeError, ValueError):
+        return 0 if reply.has_error() else len(expected.read(reply, Request.unpack(message.content).clients).clients)
+    except Exception:  # what is wrong with it is said where the answers are merged
         return 0
 
 
@@ -131,12 +206,9 @@ def collect(
     cohort: Sequence[str],
     asked: Mapping[int, Sequence[str]],
     replies: Sequence[Message],
+    expected: Expected,
     *,
-    stacked: bool,
     deployed: bool,
-    changes_of: Arrays | None = None,
-    heaviest: Mapping[str, float] | None = None,
-    longest: float = 0.0,
 ) -> Outcome:
     """Merge the replies of one exchange.
 
@@ -144,11 +216,8 @@ def collect(
         cohort: all clients, in the order of the answer.
         asked: the clients each node was asked to run.
         replies: one reply per node, in the order the nodes were asked.
-        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
+        expected: what an answer must be.
         deployed: whether the nodes are real devices; only there may a node disappear.
-        changes_of: what was sent, where changes of it are answered, which must have its shapes.
-        heaviest: the largest weight that each client's change may have.
-        longest: the norm that no client's change may exceed; 0: any.
 
     Raises:
         RunError: if a simulation's worker process died, since Flower would hand it every later message too.
@@ -163,22 +232,16 @@ def collect(
             failures |= dict.fromkeys(ids, reason)
             continue
         try:
-            answer = Reply.unpack(reply.content)
-            _check(answer, ids, stacked=stacked)
-            if changes_of is not None:
-                _check_changes(answer, changes_of, heaviest or {}, longest, stacked=stacked)
-        except Exception as error:  # a device may answer anything; it must not take the run down
+            answers.append((ids, expected.read(reply, ids)))
+        except Exception as error:  # a device may answer anything
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
-            continue
-        answers.append((ids, answer))
-    checked = () if changes_of is None else changes_of.keys()
-    kinds = Counter(_kind(answer, checked, stacked=stacked) for _, answer in answers for _ in answer.clients)
+    kinds = Counter(expected.kind(answer) for _, answer in answers for _ in answer.clients)
     usual = max(kinds, key=kinds.__getitem__, default=frozenset())
     sums: dict[str, NDArray[np.float64]] = {}
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
     for ids, answer in answers:
-        if answer.clients and _kind(answer, checked, stacked=stacked) != usual:
+        if answer.clients and expected.kind(answer) != usual:
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
         failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
@@ -186,7 +249,7 @@ def collect(
         if not answer.clients:
             continue
         for name, array in answer.arrays.items():
-            if stacked:
+            if expected.stacked:
                 stacks.setdefault(name, {}).update(zip(answer.clients, array, strict=True))
             elif name in sums:
                 sums[name] += array
@@ -199,55 +262,3 @@ def collect(
     arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
     metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
     return Outcome(succeeded, arrays, metrics, failures)
-
-
-def _kind(answer: Reply, checked: Container[str], *, stacked: bool) -> frozenset[tuple[str, tuple[int, ...]]]:
-    """Return the names and shapes of what every client has answered, but for arrays that are ``checked`` already."""
-    shapes = {name: array.shape[1:] if stacked else array.shape for name, array in answer.arrays.items()}
-    return frozenset((name, shape) for name, shape in shapes.items() if name not in checked)
-
-
-def _check(answer: Reply, ids: Sequence[str], *, stacked: bool) -> None:
-    """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
-    strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
-    if strangers or len(answer.clients) != len({*answer.clients}):
-        raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
-    for name in ALWAYS if answer.clients else ():
-        if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all() or min(values) < 0:
-            raise ValueError(f"its numbers '{name}' are {values}")
-    for name, values in answer.metrics.items():
-        if len(values) != len(answer.clients):
-            raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
-    for name, array in answer.arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"array '{name}' has NaN or infinity")
-        if stacked and len(array) != len(answer.clients):
-            raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
-
-
-def _check_changes(
-    answer: Reply, sent: Arrays, heaviest: Mapping[str, float], longest: float, *, stacked: bool
-) -> None:
-    """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be.
-
-    A host refuses single changes that are (:class:`clients.reduce.Reduction`); this is for one that does not.
-    """
-    weights = answer.metrics.get("weight", [])
-    for client, weight in zip(answer.clients, weights, strict=True):
-        if not 0 <= weight <= heaviest.get(client, math.inf):
-            raise ValueError(f"client {client} has weight {weight:g}, at most {heaviest[client]:g} is its due")
-    clients, squares = len(answer.clients), np.zeros(len(answer.clients) if stacked else 1)
-    for name, array in sent.items():
-        if not clients or (name.startswith(BESIDE) and name not in answer.arrays):
-            continue
-        expected, change = ((clients,) if stacked else ()) + array.shape, answer.arrays.get(name)
-        if change is None or change.shape != expected:
-            raise ValueError(
-                f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
-            )
-        squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
-    if more := [name for name in answer.arrays if name not in sent and not name.startswith(BESIDE)]:
-        raise ValueError(f"array '{more[0]}' was not sent to it")
-    most = longest if stacked else longest * float(np.sum(weights))
-    if longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
-        raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")

@@ -41,7 +41,7 @@ class PFedHN(Generated):
         """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
         cohort = self.sample(server_round)
         own = {client: self._descriptors.get(client) or self._begin(client) for client in cohort}
-        outcome, Δη_h = self._fit(own, server_round, grid, whole=True)
+        outcome, Δη_h = self._fit(cohort, own, server_round, grid, whole=True)
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
         self._descriptors |= {client: own[client] for client in outcome.clients}
         λ_h = self.hyper.hypernetwork_penalty
@@ -58,8 +58,7 @@ class PFedHN(Generated):
         for repetition in range(1, self.hyper.new_client_exchanges + 1):
             new = [client for client in new if client not in failures and client not in self._spent_clients]
             if new:
-                fitted = {client: own[client] for client in new}
-                outcome, _ = self._fit(fitted, server_round, grid, repetition=repetition)
+                outcome, _ = self._fit(new, own, server_round, grid, repetition=repetition)
                 # Who has spent its budget on this keeps the descriptor that it has by then.
                 failures |= {c: why for c, why in outcome.failures.items() if c not in self._spent_clients}
         served = [client for client in clients if client not in failures]
@@ -75,6 +74,7 @@ class PFedHN(Generated):
 
     def _fit(
         self,
+        cohort: Sequence[str],
         descriptors: Mapping[str, Descriptor],
         server_round: int,
         grid: Grid,
@@ -85,15 +85,15 @@ class PFedHN(Generated):
         """Do one exchange and let the clients' descriptors take a step.
 
         Args:
-            descriptors: of the clients to ask.
+            cohort: the clients to ask.
+            descriptors: theirs.
             server_round, grid, repetition: of the exchange.
             whole: whether this is training, in which enough must succeed and the hypernetwork learns too.
 
         Returns:
             The outcome, and if ``whole`` the hypernetwork's mean update.
         """
-        cohort = list(descriptors)
-        v = torch.stack([own.detach() for own, _ in descriptors.values()]).requires_grad_()
+        v = torch.stack([descriptors[client][0].detach() for client in cohort]).requires_grad_()
         request: dict[str, Any] = {} if whole else {"of": 0, "evaluation": True}
         outcome, made, Δθ = self.adapt(cohort, v, server_round, grid, repetition=repetition, **request)
         if not outcome.clients:

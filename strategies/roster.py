@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from clients.wire import Announcement
 from common.errors import RunError
 from common.settings import NAME
-from strategies.exchange import LONGEST_POLL_DEPLOYED, deliver, describe_error
+from strategies.exchange import LONGEST_POLL_DEPLOYED, Expected, deliver, describe_error
 
 log = logging.getLogger("flwr")
 
@@ -137,7 +137,7 @@ class Roster:
         new = [node for node in online if node not in known]
         self._changed = set()
         queries = [Message(RecordDict(), node, "query.roster") for node in new]
-        for node, reply in zip(new, deliver(grid, queries, timeout, deployed=self.deployed), strict=True):
+        for node, reply in zip(new, deliver(grid, queries, timeout, Expected(), deployed=self.deployed), strict=True):
             self._enrol(node, reply)
 
     def _enrol(self, node: int, reply: Message) -> None:

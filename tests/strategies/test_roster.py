@@ -17,7 +17,7 @@ from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from partitions.devices import write_device
 from partitions.federation import federate
-from strategies.exchange import deliver
+from strategies.exchange import ALWAYS, Expected, deliver
 from strategies.roster import Client, Roster
 from tests.grid import InProcessGrid
 from tests.runs import Runs
@@ -128,19 +128,19 @@ def test_a_device_that_has_more_data_by_now_is_asked_anew() -> None:
 
 
 class _SlowGrid(_Grid):
-    """Nodes that answer one after the other, each for as many clients as it is asked for."""
+    """Nodes that answer one after the other, each for the client it is asked for; one is of no use."""
 
-    def __init__(self, failing: int) -> None:
+    def __init__(self, useless: int, answer: Reply) -> None:
         super().__init__(dict.fromkeys(range(5)))
-        self._failing, self.pulled = failing, 0
+        self._useless, self._answer, self.pulled = useless, answer, 0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = f"question {node}"
-            failed = {str(node): "no"} if node == self._failing else {}
-            self._replies.append(Message(Reply([] if failed else [str(node)], {}, {}, failed).pack(), reply_to=message))
+            answer = self._answer if node == self._useless else _answer(str(node), 1.0)
+            self._replies.append(Message(answer.pack(), reply_to=message))
             ids.append(message.metadata.message_id)
         return ids
 
@@ -149,11 +149,25 @@ class _SlowGrid(_Grid):
         return [self._replies.pop()]  # the last one asked is the first to answer
 
 
-@pytest.mark.parametrize(("failing", "wanted"), [(-1, {3, 4}), (4, {2, 3, 4})])
-def test_the_first_answers_count(failing: int, wanted: set[int]) -> None:
-    grid: Any = _SlowGrid(failing)
+def _answer(client: str, change: float) -> Reply:
+    numbers = {name: [1.0] for name in ALWAYS}
+    return Reply([client], {"w": np.array([change])}, numbers, {})
+
+
+@pytest.mark.parametrize(
+    ("useless", "answer", "wanted"),
+    [
+        (-1, _answer("4", 1.0), {3, 4}),
+        (4, Reply([], {}, {}, {"4": "no"}), {2, 3, 4}),
+        (4, _answer("4", np.nan), {2, 3, 4}),
+        (4, _answer("1", 1.0), {2, 3, 4}),
+    ],
+    ids=["all are of use", "one failed", "one has NaN", "one speaks for another"],
+)
+def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set[int]) -> None:
+    grid: Any = _SlowGrid(useless, answer)
     messages = [Message(Request.pack([str(node)], {}, None, None), node, "train") for node in range(5)]
-    replies = deliver(grid, messages, 5.0, deployed=False, enough=2)
+    replies = deliver(grid, messages, 5.0, Expected(), deployed=False, enough=2)
     assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
     assert late == {"not among the first 2 to answer (key oversample)"}
@@ -180,11 +194,15 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     return lambda name, **keys: runs(name, nodes=nodes, **{"state-dir": str(tmp_path / "state"), **keys})
 
 
-def test_more_devices_are_asked_than_count(run: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "pfedhn"])
+def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str) -> None:
     """Of a cohort of 2 drawn as 3, two count: min-success = 1 is about those."""
-    path = run("more", participation=0.5, oversample=1.5)
+    path = run("more", method=method, participation=0.5, oversample=1.5)
     late = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     assert [(line["round"], line["phase"]) for line in late] == [(1, "train"), (2, "train")]
+
+
+def test_devices_whose_answers_are_of_no_use_are_not_waited_for(run: Callable[..., Path]) -> None:
     with pytest.raises(RunError, match=r"only 0 of 4 clients succeeded"):
         run("nobody", participation=1.0, oversample=1.5, **{"max-update-norm": 1e-9})
 
