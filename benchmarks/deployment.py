@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from apps.settings import parse
+from apps.settings import defaults, parse
 from benchmarks import suite
 from benchmarks.task import KEYS
 from partitions.devices import write_device
@@ -47,7 +47,7 @@ def _cost(run: Path, wire: float) -> Cost:
 
 def deployed() -> Cost:
     """Return the cost on devices, each with the data of a client of the task."""
-    settings, _ = parse(TASK)
+    settings, _ = parse({**defaults(), **TASK})
     federation, dataset = federate(settings)
     with tempfile.TemporaryDirectory() as name, site(Path(name)) as here:
         for client in range(DEVICES):

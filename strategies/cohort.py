@@ -22,14 +22,16 @@ from clients.wire import Request, pack, unpack
 from common.errors import BudgetSpentError, ConfigurationError, RunError
 from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
-from models.parameters import Arrays
+from models.networks import build
+from models.parameters import Arrays, get_arrays
 from models.pretrained import read_pretrained
+from partitions.datasets import find_spec
 from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import UNUSABLE, Expected, Outcome, collect, deliver
 from strategies.robust import combine
 from strategies.roster import Roster
-from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint
+from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint, read_config
 from strategies.settings import ServerSettings
 from strategies.telemetry import Telemetry
 
@@ -498,10 +500,8 @@ class CohortStrategy(Strategy):
         self.roster.wait(grid, timeout)
         self._check_roster()
         network = unpack(initial_arrays)
-        if self.settings.init:
-            first = self.begin_from(network, self._named_by_init(network))
-        else:
-            first = self.server_part(network)
+        init = self.settings.init
+        first = self.begin_from(*self._named_by_init(network)) if init else self.server_part(network)
         arrays, done = pack(first), 0
         if self.settings.resume:
             checkpoint = self.run.reopen(num_rounds)
@@ -570,11 +570,20 @@ class CohortStrategy(Strategy):
         log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
         return True
 
-    def _named_by_init(self, network: Arrays) -> Checkpoint:
-        """Return what ``init`` names: a run's last checkpoint, or a file of parameters."""
-        if self.settings.init.endswith(PARAMETER_FILES):
-            return Checkpoint(0, read_pretrained(folder(self.settings.init), network), {}, {})
-        return read_checkpoint(find_run(self.settings.init, self.settings.runs_dir))
+    def _named_by_init(self, network: Arrays) -> tuple[Arrays, Checkpoint]:
+        """Return what ``init`` names, a run's last checkpoint or a file of parameters, and the network it belongs to.
+
+        Of a network whose body alone was trained, as FedBABU's, the rest is what that run's seed has made of it.
+        """
+        s = self.settings
+        if s.init.endswith(PARAMETER_FILES):
+            return network, Checkpoint(0, read_pretrained(folder(s.init), network), {}, {})
+        run = find_run(s.init.replace("{seed}", str(s.seed)), s.runs_dir)
+        trained, seed = read_checkpoint(run), read_config(run)["seed"]
+        if seed != s.seed and network.keys() - trained.arrays.keys():
+            spec = find_spec(s.dataset)
+            network = get_arrays(build(s.model, spec.shape, spec.classes, seed))
+        return network, trained
 
     def _check_roster(self) -> None:
         """Refuse settings that the clients that are there cannot meet."""

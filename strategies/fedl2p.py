@@ -38,6 +38,7 @@ class FedL2P(FedAvg):
         super().__init__(*args, **kwargs)
         self._best: Arrays = {}
         self._lowest = math.inf
+        self._skipped = 0
 
     def privacy_gap(self) -> str:
         """Return what is not protected."""
@@ -68,6 +69,8 @@ class FedL2P(FedAvg):
             raise ConfigurationError(
                 f"fedl2p.learn: '{s.model}' has no batch norm, so that BNNet alone has nothing to do"
             )
+        if nets.bn is None:
+            log.warning("model '%s' has no batch norm: LRNet alone is learned", s.model)
         self._best = get_arrays(nets)
         return self._best
 
@@ -89,14 +92,18 @@ class FedL2P(FedAvg):
 
     def learn(self, outcome: Outcome) -> None:
         """Remember the λ that was sent, if it led to the lowest validation loss so far."""
-        skipped = int(outcome.metrics["skipped"].sum())
-        if skipped:
-            log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
+        self.count_skipped(outcome)
         losses = outcome.metrics.get("loss")
         if losses is None or np.isnan(losses).any():
             return  # those that did not explode say too little
         if (loss := outcome.mean("loss")) < self._lowest:
             self._lowest, self._best = loss, self._model
+
+    def count_skipped(self, outcome: Outcome) -> None:
+        """Count the steps that clients have left out, as fine-tuning had diverged."""
+        if skipped := int(outcome.metrics["skipped"].sum()):
+            self._skipped += skipped
+            log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
 
     @property
     def result(self) -> ArrayRecord:
@@ -113,14 +120,19 @@ class FedL2P(FedAvg):
         """FedAvg's state, and the best λ."""
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
-        return arrays | best, {**facts, "lowest": self._lowest if math.isfinite(self._lowest) else None}
+        lowest = self._lowest if math.isfinite(self._lowest) else None
+        return arrays | best, {**facts, "lowest": lowest, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._lowest = math.inf if facts["lowest"] is None else float(facts["lowest"])
+        self._skipped = int(facts["skipped"])
 
     def report(self) -> dict[str, Any]:
-        """The lowest validation loss."""
-        return {"fedl2p": {"validation_loss": self._lowest if math.isfinite(self._lowest) else None}}
+        """The lowest validation loss, and the steps that were skipped."""
+        lowest = self._lowest if math.isfinite(self._lowest) else None
+        if lowest is None:
+            log.warning("no λ was chosen, the first one is the result: in every round some client had no loss")
+        return {"fedl2p": {"validation_loss": lowest, "skipped_steps": self._skipped}}

@@ -23,6 +23,13 @@ def test_shipped_recipes_are_valid(name: str) -> None:
         assert plan(hyper, settings.model, settings.dataset, settings.seed).rounds == settings.rounds
 
 
+def test_what_recipes_start_from_is_made_by_a_sweep() -> None:
+    made = {cell.name for name in NAMES for sweep in read_layers(name).sweeps for cell in cells(name, sweep, {})}
+    for name in SHIPPED:
+        keys = {**defaults(), **read_recipe(name)}
+        assert str(keys["init"]).replace("{seed}", str(keys["seed"])) in {"", *made}, name
+
+
 @pytest.fixture
 def recipes(tmp_path: Path) -> Path:
     """Return a folder with a base recipe and one that extends it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,47 @@ def test_hypergradient_is_algorithm_2_with_matrices(scale: bool, split: bool) ->
         assert abs(gradient[index].item()) > 1e-6
 
 
+class _WrittenOut(nn.Module):
+    """Batch norm with given statistics, as torch's own derivatives see through it."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+        for name in ("running_mean", "running_var"):
+            self.register_buffer(name, getattr(norm, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, as in a test."""
+        mean, variance, γ, δ = (
+            p.view(1, -1, 1, 1) for p in (self.running_mean, self.running_var, self.weight, self.bias)
+        )
+        return (x - mean) / (variance + self.eps).sqrt() * γ + δ
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_hypergradient_of_a_network_with_convolutions(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes second derivatives cheap changes nothing: against plain ones, with batch norm written out."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(30, 1, 8, 8, generator=generator, dtype=torch.float64)
+    train, validation = (Examples(part, torch.arange(len(part)) % 10) for part in (x[:20], x[20:]))
+    network = build("cnn-bn", (1, 8, 8), 10, 1).double()
+    for norm in norms_of(network).values():
+        norm.running_mean.add_(0.1)  # type: ignore[union-attr]
+        norm.running_var.mul_(1.5)  # type: ignore[union-attr]
+    client = _client(train, network, **{"fedl2p.neumann-split": split})
+    nets, profile, last = build_meta_nets(network, 0.3, 1).double(), client.profile(), _after_a_step(network)
+    value, ours = client.hypergradient(nets, profile, last, train, validation)
+    for name in norms_of(network):
+        network.set_submodule(name, _WrittenOut(network.get_submodule(name)))  # type: ignore[arg-type]
+    for context in ("CheapSecondDerivatives", "DifferentiableStatistics"):
+        monkeypatch.setattr(f"clients.fedl2p.{context}", nullcontext)
+    expected, plain = client.hypergradient(nets, profile, last, train, validation)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+    for gradient, other in zip(ours, plain, strict=True):
+        assert other.abs().max() > 1e-6
+        torch.testing.assert_close(gradient, other, rtol=1e-7, atol=1e-10)
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_the_last_step_is_the_one_that_was_taken(epochs: int) -> None:
     """From where all steps but the last lead, η·g leads to the fine-tuned parameters: for rates above, at, below 0."""
@@ -379,8 +421,9 @@ def _weight(run: Runs, number: int) -> float:
     )
 
 
-def test_without_batch_norm_there_is_only_lrnet(run: Runs) -> None:
+def test_without_batch_norm_there_is_only_lrnet(run: Runs, caplog: pytest.LogCaptureFixture) -> None:
     path = run("run", model="mlp")
+    assert "model 'mlp' has no batch norm: LRNet alone is learned" in caplog.text
     assert not [name for name in read_checkpoint(path).arrays if name.startswith("bn.")]
     assert "mixing" not in json.loads((path / "summary.json").read_text())["final"]["seen"]
 
@@ -427,19 +470,26 @@ def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
     assert losses[0] == losses[1] == losses[2]
 
 
-def test_a_clients_explosion_makes_no_best(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["fedl2p", "l2p"])
+def test_a_clients_explosion_makes_no_best(
+    run: Runs, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where one of the clients has no validation loss, those of the others do not make λ the best."""
     honest = FedL2PClient.perform
 
     def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
         answer = honest(client, arrays, config)
         if config["phase"] == "train" and client.client_id == "1":
+            answer.metrics["skipped"] = 1.0
             del answer.metrics["loss"]
         return answer
 
     monkeypatch.setattr(FedL2PClient, "perform", explode)
-    path = run("run", **{"min-success": 0.1})
-    assert json.loads((path / "summary.json").read_text())["fedl2p"]["validation_loss"] is None
+    summary = json.loads((run("run", method=method, **{"min-success": 0.1}) / "summary.json").read_text())
+    assert summary[method]["skipped_steps"] == 2  # in two rounds of learning
+    if method == "fedl2p":
+        assert summary[method]["validation_loss"] is None
+        assert "no λ was chosen" in caplog.text
 
 
 def test_what_is_refused(run: Runs) -> None:
@@ -468,6 +518,35 @@ def test_one_client_learns_the_same_alone(run: Runs) -> None:
         np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6)
     start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.01, 1))
     assert all(np.array_equal(read_checkpoint(path).arrays[name], array) for name, array in start.items())
+
+
+def test_alone_clients_learn_in_turn(run: Runs) -> None:
+    """Three of four learn in each of four rounds after the first: three times each."""
+    run("alone", method="l2p", rounds=5, participation=0.75)
+    rounds: dict[int, list[str]] = {}
+    for message in run.grid.sent:
+        if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
+            config = message.content["config"]
+            rounds.setdefault(int(config["round"]), []).extend(config["clients"])
+    assert all(len({*clients}) == len(clients) == 3 for clients in rounds.values())
+    assert Counter(client for clients in rounds.values() for client in clients) == dict.fromkeys("0123", 3)
+
+
+@pytest.mark.parametrize("method", ["fedbabu", "per-fedavg"])
+def test_composes_with_other_trainings(run: Runs, method: str) -> None:
+    """FedBABU keeps a body alone: the head beside it is the one that body was trained with, whatever the seed now."""
+    trained = run("trained", method=method, rounds=1, **{"learning-rate": 1e-3})
+    path = run("run", init=trained.name, seed=7, **{"fedl2p.pretraining-rounds": 0, "rounds": 1})
+    first = get_arrays(build("cnn-bn", (1, 8, 8), 10, 1)) | read_checkpoint(trained).arrays
+    for name, array in first.items():
+        assert np.array_equal(read_checkpoint(path).state[BESIDE + name], array), name
+
+
+def test_init_may_be_of_the_same_seed(run: Runs) -> None:
+    run("trained-7", method="fedavg", rounds=1, seed=7)
+    run("run", init="trained-{seed}", seed=7, **{"fedl2p.pretraining-rounds": 0, "rounds": 1})
+    with pytest.raises(ConfigurationError, match="no run 'trained-8'"):
+        run("other", init="trained-{seed}", seed=8, **{"fedl2p.pretraining-rounds": 0, "rounds": 1})
 
 
 def test_alone_nothing_is_sent_back(run: Runs) -> None:
