@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from apps.settings import ROOT
 
-PACKAGES = ("apps", "clients", "common", "models", "partitions", "strategies")
+PACKAGES = ("apps", "clients", "common", "models", "partitions", "privacy", "strategies")
 
 
 @lru_cache(maxsize=1)

@@ -91,7 +91,7 @@ def run_here(config: Mapping[str, Value], path: Path) -> Path:
     device = tune_process(settings.device, one_thread=True)
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
     host = Host(method.client(), settings, hyper, model, SimulatedClients(settings, device), "")
-    roster = Roster(lambda: population(settings), settings.num_clients, code_version(), least=settings.min_examples)
+    roster = Roster(lambda: population(settings), settings.num_clients, code_version(), settings.roster_timeout)
     strategy = method.strategy()(settings, hyper, roster, RunFolder(path, config, table_of(settings.method)))
     strategy.start(OneProcess(host), pack(get_arrays(model)), num_rounds=settings.rounds)
     return path

@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
 
             refuse_examples(settings, method.client().example_gap(hyper), network)
         # On real devices the data are theirs; only a simulation shares a dataset out.
-        roster = Roster(lambda: population(settings), settings.num_clients, code_version(), least=settings.min_examples)
+        roster = Roster(lambda: population(settings), settings.num_clients, code_version(), settings.roster_timeout)
         strategy = method.strategy()(settings, hyper, roster, run)
         strategy.start(grid, pack(initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

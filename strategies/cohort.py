@@ -29,8 +29,8 @@ from partitions.datasets import find_spec
 from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
 from strategies.exchange import UNUSABLE, Expected, Outcome, collect, deliver
-from strategies.robust import combine
-from strategies.roster import Roster
+from strategies.robust import combine, least
+from strategies.roster import Client, Roster
 from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint, read_config
 from strategies.settings import ServerSettings
 from strategies.telemetry import Telemetry
@@ -110,6 +110,12 @@ class CohortStrategy(Strategy):
             self._privacy = ClientPrivacy(settings, run)
 
     # ----------------------------------------------------------------------- what a method may override
+
+    def unfit(self, client: Client) -> str:
+        """Return why a client cannot take part in this run, "" if it can. Here: too few examples."""
+        if client.train < self.settings.min_examples:
+            return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
+        return ""
 
     def privacy_gap(self) -> str:
         """Return what breaks client-level privacy in this method; "" if all that the server sends is protected.
@@ -250,6 +256,7 @@ class CohortStrategy(Strategy):
         reduce: str,
         arrays: ArrayRecord | None = None,
         scatter: Mapping[str, NDArray[Any]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
         evaluation: bool = False,
         **scalars: Value,
     ) -> list[Message]:
@@ -262,6 +269,7 @@ class CohortStrategy(Strategy):
             reduce: how a node combines its clients' arrays: "delta", "sum" or "stack".
             arrays: sent to every client.
             scatter: arrays with a leading axis in the order of ``cohort``; each client gets its own entry.
+            shapes: those of the arrays that a client answers, where they are known and no changes of ``arrays``.
             evaluation: whether this measures rather than trains; its bytes are not counted.
             scalars: the phase's own numbers and words.
         """
@@ -274,7 +282,7 @@ class CohortStrategy(Strategy):
         self._robust = robust
         sent = None if arrays is None or reduce != "delta" else unpack(arrays)
         self._expected = Expected(
-            reduce == "stack" or robust, sent, self._heaviest(cohort), self.settings.max_update_norm
+            reduce == "stack" or robust, sent, self._heaviest(cohort), self.settings.max_update_norm, shapes or {}
         )
         if self.settings.privacy.unit == "example":
             scalars |= self._expected_trainings()
@@ -327,8 +335,7 @@ class CohortStrategy(Strategy):
         if "epsilon" in outcome.metrics:
             self._epsilons |= dict(zip(outcome.clients, outcome.metrics.pop("epsilon").tolist(), strict=True))
         if self._robust and outcome.clients:
-            one = combine(outcome.arrays, self.settings.aggregation, self.settings.attackers)
-            outcome.arrays = {name: change * outcome.weight for name, change in one.items()}
+            outcome.arrays = self._combine(outcome)
         self._spent_clients |= {c for c, reason in outcome.failures.items() if reason.startswith(SPENT)}
         if self._privacy is not None and self._protected is not None:
             outcome = self._privacy.protect(outcome, *self._protected)
@@ -336,6 +343,20 @@ class CohortStrategy(Strategy):
             self.bytes_down += int(outcome.metrics["bytes-down"].sum())
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
         return outcome
+
+    def _combine(self, outcome: Outcome) -> Arrays:
+        """Return what robust aggregation makes of the changes, as a sum; none where too few have answered for it."""
+        rule, attackers = self.settings.aggregation, self.settings.attackers
+        needed, count = least(rule, attackers), len(outcome.clients)
+        if self.wanted < needed:
+            raise RunError(
+                f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {needed} clients, but "
+                f"{self.wanted} were asked"
+            )
+        if count < needed:
+            log.warning("nothing changes: %d clients have answered, '%s' needs %d", count, rule, needed)
+            return {name: np.zeros(changes.shape[1:]) for name, changes in outcome.arrays.items()}
+        return {name: change * outcome.weight for name, change in combine(outcome.arrays, rule, attackers).items()}
 
     def _heaviest(self, cohort: Sequence[str]) -> dict[str, float]:
         """Return the weight that the change of each client of ``cohort`` may have: 1, or the examples it trains on."""
@@ -497,6 +518,7 @@ class CohortStrategy(Strategy):
         self._train_config = train_config or ConfigRecord()
         self._evaluate_config = evaluate_config or ConfigRecord()
         result = Result()
+        self.roster.unfit = self.unfit
         self.roster.wait(grid, timeout)
         self._check_roster()
         network = unpack(initial_arrays)
@@ -533,7 +555,7 @@ class CohortStrategy(Strategy):
                         server_round, "roster", dict.fromkeys(sorted(self.roster.away), "its device is offline")
                     )
                 if not self.trainable():
-                    self.roster.wait(grid, self.settings.round_timeout)
+                    self.roster.wait(grid, self.settings.round_timeout, "round-timeout", lambda: bool(self.trainable()))
                 started = time.perf_counter()
                 try:
                     arrays = self.train_round(server_round, arrays, grid)

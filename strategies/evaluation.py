@@ -20,13 +20,15 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
 
     Returns:
         The plain mean over clients of every metric; for ``accuracy`` also ``accuracy_weighted`` (by examples),
-        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one).
+        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one), all of the
+        clients that have test examples: a device may have none.
     """
     figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
-    if "accuracy" in figures:
-        accuracy = metrics["accuracy"]
+    known = (examples > 0) & ~np.isnan(metrics.get("accuracy", np.nan))
+    if known.any():
+        accuracy = metrics["accuracy"][known]
         tenth = math.ceil(len(accuracy) / 10)
-        figures["accuracy_weighted"] = float(np.average(accuracy, weights=examples))
+        figures["accuracy_weighted"] = float(np.average(accuracy, weights=examples[known]))
         figures["std"] = float(accuracy.std())
         figures["worst_decile"] = float(np.sort(accuracy)[:tenth].mean())
     return figures

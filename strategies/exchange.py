@@ -7,10 +7,11 @@ worker process ends the run instead of spoiling every later round.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ from clients.wire import BESIDE, Reply, Request
 from common.errors import RunError
 from models.parameters import Arrays
 
+log = logging.getLogger("flwr")
+
 FIRST_POLL = 0.005
 LONGEST_POLL = 0.05
 LONGEST_POLL_DEPLOYED = 1.0
@@ -32,6 +35,7 @@ ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
 """Numbers that come with every client's answer."""
 UNUSABLE = "unusable answer"
 """How the reason begins for which an answer is left out that a host of ours would not have sent."""
+UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ class Expected:
         changes_of: what was sent, where changes of it are answered, which must have its shapes.
         heaviest: the largest weight that each client's change may have.
         longest: the norm that no client's change may exceed; 0: any.
+        shapes: those of a client's arrays, where they are known and no changes.
     """
 
     stacked: bool = False
     changes_of: Arrays | None = None
     heaviest: Mapping[str, float] = field(default_factory=dict)
     longest: float = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def read(self, reply: Message, ids: Sequence[str]) -> Reply:
         """Return the answer that is in the reply of a node that was asked to run the clients ``ids``.
@@ -65,9 +71,11 @@ class Expected:
         return answer
 
     def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """Return the names and shapes of what every client answers, but for changes, which are checked already."""
-        shapes = {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
-        return frozenset((name, shape) for name, shape in shapes.items() if name not in (self.changes_of or {}))
+        """Return the names and shapes of what every client answers."""
+        return frozenset(self._shapes(answer).items())
+
+    def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
 
     def _check(self, answer: Reply, ids: Sequence[str]) -> None:
         """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
@@ -81,10 +89,14 @@ class Expected:
             if len(values) != len(answer.clients):
                 raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
         for name, array in answer.arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers")
             if not np.isfinite(array).all():
                 raise ValueError(f"array '{name}' has NaN or infinity")
             if self.stacked and len(array) != len(answer.clients):
                 raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
+        if self.shapes and answer.clients and self._shapes(answer) != self.shapes:
+            raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
 
     def _check_changes(self, answer: Reply, sent: Arrays) -> None:
         """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be."""
@@ -110,7 +122,14 @@ class Expected:
 
 
 def deliver(
-    grid: Grid, messages: Sequence[Message], timeout: float, expected: Expected, *, deployed: bool, enough: int = 0
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    expected: Expected,
+    *,
+    deployed: bool,
+    enough: int = 0,
+    key: str = "round-timeout",
 ) -> list[Message]:
     """Send ``messages`` and wait for the replies, ``timeout`` seconds at most.
 
@@ -121,6 +140,7 @@ def deliver(
         expected: what makes a client's answer one of those that are waited for.
         deployed: whether the nodes are real devices, which are polled less often.
         enough: how many clients' answers are waited for; 0: those of all nodes, whatever they are.
+        key: the key that ``timeout`` is from.
 
     Returns:
         One reply per message, in the order of ``messages``; an error reply for a node that stayed silent, or that was
@@ -134,10 +154,11 @@ def deliver(
                 waiting[message_id] = index
     replies: list[Message | None] = [None] * len(messages)
     longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
-    answered, silent = 0, f"no reply within {timeout:g} s (key round-timeout)"
+    answered, silent = 0, f"no reply within {timeout:g} s (key {key})"
     while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            index = waiting.pop(reply.metadata.reply_to_message_id, -1)
+        for message_id, reply in _pull(grid, list(waiting)):
+            index = waiting.pop(message_id, -1)
+            reply = reply or Message(UNREADABLE, reply_to=messages[index])
             if index >= 0 and (not enough or answered < enough):
                 replies[index] = reply
                 answered += _succeeded(reply, messages[index], expected) if enough else 0
@@ -153,6 +174,22 @@ def deliver(
         Message(missing, reply_to=message) if reply is None else reply
         for message, reply in zip(messages, replies, strict=True)
     ]
+
+
+def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+    """Yield the replies that are there, by what they reply to; None for one that cannot be read."""
+    try:
+        replies = list(grid.pull_messages(message_ids))
+    except Exception as error:
+        if len(message_ids) == 1:
+            log.warning("an answer cannot be read: %s", error)
+            yield message_ids[0], None
+        else:  # one of them spoils them all
+            for message_id in message_ids:
+                yield from _pull(grid, [message_id])
+        return
+    for reply in replies:
+        yield reply.metadata.reply_to_message_id, reply
 
 
 def _succeeded(reply: Message, message: Message, expected: Expected) -> int:
@@ -245,7 +282,7 @@ def collect(
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
         failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
-        failures |= answer.failures
+        failures |= {client: reason[:_REASON_LENGTH] for client, reason in answer.failures.items()}
         if not answer.clients:
             continue
         for name, array in answer.arrays.items():

@@ -84,8 +84,9 @@ class Generated(CohortStrategy):
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
         outcome = self.exchange(
-            grid, cohort, server_round, "adapt", reduce="stack", scatter=scatter, repetition=repetition, **request
-        )
+            grid, cohort, server_round, "adapt", reduce="stack", scatter=scatter, repetition=repetition,
+            shapes={name: array.shape[1:] for name, array in scatter.items()}, **request,
+        )  # fmt: skip
         if not outcome.clients:
             return outcome, {}, {}
         rows = [cohort.index(client) for client in outcome.clients]

@@ -25,6 +25,7 @@ from models.embedding import WITHOUT_LABELS, build_embedding
 from models.parameters import Arrays, get_arrays, set_arrays
 from strategies.exchange import Outcome
 from strategies.generated import Generated
+from strategies.roster import Client
 
 log = logging.getLogger("flwr")
 
@@ -102,6 +103,7 @@ class PeFLL(Generated):
         return self.exchange(
             grid, clients, server_round, "describe", reduce="stack", arrays=arrays, evaluation=not training, of=0,
             batch=self.hyper.descriptor_batch if training else self.hyper.test_batch, size=self.size, follows=training,
+            shapes={DESCRIPTOR: (self.size,)},
         )  # fmt: skip
 
     def _normalized(self, v: Tensor) -> Tensor:
@@ -110,6 +112,12 @@ class PeFLL(Generated):
             self._scale = (float(v.detach().mean()), float(v.detach().std(correction=0)) or 1.0)
         m, s = self._scale
         return (v - m) / s
+
+    def unfit(self, client: Client) -> str:
+        """Return why a device cannot take part: also for want of labels, where descriptors are made of them."""
+        if self.roster.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
+            return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"
+        return super().unfit(client)
 
     def _check_roster(self) -> None:
         super()._check_roster()

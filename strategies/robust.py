@@ -10,11 +10,15 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from clients.wire import pack
-from common.errors import RunError
 from models.parameters import Arrays
 
-LEAST = {"median": (1, 2), "trimmed-mean": (1, 2), "krum": (3, 2)}
-"""How many clients a rule needs with f attackers: a + b·f."""
+LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
+"""How many clients a rule needs beside two for every attacker."""
+
+
+def least(rule: str, attackers: int) -> int:
+    """Return how many clients a rule needs."""
+    return LEAST[rule] + 2 * attackers
 
 
 def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
@@ -24,24 +28,16 @@ def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
         changes: by name, each (clients, …).
         rule: "median", of every entry (Yin et al. 2018); "trimmed-mean", of every entry without the f largest and
             smallest (the same); "krum", the change whose c − f − 2 nearest are nearest (Blanchard et al. 2017).
-        attackers: f, how many of the clients may answer anything.
-
-    Raises:
-        RunError: if there are too few changes for so many attackers.
+        attackers: f, how many of the clients may answer anything; there are as many changes as that needs.
     """
     count = len(next(iter(changes.values())))
-    a, b = LEAST[rule]
-    if count < a + b * attackers:
-        raise RunError(
-            f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {a + b * attackers} clients, but "
-            f"{count} have answered"
-        )
     if rule == "median":
         return {name: np.median(rows, axis=0) for name, rows in changes.items()}
     if rule == "trimmed-mean":
         from scipy.stats import trim_mean  # takes seconds to import
 
-        return {name: trim_mean(rows, attackers / count, axis=0) for name, rows in changes.items()}
+        share = (attackers + 0.5) / count  # of which scipy takes the whole part of count times it
+        return {name: trim_mean(rows, share, axis=0) for name, rows in changes.items()}
     contents = [RecordDict({"arrays": pack({n: rows[i] for n, rows in changes.items()})}) for i in range(count)]
     chosen = contents.index(select_multikrum(contents, attackers, 1)[0])
     return {name: rows[chosen] for name, rows in changes.items()}

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
 from clients.wire import Announcement
 from common.errors import RunError
@@ -23,10 +22,8 @@ from strategies.exchange import LONGEST_POLL_DEPLOYED, Expected, deliver, descri
 
 log = logging.getLogger("flwr")
 
-_QUERY_SECONDS = 60.0
-"""How long a node may take to say who it is; on a device that starts a process and reads its data."""
-_TRIES = 3
-"""How often a node that stays silent is asked."""
+_LONGEST_PAUSE = 4
+"""A node that has not said who it is is asked again when one, two, four, … at most 2 to this power rounds are over."""
 
 
 @dataclass(frozen=True)
@@ -61,48 +58,64 @@ class Roster:
         population: returns the clients of a simulation; not called where nodes are real devices.
         expected: how many clients to wait for where nodes are real devices.
         code: hash of the server's code; nodes that run another are refused.
-        least: how many training examples a client must have to be one of the run.
+        patience: seconds that a node may take to say who it is; a device starts a process and reads its data for it.
 
     Attributes:
         nodes: the nodes that work.
         clients: the clients of the run, by id.
         deployed: whether the nodes are real devices.
+        unfit: why a client cannot be one of the run, "" if it can; the strategy says so.
         left_out: why other clients are none of the run, by id.
         away: clients that were of the run and whose devices have gone.
     """
 
-    def __init__(self, population: Callable[[], Sequence[Client]], expected: int, code: str, *, least: int = 0) -> None:
+    def __init__(
+        self, population: Callable[[], Sequence[Client]], expected: int, code: str, patience: float = 60.0
+    ) -> None:
         self._population = population
         self._expected = expected
         self._code = code
-        self._least = least
+        self._patience = patience
+        self.unfit: Callable[[Client], str] = lambda client: ""
         self.nodes: list[int] = []
         self.clients: dict[str, Client] = {}
         self.deployed = False
         self.left_out: dict[str, str] = {}
         self.away: set[str] = set()
         self._refused: dict[int, str] = {}
-        self._silent: Counter[int] = Counter()  # how often a node has not answered
+        self._looks = 0
+        self._later: dict[int, tuple[int, int]] = {}  # how often a node has failed to answer, the look it is asked at
         self._changed: set[int] = set()  # nodes to ask again
         self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
 
-    def wait(self, grid: Grid, timeout: float) -> None:
-        """Ask the nodes who they are, until the run can start.
+    def ready(self) -> bool:
+        """Return whether the run can start: on devices, all clients that are expected have said who they are."""
+        return bool(self.clients) and (not self.deployed or len(self.clients) + len(self.left_out) >= self._expected)
+
+    def wait(
+        self, grid: Grid, timeout: float, key: str = "start-timeout", until: Callable[[], bool] | None = None
+    ) -> None:
+        """Ask the nodes who they are, until the run can start, or go on.
+
+        Args:
+            grid: the connection to the nodes.
+            timeout: seconds to wait at most.
+            key: the key that they are from.
+            until: whether it is long enough; by default when the run is :meth:`ready`.
 
         Raises:
-            RunError: if no node, or not enough clients, answered within ``timeout`` seconds, or the code differs.
+            RunError: if it was not, or as many nodes as are expected have been refused, or a simulation's code differs.
         """
         deadline = time.monotonic() + timeout
         while True:
-            self.refresh(grid, max(1.0, min(_QUERY_SECONDS, deadline - time.monotonic())))
-            known = len(self.clients) + len(self.left_out)
-            if self.clients and (not self.deployed or known >= self._expected):
+            self.refresh(grid, max(1.0, min(self._patience, deadline - time.monotonic())))
+            if (until or self.ready)():
                 return
-            if time.monotonic() > deadline:
-                raise RunError(self._nobody(timeout))
+            if time.monotonic() > deadline or (not self.clients and len(self._refused) >= max(1, self._expected)):
+                raise RunError(self._nobody(timeout, key))
             time.sleep(LONGEST_POLL_DEPLOYED if self.deployed else 0.1)
 
-    def _nobody(self, timeout: float) -> str:
+    def _nobody(self, timeout: float, key: str) -> str:
         """Say who is missing, and why."""
         if self.left_out and not self.clients:
             client, reason = next(iter(self.left_out.items()))
@@ -110,21 +123,25 @@ class Roster:
         if self._refused:
             reasons = "; ".join(f"node {node}: {reason}" for node, reason in self._refused.items())
             return f"{len(self.clients)} clients are ready, but nodes were left out: {reasons}"
+        if self.away:
+            return f"no client that can train has come back within {timeout:g} s (key {key})"
         if self.deployed:
             return (
                 f"{len(self.clients)} of {self._expected} clients (key num-clients) answered within {timeout:g} s (key "
-                "start-timeout); start more SuperNodes, or expect fewer clients"
+                f"{key}); start more SuperNodes, or expect fewer clients"
             )
         return (
-            f"no node answered within {timeout:g} s (key start-timeout). In a simulation a half-dead Ray cluster is "
+            f"no node answered within {timeout:g} s (key {key}). In a simulation a half-dead Ray cluster is "
             "the usual reason: `ray stop --force`, then try again, or use `florilegium run`. On devices, start "
             "SuperNodes first."
         )
 
-    def refresh(self, grid: Grid, timeout: float = _QUERY_SECONDS) -> None:
+    def refresh(self, grid: Grid, timeout: float = 0.0) -> None:
         """Look which nodes are online; ask new ones for their clients and forget those that left."""
         online = list(grid.get_node_ids())
+        self._looks += 1
         # One that left and came back is asked again.
+        self._later = {node: tries for node, tries in self._later.items() if node in online}
         self._refused = {node: reason for node, reason in self._refused.items() if node in online}
         if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
@@ -133,31 +150,41 @@ class Roster:
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
         held = {client.id for client in self.clients.values()}
         waiting = {node for node, ids in self._doubles.items() if held & ids}
-        known = {*self.nodes, *self._refused, *waiting} - self._changed
+        paused = {node for node, (_, look) in self._later.items() if look > self._looks}
+        known = {*self.nodes, *self._refused, *waiting, *paused} - self._changed
         new = [node for node in online if node not in known]
         self._changed = set()
         queries = [Message(RecordDict(), node, "query.roster") for node in new]
-        for node, reply in zip(new, deliver(grid, queries, timeout, Expected(), deployed=self.deployed), strict=True):
-            self._enrol(node, reply)
+        timeout, real = timeout or self._patience, self.deployed or isinstance(grid, HttpGrid)
+        replies = deliver(grid, queries, timeout, Expected(), deployed=self.deployed, key="roster-timeout")
+        for node, reply in zip(new, replies, strict=True):
+            self._enrol(node, reply, real)
 
-    def _enrol(self, node: int, reply: Message) -> None:
+    def _enrol(self, node: int, reply: Message, real: bool) -> None:
+        """Take in the clients of a node that has said who it is.
+
+        Args:
+            node, reply: the node and what it said.
+            real: whether nodes are known to be devices; else they are what the first one says.
+        """
         if reply.has_error():
-            reason = describe_error(reply)
-            self._silent[node] += reply.error.code == ErrorCode.NODE_UNAVAILABLE
-            if 0 < self._silent[node] < _TRIES:
-                log.warning("node %d is asked again: %s", node, reason)
-                return
-            self._refused[node] = reason
-            log.warning("node %d is left out: %s", node, reason)
+            tries, _ = self._later.get(node, (0, 0))
+            self._later[node] = tries + 1, self._looks + 2 ** min(tries, _LONGEST_PAUSE)
+            log.warning("node %d is left out for now: %s", node, describe_error(reply))
             return
+        self._later.pop(node, None)
+        simulated = False
         try:
-            own = self._announced(node, reply)
+            answer = Announcement.unpack(reply.content)
+            simulated = not (real or answer.pinned)
+            own = self._announced(node, answer, real)
         except Exception as error:  # a device may answer anything
-            if not self.deployed or not self.nodes:
+            if simulated:
                 raise
             self._refused[node] = str(error)
             log.warning("node %d is left out: %s", node, error)
             return
+        self.deployed = answer.pinned
         if double := {client.id for client in own if self._holder(client.id) not in (None, node)}:
             first = min(double)
             log.warning(
@@ -171,26 +198,26 @@ class Roster:
         if self.deployed or not self.clients:
             self._admit(own if self.deployed else self._population())
 
-    def _announced(self, node: int, reply: Message) -> list[Client]:
-        """Return the clients that live on a node; none on a node of a simulation.
+    def _announced(self, node: int, answer: Announcement, real: bool) -> list[Client]:
+        """Return the clients that live on a node: the one of a device; none on a node of a simulation.
 
         Raises:
             RunError: if the node cannot be one of this run.
         """
-        answer = Announcement.unpack(reply.content)
         if answer.code != self._code:
             raise RunError(
                 f"node {node} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "
                 "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
                 "folder, or use `florilegium run`. On a device, restart its SuperNode."
             )
-        if self.nodes and answer.pinned != self.deployed:
+        if (self.nodes and answer.pinned != self.deployed) or (real and not answer.pinned):
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
         sizes = list(zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True))
+        if answer.pinned and len(sizes) != 1:
+            raise RunError(f"node {node} announces {len(sizes)} clients; a device is one")
         for client, train, test, _ in sizes:
             if not re.fullmatch(NAME, client) or train < 0 or test < 0:
                 raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
-        self.deployed = answer.pinned
         return [Client(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
 
     def _holder(self, client: str) -> int | None:
@@ -203,14 +230,13 @@ class Roster:
             self._changed.add(node)
 
     def _admit(self, clients: Iterable[Client]) -> None:
-        """Take in the clients that have enough examples."""
+        """Take in the clients that are fit for the run."""
         for client in clients:
             self.away.discard(client.id)
-            if client.train >= self._least:
+            if not (reason := self.unfit(client)):
                 self.clients[client.id] = client
                 self.left_out.pop(client.id, None)
                 continue
-            reason = f"it has {client.train} training examples, fewer than min-examples = {self._least}"
             log.warning("client %s is left out: %s", client.id, reason)
             self.left_out[client.id] = reason
 

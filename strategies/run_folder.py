@@ -37,6 +37,7 @@ FREE_ON_RESUME = frozenset(
         "cache-dir",
         "data-dir",
         "round-timeout",
+        "roster-timeout",
         "metrics-port",
         "start-timeout",
         "min-success",

@@ -37,6 +37,7 @@ class ServerSettings(FederationSettings):
     server_momentum: float = Field(ge=0, lt=1)
     min_success: float = Field(ge=0, le=1)
     round_timeout: float = Field(gt=0)
+    roster_timeout: float = Field(gt=0)
     start_timeout: float = Field(gt=0)
     evaluate_every: int = Field(ge=0)
     evaluate_clients: int = Field(ge=0)

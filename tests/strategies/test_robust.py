@@ -17,7 +17,7 @@ from clients.wire import Config, Reply, unpack
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.parameters import Arrays
-from strategies.robust import combine
+from strategies.robust import combine, least
 from strategies.run_folder import read_checkpoint
 from tests.runs import Runs
 
@@ -60,11 +60,36 @@ def test_krum_is_the_change_whose_neighbours_are_nearest() -> None:
     np.testing.assert_allclose(found["b"], changes["b"][int(np.argmin(scores))])
 
 
-@pytest.mark.parametrize(("rule", "least"), [("median", 5), ("trimmed-mean", 5), ("krum", 7)])
-def test_too_few_clients(rule: str, least: int) -> None:
-    combine(_changes(least), rule, 2)
-    with pytest.raises(RunError, match=f"'{rule}' with 2 attackers .* needs {least} clients, but {least - 1} have"):
-        combine(_changes(least - 1), rule, 2)
+@pytest.mark.parametrize("attackers", [1, 2, 13, 22])
+@pytest.mark.parametrize("count", [45, 47, 49])
+def test_as_many_are_trimmed_as_there_are_attackers(count: int, attackers: int) -> None:
+    """Counts of which f/c times c is, in floating point, less than f."""
+    rows = np.arange(count, dtype=np.float64)
+    rows[:attackers], rows[count - attackers :] = -1e9, 1e12
+    (found,) = combine({"w": rows[:, None]}, "trimmed-mean", attackers)["w"]
+    assert found == pytest.approx(np.arange(attackers, count - attackers).mean())
+
+
+@pytest.mark.parametrize(("rule", "needed"), [("median", 5), ("trimmed-mean", 5), ("krum", 7)])
+def test_too_few_clients(run: Runs, rule: str, needed: int) -> None:
+    assert least(rule, 2) == needed
+    combine(_changes(needed), rule, 2)
+    keys: dict[str, Value] = {"aggregation": rule, "attackers": 2, "rounds": 2, "min-success": 0.1}
+    with pytest.raises(RunError, match=f"'{rule}' with 2 attackers .* needs {needed} clients, but {needed - 1} were"):
+        run("refused", **{**keys, "cohort-size": needed - 1})
+
+
+def test_a_round_in_which_too_few_answer_changes_nothing(run: Runs) -> None:
+    """Three of seven are gone in the second of two rounds, and Krum with two attackers needs seven."""
+
+    def strike(message: Message) -> None:
+        if message.metadata.message_type == "train" and message.content["config"]["round"] == 2:
+            _without("0", "1", "2")(message)
+
+    keys: dict[str, Value] = {"aggregation": "krum", "attackers": 2, "min-success": 0.1}
+    np.testing.assert_array_equal(
+        _model(run("missed", rounds=2, nodes=1, intercept=strike, **keys)), _model(run("one", nodes=1, **keys))
+    )
 
 
 def _model(path: Path) -> np.ndarray:
@@ -127,7 +152,9 @@ def _without(*clients: str) -> Any:
     return strike
 
 
-@pytest.mark.parametrize("fault", ["long", "shape", "nan", "stranger", "missing", "more", "heavy", "silent", "nobody"])
+@pytest.mark.parametrize(
+    "fault", ["long", "shape", "nan", "stranger", "missing", "more", "heavy", "silent", "nobody", "complex"]
+)
 @pytest.mark.parametrize("rule", ["mean", "median"])
 def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
     """It answers first, whatever it likes, in the place of its clients."""
@@ -142,6 +169,7 @@ def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
         for name, array in sent.items():
             change = np.full(array.shape, {"long": 1e9, "nan": np.nan}.get(fault, 0.0), array.dtype)
             change = change[..., :-1] if fault == "shape" else change
+            change = change.astype(np.complex64) if fault == "complex" else change
             arrays[name] = change if rule == "mean" else np.stack([change] * len(clients))
         if fault == "missing":
             del arrays[min(arrays)]

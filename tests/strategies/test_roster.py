@@ -17,7 +17,8 @@ from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from partitions.devices import write_device
 from partitions.federation import federate
-from strategies.exchange import ALWAYS, Expected, deliver
+from strategies.evaluation import summarise
+from strategies.exchange import ALWAYS, Expected, collect, deliver
 from strategies.roster import Client, Roster
 from tests.grid import InProcessGrid
 from tests.runs import Runs
@@ -66,14 +67,20 @@ def _refresh(roster: Roster, grid: Any) -> dict[str, int | None]:
     return {name: client.node for name, client in roster.clients.items()}
 
 
-@pytest.mark.parametrize(("silent", "found", "asked"), [(0, True, 1), (2, True, 3), (3, False, 3)])
-def test_a_silent_node_is_asked_three_times(silent: int, found: bool, asked: int) -> None:
-    roster, grid = Roster(lambda: [Client("0", 5, 5)], 1, "code"), _Grid({1: None})
-    for question in range(6):
-        grid.nodes[1] = Announcement(False, "code") if question >= silent else None
+def test_a_silent_node_is_asked_more_and_more_rarely() -> None:
+    """After pauses of 1, 2, 4, 8, 16, 16 rounds; at once where it was away; and it is taken when it answers."""
+    roster, grid, asked = Roster(lambda: [Client("0", 5, 5)], 1, "code"), _Grid({1: None}), []
+    for look in range(1, 60):
+        before = len(grid.asked)
         _refresh(roster, grid)
-    assert bool(roster.clients) == found
-    assert len(grid.asked) == asked
+        asked += [look] * (len(grid.asked) - before)
+    assert asked == [1, 2, 4, 8, 16, 32, 48]
+    del grid.nodes[1]
+    _refresh(roster, grid)
+    grid.nodes[1] = Announcement(False, "code")
+    _refresh(roster, grid)
+    assert list(roster.clients) == ["0"]
+    assert len(grid.asked) == 8
 
 
 def test_a_client_is_its_first_nodes_until_that_has_gone() -> None:
@@ -94,27 +101,59 @@ def test_two_that_come_at_once_are_not_both_taken() -> None:
 
 def test_who_has_too_few_examples_is_left_out_with_a_reason() -> None:
     grid = _Grid({1: _device("a", 9), 2: _device("b", 10)})
-    roster = Roster(list, 2, "code", least=10)
+    roster, other = Roster(list, 2, "code"), Roster(list, 2, "code")
+    roster.unfit = lambda client: "too few" if client.train < 10 else ""
     roster.wait(grid, 1.0)  # type: ignore[arg-type]
     assert list(roster.clients) == ["b"]
-    assert roster.left_out == {"a": "it has 9 training examples, fewer than min-examples = 10"}
-    with pytest.raises(RunError, match="all 2 clients are left out; client a: it has 9 training"):
-        Roster(list, 2, "code", least=11).wait(_Grid(grid.nodes), 0.01)  # type: ignore[arg-type]
+    assert roster.left_out == {"a": "too few"}
+    other.unfit = lambda client: "none is enough"
+    with pytest.raises(RunError, match="all 2 clients are left out; client a: none is enough"):
+        other.wait(_Grid(grid.nodes), 0.01)  # type: ignore[arg-type]
 
 
-def test_who_comes_with_nonsense_does_not_end_the_run() -> None:
+NONSENSE = {
+    2: Announcement(True, "other code", ["b"], [5], [1], [True]),
+    3: _device("../c"),
+    4: _device("d", train=-1),
+    5: Announcement(False, "code"),
+    6: Announcement(True, "code", ["e"], [5, 6], [1], [True]),
+    7: Announcement(True, "code", ["f", "g"], [5, 6], [1, 1], [True, True]),
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_who_comes_with_nonsense_does_not_end_the_run(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strategies.roster.HttpGrid", _Grid)  # as on a SuperLink, where nodes are devices
     roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a")})
-    _refresh(roster, grid)
-    grid.nodes |= {
-        2: Announcement(True, "other code", ["b"], [5], [1], [True]),
-        3: _device("../c"),
-        4: _device("d", train=-1),
-        5: Announcement(False, "code"),
-        6: Announcement(True, "code", ["e"], [5, 6], [1], [True]),
-    }
+    if not first:
+        _refresh(roster, grid)
+    grid.nodes = {**NONSENSE, **grid.nodes}
     assert _refresh(roster, grid) == {"a": 1}
     assert _refresh(roster, grid) == {"a": 1}
-    assert len(grid.asked) == 6
+    assert len(grid.asked) == 7
+
+
+def test_where_nobody_fits_the_run_does_not_begin() -> None:
+    """At once where as many have come as are expected; else when the time is over."""
+    with pytest.raises(RunError, match=r"0 clients are ready, but nodes were left out: .* other code"):
+        Roster(list, 1, "code").wait(_Grid({2: NONSENSE[2]}), 100.0)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="0 clients are ready"):
+        Roster(list, 2, "code").wait(_Grid({2: NONSENSE[2]}), 0.01)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="runs other code"):
+        Roster(list, 3, "code").wait(_Grid({1: Announcement(False, "other")}), 100.0)  # type: ignore[arg-type]
+
+
+def test_a_run_goes_on_when_somebody_is_back() -> None:
+    """It began with two; one is enough then."""
+    roster, grid = Roster(list, 2, "code"), _Grid({1: _device("a"), 2: _device("b")})
+    roster.wait(grid, 1.0)  # type: ignore[arg-type]
+    grid.nodes = {}
+    assert _refresh(roster, grid) == {}
+    with pytest.raises(RunError, match=r"no client that can train has come back within 0.01 s \(key round-timeout"):
+        roster.wait(grid, 0.01, "round-timeout", lambda: bool(roster.clients))  # type: ignore[arg-type]
+    grid.nodes = {2: _device("b")}
+    roster.wait(grid, 1.0, "round-timeout", lambda: bool(roster.clients))  # type: ignore[arg-type]
+    assert (list(roster.clients), roster.away) == (["b"], {"a"})
 
 
 def test_a_device_that_has_more_data_by_now_is_asked_anew() -> None:
@@ -174,6 +213,52 @@ def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set
     assert grid.pulled == len(wanted)
 
 
+def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
+    grid: Any = _SlowGrid(-1, _answer("0", 1.0))
+
+    def pull(ids: Iterable[str]) -> list[Message]:
+        wanted = list(ids)
+        if "question 2" in wanted:
+            raise ValueError("not a message")
+        chosen = [reply for reply in grid._replies if f"question {reply.metadata.src_node_id}" in wanted]
+        grid._replies = [reply for reply in grid._replies if reply not in chosen]
+        return chosen
+
+    grid.pull_messages = pull
+    messages = [Message(Request.pack([str(node)], {}, None, None), node, "train") for node in range(4)]
+    replies = deliver(grid, messages, 5.0, Expected(), deployed=False)
+    assert [reply.has_error() for reply in replies] == [False, False, True, False]
+    asked = {node: [str(node)] for node in range(4)}
+    outcome = collect([*"0123"], asked, replies, Expected(), deployed=False)
+    assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": "unusable answer: it cannot be read"})
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.zeros((1, 3), np.complex64), "not of numbers"),
+        (np.zeros((1, 4)), "expected {'w': \\(3,\\)}"),
+        (np.zeros((2, 3)), "2 rows for 1 clients"),
+        (np.zeros(()), "."),
+    ],
+)
+def test_what_cannot_be_used(array: Any, said: str) -> None:
+    numbers = {name: [1.0] for name in ALWAYS}
+    request = Message(Request.pack(["a"], {}, None, None), 1, "train")
+    expected = Expected(stacked=True, shapes={"w": (3,)})
+    assert expected.read(Message(Reply(["a"], {"w": np.ones((1, 3))}, numbers, {}).pack(), reply_to=request), ["a"])
+    with pytest.raises((ValueError, TypeError), match=said):
+        expected.read(Message(Reply(["a"], {"w": array}, numbers, {}).pack(), reply_to=request), ["a"])
+
+
+def test_devices_without_tests_have_no_part_in_figures() -> None:
+    metrics = {"accuracy": np.array([0.5, np.nan, 1.0, 0.7]), "loss": np.array([1.0, np.nan, 3.0, np.nan])}
+    figures = summarise(metrics, np.array([10.0, 0.0, 30.0, 0.0]))
+    assert figures["accuracy_weighted"] == pytest.approx(0.875)
+    assert (figures["std"], figures["worst_decile"]) == (0.25, 0.5)
+    assert "std" not in summarise({"accuracy": np.array([0.5])}, np.array([0.0]))
+
+
 DEVICES: dict[str, Value] = {
     "method": "fedavg", "model": "linear", "num-clients": 4, "partitioner": "iid", "rounds": 2, "local-epochs": 1,
     "weighting": "uniform", "evaluate-every": 0, "min-success": 1.0,
@@ -194,12 +279,12 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     return lambda name, **keys: runs(name, nodes=nodes, **{"state-dir": str(tmp_path / "state"), **keys})
 
 
-@pytest.mark.parametrize("method", ["fedavg", "pfedhn"])
-def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str) -> None:
+@pytest.mark.parametrize(("method", "phase"), [("fedavg", "train"), ("pfedhn", "adapt")])
+def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str, phase: str) -> None:
     """Of a cohort of 2 drawn as 3, two count: min-success = 1 is about those."""
     path = run("more", method=method, participation=0.5, oversample=1.5)
     late = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
-    assert [(line["round"], line["phase"]) for line in late] == [(1, "train"), (2, "train")]
+    assert [(line["round"], line["phase"]) for line in late] == [(1, phase), (2, phase)]
 
 
 def test_devices_whose_answers_are_of_no_use_are_not_waited_for(run: Callable[..., Path]) -> None:
