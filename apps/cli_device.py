@@ -19,19 +19,21 @@ Client = Annotated[str, typer.Option(help="client-id, where the folder holds sev
 def check(
     node_config: Annotated[str, typer.Argument(help='as for the SuperNode: \'data-path="/data/a" client-id="a"\'')],
     dataset: Annotated[str, typer.Option(help="the dataset of the runs to take part in")],
+    embeddings: Annotated[str, typer.Option(help="the file of word vectors, for datasets of words")] = "",
 ) -> None:
     """Read a device's data as a run would, and say what was found."""
     from flwr.common.config import parse_config_args
 
     from apps.device_settings import own_data, parse_node
-    from apps.settings import defaults, parse
+    from apps.settings import defaults
     from partitions.clientdata import CPU
     from partitions.datasets import find_spec
     from partitions.device_data import report
 
     owner = parse_node(parse_config_args([node_config]))
-    settings, _ = parse({**defaults(), "dataset": owner.dataset or dataset})
-    print(f"{owner.client_id}: {report(own_data(owner, settings, CPU), find_spec(settings.dataset))}")
+    dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
+    data = own_data(owner, dataset, CPU, embeddings=embeddings, cache_dir=cache_dir)
+    print(f"{owner.client_id}: {report(data, find_spec(dataset))}")
 
 
 @device.command()

@@ -82,7 +82,8 @@ def _host(run_config: str, node_config: str) -> Host:
     if device is None:
         source = SimulatedClients(settings, on)
     else:
-        source = DeviceClient(device.client_id, own_data(device, settings, on))
+        data = own_data(device, settings.dataset, on, embeddings=settings.embeddings, cache_dir=settings.cache_dir)
+        source = DeviceClient(device.client_id, data)
     spec = find_spec(settings.dataset)
     model = build(settings.model, spec.shape, spec.classes, settings.seed).to(on)
     client_class = METHODS[settings.method].client()

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from pydantic import Field, ValidationError, field_validator
 
-from apps.settings import Settings
 from common.errors import DataError, nearest
 from common.settings import NAME, Section, Value, check_folder
 from partitions.clientdata import ClientData
@@ -60,14 +59,14 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
         raise DataError(f"--node-config: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
-def own_data(device: DeviceSettings, settings: Settings, on: torch.device) -> ClientData:
-    """Read a device's data for a run, and log what was found.
+def own_data(device: DeviceSettings, dataset: str, on: torch.device, *, embeddings: str, cache_dir: str) -> ClientData:
+    """Read a device's data as examples of ``dataset``, and log what was found.
 
     Raises:
         DataError: if they cannot be used.
     """
-    spec = find_spec(settings.dataset)
-    words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
+    spec = find_spec(dataset)
+    words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
     where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()
     data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema)

@@ -68,7 +68,8 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     source: SimulatedClients | DeviceClient
     if data_path is not None:
         new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
-        source = DeviceClient(NEW, own_data(new, settings, device))
+        data = own_data(new, settings.dataset, device, embeddings=settings.embeddings, cache_dir=settings.cache_dir)
+        source = DeviceClient(NEW, data)
     else:
         source = SimulatedClients(settings, device)
     spec = find_spec(settings.dataset)

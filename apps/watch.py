@@ -57,7 +57,7 @@ def page(run: Path) -> Group:
     if failures := _failures(run):
         missing = Table("round", "phase", "client", "why", title=f"{len(failures)} times a client was left out")
         for line in failures[-LAST_FAILURES:]:
-            missing.add_row(str(line["round"]), line["phase"], line["client"], line["reason"])
+            missing.add_row(str(line["round"]), line["phase"], Text(line["client"]), Text(line["reason"]))
         parts.append(missing)
         most = ", ".join(
             f"{c} ({n})" for c, n in Counter(line["client"] for line in failures).most_common(LAST_FAILURES)

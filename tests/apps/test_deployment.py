@@ -226,3 +226,16 @@ def test_scripts_say_what_they_need(tmp_path: Path) -> None:
         done = subprocess.run([SCRIPTS / script], cwd=tmp_path, capture_output=True, text=True, env={}, check=False)
         assert done.returncode != 0
         assert missing in done.stderr
+
+
+def test_a_node_whose_data_cannot_be_read_does_not_start(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    variables = {
+        "SUPERLINK": "127.0.0.1:1", "CA": "ca.pem", "KEY": "key", "STATE": str(tmp_path / "state"), "DATASET": "digits",
+        "NODE_CONFIG": f'data-path="{folder}" client-id="a"', "PATH": f"{processes.BIN}:/usr/bin:/bin",
+    }  # fmt: skip
+    done = subprocess.run(
+        [SCRIPTS / "supernode.sh"], cwd=tmp_path, capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode != 0
+    assert str(folder) in done.stderr

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx.reference
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
@@ -24,6 +26,7 @@ from models.networks import build
 from partitions.clientdata import simulated
 from partitions.devices import write_device
 from partitions.federation import federate
+from tests.partitions.made import make
 from tests.runs import Runs
 from tests.support import settings
 
@@ -152,3 +155,17 @@ def test_check_says_what_a_run_would_find(tmp_path: Path) -> None:
     assert said.startswith(f"a: {len(data.train)} training and {len(data.test)} test examples, 10 of 10 classes")
     with pytest.raises(DataError, match="there is no key 'label'"):
         _call("device", "check", f'data-path="{tmp_path}" label=true', "--dataset", "digits")
+
+
+@pytest.mark.parametrize("dataset", ["shakespeare", "synthetic-linear"])
+def test_check_reads_whatever_a_run_can_have(tmp_path: Path, dataset: str) -> None:
+    """Also what the default network does not take: texts, and numbers to predict numbers from."""
+    numbers = np.random.default_rng(1).normal(size=(12, 100))
+    tables = {
+        "shakespeare": make("shakespeare", 12).table,
+        "synthetic-linear": pyarrow.table({"x": numbers.tolist(), "y": numbers[:, 0], "client": ["a"] * 12}),
+    }
+    pyarrow.parquet.write_table(tables[dataset], tmp_path / "train.parquet")
+    said = _call("device", "check", f'data-path="{tmp_path}"', "--dataset", dataset)
+    assert said.startswith("device: ")
+    assert "training and" in said
