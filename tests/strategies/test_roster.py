@@ -305,6 +305,19 @@ def test_left_out_devices_are_in_the_summary(run: Callable[..., Path]) -> None:
     assert summary["clients"] + len(summary.get("left_out", {})) == 4
 
 
+def test_a_device_without_labels_is_left_out_where_labels_are_needed(run: Callable[..., Path], tmp_path: Path) -> None:
+    """PeFLL with an embedding that looks at labels: the run is that of the others."""
+    nodes = _nodes(tmp_path / "data")
+    nodes[1]["labeled"] = False
+    keys: dict[str, Value] = {
+        "method": "pefll", "participation": 1.0, "local-steps": 2, "pefll.hidden-width": 8, "pefll.descriptor-size": 4,
+        "state-dir": str(tmp_path / "state"),
+    }  # fmt: skip
+    runs = Runs(tmp_path, {**DEVICES, **keys})
+    left_out = json.loads((runs("linear", nodes=nodes) / "summary.json").read_text())["left_out"]
+    assert left_out == {"d1": "it has no labels, and pefll.embedding = 'linear' looks at them"}
+
+
 def test_a_device_that_comes_later_is_asked_from_then_on_and_gets_its_model(tmp_path: Path) -> None:
     """With FedPer: it has no head of its own before its first round."""
     nodes, asked = _nodes(tmp_path / "data"), []
