@@ -51,6 +51,15 @@ class Client:
         return "unseen" if self.unseen else "seen" if self.labeled else "unlabeled"
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A node that could not say who it is: how often, until which look it is not asked again, and why."""
+
+    times: int
+    until: int
+    reason: str
+
+
 class Roster:
     """The clients and nodes of a run.
 
@@ -84,7 +93,7 @@ class Roster:
         self.away: set[str] = set()
         self._refused: dict[int, str] = {}
         self._looks = 0
-        self._later: dict[int, tuple[int, int]] = {}  # how often a node has failed to answer, the look it is asked at
+        self._failed: dict[int, Failed] = {}
         self._changed: set[int] = set()  # nodes to ask again
         self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
 
@@ -120,8 +129,8 @@ class Roster:
         if self.left_out and not self.clients:
             client, reason = next(iter(self.left_out.items()))
             return f"all {len(self.left_out)} clients are left out; client {client}: {reason}"
-        if self._refused:
-            reasons = "; ".join(f"node {node}: {reason}" for node, reason in self._refused.items())
+        if without := self._refused | {node: failed.reason for node, failed in self._failed.items()}:
+            reasons = "; ".join(f"node {node}: {reason}" for node, reason in without.items())
             return f"{len(self.clients)} clients are ready, but nodes were left out: {reasons}"
         if self.away:
             return f"no client that can train has come back within {timeout:g} s (key {key})"
@@ -141,7 +150,7 @@ class Roster:
         online = list(grid.get_node_ids())
         self._looks += 1
         # One that left and came back is asked again.
-        self._later = {node: tries for node, tries in self._later.items() if node in online}
+        self._failed = {node: failed for node, failed in self._failed.items() if node in online}
         self._refused = {node: reason for node, reason in self._refused.items() if node in online}
         if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
@@ -150,7 +159,7 @@ class Roster:
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
         held = {client.id for client in self.clients.values()}
         waiting = {node for node, ids in self._doubles.items() if held & ids}
-        paused = {node for node, (_, look) in self._later.items() if look > self._looks}
+        paused = {node for node, failed in self._failed.items() if failed.until > self._looks}
         known = {*self.nodes, *self._refused, *waiting, *paused} - self._changed
         new = [node for node in online if node not in known]
         self._changed = set()
@@ -168,11 +177,11 @@ class Roster:
             real: whether nodes are known to be devices; else they are what the first one says.
         """
         if reply.has_error():
-            tries, _ = self._later.get(node, (0, 0))
-            self._later[node] = tries + 1, self._looks + 2 ** min(tries, _LONGEST_PAUSE)
-            log.warning("node %d is left out for now: %s", node, describe_error(reply))
+            times, reason = self._failed[node].times if node in self._failed else 0, describe_error(reply)
+            self._failed[node] = Failed(times + 1, self._looks + 2 ** min(times, _LONGEST_PAUSE), reason)
+            log.warning("node %d is left out for now: %s", node, reason)
             return
-        self._later.pop(node, None)
+        self._failed.pop(node, None)
         simulated = False
         try:
             answer = Announcement.unpack(reply.content)
