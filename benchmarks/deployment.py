@@ -1,7 +1,7 @@
 """``python -m benchmarks.deployment``: what a round on real devices costs beside one of a simulation.
 
 A SuperLink with TLS and authenticated SuperNodes on this machine, started as ``deploy/`` does, and the same run as a
-simulation. Prints the table of docs/results/deployment.md. The machine must be otherwise idle.
+simulation; what docs/results/deployment.md says of a round on CIFAR-10. The machine must be otherwise idle.
 """
 
 from __future__ import annotations
