@@ -145,8 +145,13 @@ class Roster:
             "SuperNodes first."
         )
 
-    def refresh(self, grid: Grid, timeout: float = 0.0) -> None:
-        """Look which nodes are online; ask new ones for their clients and forget those that left."""
+    def refresh(self, grid: Grid, timeout: float | None = None) -> None:
+        """Look which nodes are online; ask new ones for their clients and forget those that left.
+
+        Args:
+            grid: the connection to the nodes.
+            timeout: seconds that the new ones may take; None: the roster's patience.
+        """
         online = list(grid.get_node_ids())
         self._looks += 1
         # One that left and came back is asked again.
@@ -164,8 +169,9 @@ class Roster:
         new = [node for node in online if node not in known]
         self._changed = set()
         queries = [Message(RecordDict(), node, "query.roster") for node in new]
-        timeout, real = timeout or self._patience, self.deployed or isinstance(grid, HttpGrid)
-        replies = deliver(grid, queries, timeout, Expected(), deployed=self.deployed, key="roster-timeout")
+        real = self.deployed or isinstance(grid, HttpGrid)
+        seconds = self._patience if timeout is None else timeout
+        replies = deliver(grid, queries, seconds, Expected(), deployed=self.deployed, key="roster-timeout")
         for node, reply in zip(new, replies, strict=True):
             self._enrol(node, reply, real)
 

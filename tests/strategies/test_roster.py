@@ -287,7 +287,7 @@ def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str
     assert [(line["round"], line["phase"]) for line in late] == [(1, phase), (2, phase)]
 
 
-def test_devices_whose_answers_are_of_no_use_are_not_waited_for(run: Callable[..., Path]) -> None:
+def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., Path]) -> None:
     with pytest.raises(RunError, match=r"only 0 of 4 clients succeeded"):
         run("nobody", participation=1.0, oversample=1.5, **{"max-update-norm": 1e-9})
 
@@ -303,6 +303,7 @@ def test_left_out_devices_are_in_the_summary(run: Callable[..., Path]) -> None:
     summary = json.loads((path / "summary.json").read_text())
     assert set(summary.get("left_out", {})) == {f"d{i}" for i in range(4) if sizes[i] < np.max(sizes)}
     assert summary["clients"] + len(summary.get("left_out", {})) == 4
+    assert all(f"fewer than min-examples = {np.max(sizes)}" in why for why in summary["left_out"].values())
 
 
 def test_a_device_without_labels_is_left_out_where_labels_are_needed(run: Callable[..., Path], tmp_path: Path) -> None:
