@@ -1,13 +1,14 @@
 """FedL2P, server side (Lee et al. 2023, algorithm 1): FedAvg of λ, the meta-nets that say how a client fine-tunes.
 
 Sent: λ, and beside it the model θ_g, which ``init`` names or the first rounds make. Received: λ. The λ of the lowest
-validation loss is the result, and what clients are tested with.
+validation loss, the mean over the clients of ``judging-rounds``, is the result, and what clients are tested with.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -37,7 +38,9 @@ class FedL2P(FedAvg):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._best: Arrays = {}
+        self._best_round: int | None = None
         self._lowest = math.inf
+        self._losses: deque[float] = deque(maxlen=self.hyper.judging_rounds)
         self._skipped = 0
 
     def privacy_gap(self) -> str:
@@ -60,6 +63,11 @@ class FedL2P(FedAvg):
         if self.hyper.pretraining_rounds >= s.rounds:
             raise ConfigurationError(
                 f"fedl2p.pretraining-rounds: {self.hyper.pretraining_rounds} of rounds = {s.rounds} leave none to learn"
+            )
+        if self.hyper.judging_rounds > (learning := s.rounds - self.hyper.pretraining_rounds):
+            raise ConfigurationError(
+                f"fedl2p.judging-rounds: {self.hyper.judging_rounds}, but λ is learned in {learning} rounds: none "
+                f"would be judged. Use at most {learning}"
             )
         if find_spec(s.dataset).kind in ("characters", "words"):
             raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
@@ -91,13 +99,15 @@ class FedL2P(FedAvg):
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
     def learn(self, outcome: Outcome) -> None:
-        """Remember the λ that was sent, if it led to the lowest validation loss so far."""
+        """Remember the λ that was sent, if the last rounds' mean validation loss is the lowest so far."""
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss")
-        if losses is None or np.isnan(losses).any():
-            return  # those that did not explode say too little
-        if (loss := outcome.mean("loss")) < self._lowest:
-            self._lowest, self._best = loss, self._model
+        exploded = losses is None or np.isnan(losses).any()  # the others' losses say too little
+        self._losses.append(math.inf if exploded else outcome.mean("loss"))
+        if len(self._losses) < self.hyper.judging_rounds:
+            return
+        if (loss := sum(self._losses) / len(self._losses)) < self._lowest:
+            self._lowest, self._best, self._best_round = loss, self._model, self._round
 
     def count_skipped(self, outcome: Outcome) -> None:
         """Count the steps that clients have left out, as fine-tuning had diverged."""
@@ -120,19 +130,30 @@ class FedL2P(FedAvg):
         """FedAvg's state, and the best λ."""
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
-        lowest = self._lowest if math.isfinite(self._lowest) else None
-        return arrays | best, {**facts, "lowest": lowest, "skipped": self._skipped}
+        judged = {
+            "best_round": self._best_round,
+            "lowest": finite(self._lowest),
+            "losses": [*map(finite, self._losses)],
+        }
+        return arrays | best, {**facts, **judged, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
-        self._lowest = math.inf if facts["lowest"] is None else float(facts["lowest"])
-        self._skipped = int(facts["skipped"])
+        self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
+        self._lowest, *losses = (math.inf if x is None else float(x) for x in (facts["lowest"], *facts["losses"]))
+        self._losses.extend(losses)
 
     def report(self) -> dict[str, Any]:
-        """The lowest validation loss, and the steps that were skipped."""
-        lowest = self._lowest if math.isfinite(self._lowest) else None
+        """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
+        lowest = finite(self._lowest)
         if lowest is None:
             log.warning("no λ was chosen, the first one is the result: in every round some client had no loss")
-        return {"fedl2p": {"validation_loss": lowest, "skipped_steps": self._skipped}}
+        judged = {"validation_loss": lowest, "round": self._best_round}
+        return {"fedl2p": {**judged, "skipped_steps": self._skipped}}
+
+
+def finite(x: float) -> float | None:
+    """Return a number, None for infinity, which JSON does not have."""
+    return x if math.isfinite(x) else None

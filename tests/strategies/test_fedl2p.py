@@ -394,21 +394,25 @@ def test_starts_from_another_run(run: Runs) -> None:
         run("refused", init=other.name, **{"fedl2p.pretraining-rounds": 0})
 
 
-def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
-    path = run("run", rounds=5)
+@pytest.mark.parametrize("judging", [1, 3])
+def test_the_best_is_what_clients_are_tested_with(run: Runs, judging: int) -> None:
+    path = run("run", rounds=6, **{"fedl2p.judging-rounds": judging})
     checkpoint = read_checkpoint(path)
-    lowest = json.loads((path / "summary.json").read_text())["fedl2p"]["validation_loss"]
-    losses: dict[int, float] = {}
+    report = json.loads((path / "summary.json").read_text())["fedl2p"]
+    totals: dict[int, float] = {}
     sent: dict[int, Arrays] = {}
     for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
             config = message.content["config"]
             metrics, number = reply.content["metrics"], int(config["round"])
             total = sum(a * b for a, b in zip(metrics["loss"], metrics["weight"], strict=True))
-            losses[number] = losses.get(number, 0) + total
+            totals[number] = totals.get(number, 0) + total
             sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
-    best = min(losses, key=lambda number: losses[number])
-    assert lowest == pytest.approx(min(losses.values()) / _weight(run, best), rel=1e-6)
+    losses = {number: total / _weight(run, number) for number, total in totals.items()}
+    means = {last: np.mean([losses[last - i] for i in range(judging)]) for last in sorted(losses)[judging - 1 :]}
+    best = min(means, key=lambda number: means[number])
+    assert report["round"] == best
+    assert report["validation_loss"] == pytest.approx(means[best], rel=1e-6)
     for name, array in sent[best].items():
         assert np.array_equal(checkpoint.state[f"best.{name}"], array)
 
@@ -456,7 +460,9 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
 @pytest.mark.parametrize("method", ["fedl2p", "l2p"])
 def test_resume_and_packing(run: Runs, method: str) -> None:
     """With a ψ at which the series shrinks what rounding leaves; at 0.1 it grows with the largest curvatures."""
-    run.check_resume_and_packing(**{"rounds": 4, "method": method, "fedl2p.neumann-rate": 0.01})
+    run.check_resume_and_packing(
+        **{"rounds": 5, "method": method, "fedl2p.neumann-rate": 0.01, "fedl2p.judging-rounds": 3}
+    )
 
 
 def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
@@ -500,6 +506,8 @@ def test_what_is_refused(run: Runs) -> None:
         run("refused", **{"fedl2p.pretraining-rounds": 0})
     with pytest.raises(ConfigurationError, match="rounds"):
         run("refused", **{"fedl2p.pretraining-rounds": 3})
+    with pytest.raises(ConfigurationError, match="judging-rounds: 3, but λ is learned in 2 rounds"):
+        run("refused", **{"fedl2p.judging-rounds": 3})
     with pytest.raises(ConfigurationError, match="no batch norm"):
         run("refused", model="mlp", **{"fedl2p.learn": "bn"})
     with pytest.raises(ConfigurationError, match="texts"):
