@@ -28,7 +28,7 @@ class Representations:
 
     Attributes:
         r: r(X_i), (n, e).
-        kinds: a word for each client that says how it differs: its rotation, or its most frequent class.
+        kinds: a word for each client that says how it differs: its rotation, or the classes it has.
         unseen: which clients took no part in training, (n,).
     """
 
@@ -56,7 +56,7 @@ def representations(run: Path) -> Representations:
     if federation.angles.any():
         kinds = [f"{federation.angles[row]:g}°" for row in rows]
     else:
-        kinds = [str(most) for most in federation.class_counts(dataset)[rows].argmax(axis=1)]
+        kinds = [" ".join(map(str, np.flatnonzero(counts))) for counts in federation.class_counts(dataset)[rows]]
     return Representations(outcome.arrays["representation"].astype(np.float64), kinds, federation.unseen[rows])
 
 

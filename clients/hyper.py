@@ -170,9 +170,6 @@ class HyperNetworkHyper(Section):
     descriptor_size: int = Field(ge=0, description="l, length of a descriptor; 0: a quarter of the clients")
     hidden_layers: int = Field(ge=0, description="layers between the hypernetwork's first and its output layers")
     hidden_width: int = Field(ge=1, description="width of these layers")
-    server_optimizer: Literal["sgd", "adam"] = Field(
-        description="what takes the server's steps, with `server-learning-rate` and, for sgd, `server-momentum`"
-    )
     server_max_grad_norm: float = Field(ge=0, description="bound on the norm of the averaged update; 0: none")
     hypernetwork_penalty: float = Field(ge=0, description="λ_h, weight of the hypernetwork's squared norm")
     model_penalty: float = Field(ge=0, description="λ_θ, weight of a client model's squared norm in its objective")
@@ -443,9 +440,6 @@ class FLowDUPHyper(SubspaceHyper):
     features: int = Field(ge=1, description="e, outputs of h₁")
     width: int = Field(ge=1, description="of the hidden layer of h₂")
     output_scale: float = Field(ge=0, description="factor on the initial parameters of the last layer of h₂")
-    server_optimizer: Literal["sgd", "adam"] = Field(
-        description="what takes the server's steps, with `server-learning-rate` and, for sgd, `server-momentum`"
-    )
     test_batch: int = Field(ge=0, description="inputs that make a model before a test; 0: all of the client")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property, lru_cache
 
 import torch
@@ -45,7 +46,7 @@ class SubspaceClient(BaseClient):
         for norm in norms:
             norm.momentum = None  # plain averages over the batches
         self.model.train()
-        for part in x.split(EVALUATION_BATCH):
+        for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):
             self.model(part)
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

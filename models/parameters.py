@@ -22,6 +22,11 @@ def exchanged(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
 
 
+def is_statistic(name: str) -> bool:
+    """Return whether a tensor of :func:`exchanged` is a running statistic of batch norm, no parameter."""
+    return name.endswith(("running_mean", "running_var"))
+
+
 def get_arrays(model: nn.Module) -> Arrays:
     """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in exchanged(model).items()}

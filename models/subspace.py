@@ -79,7 +79,9 @@ class Kronecker(Expansion):
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return A (d₁, k₁) and B (d₂, k₂), d₁d₂ ≥ d, k₁k₂ ≥ k; A holds the factor."""
-        rows, columns = _near_square(self.d), _near_square(self.k)
+        rows, (_, second) = _near_square(self.d), _near_square(self.k)
+        second = min(second, rows[1])  # a matrix has no more orthonormal columns than rows
+        columns = math.ceil(self.k / second), second
         a, b = (torch.linalg.qr(torch.randn(m, n, generator=generator))[0] for m, n in zip(rows, columns, strict=True))
         return {"a": a * math.sqrt(math.prod(rows) / self.d), "b": b}
 
@@ -102,8 +104,9 @@ class Fastfood(Expansion):
         bits = max(1, math.ceil(math.log2(self.k)))
         n = 2**bits
         blocks = math.ceil(self.d / n)
-        signs = torch.randint(2, (blocks, n), generator=generator).float() * 2 - 1
-        permutation = torch.stack([torch.randperm(n, generator=generator) for _ in range(blocks)])
+        signs = torch.randint(2, (blocks, n), generator=generator, dtype=torch.int8) * 2 - 1
+        whole = torch.int16 if n <= 2**15 else torch.int32
+        permutation = torch.stack([torch.randperm(n, generator=generator).to(whole) for _ in range(blocks)])
         normal = torch.randn(blocks, n, generator=generator)
         left, right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
         return {"signs": signs, "permutation": permutation, "normal": normal, "left": left, "right": right}
@@ -113,7 +116,7 @@ class Fastfood(Expansion):
         f = self.factors
         n = f["signs"].shape[1]
         mixed = self._transform(f["signs"] * nn.functional.pad(v, (0, n - self.k)))
-        product = self._transform(f["normal"] * mixed.gather(1, f["permutation"]))
+        product = self._transform(f["normal"] * mixed.gather(1, f["permutation"].long()))
         return product.reshape(-1)[: self.d] * math.sqrt(n / self.d)
 
     def _transform(self, x: Tensor) -> Tensor:

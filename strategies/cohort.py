@@ -23,7 +23,7 @@ from common.errors import BudgetSpentError, ConfigurationError, RunError
 from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.networks import build
-from models.parameters import Arrays, get_arrays
+from models.parameters import Arrays, get_arrays, is_statistic
 from models.pretrained import read_pretrained
 from partitions.datasets import find_spec
 from privacy.ledger import SPENT
@@ -540,7 +540,7 @@ class CohortStrategy(Strategy):
                     f"privacy.epsilon: {self.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
                     "larger budget is a new run's"
                 )
-            if shared := [name for name in first if name.endswith(("running_mean", "running_var"))]:
+            if shared := [name for name in first if is_statistic(name)]:
                 raise ConfigurationError(
                     f"model: with noise, the statistics of batch norm ('{shared[0]}') are none; use a network without "
                     "it, or method = 'fedbn'"

@@ -5,11 +5,6 @@ Sent and received: ψ, the parameters of the hypernetwork h and the centre ψ_r.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from clients.flowdup import make_hypernetwork
 from clients.hyper import FLowDUPHyper
 from common.errors import ConfigurationError
@@ -18,17 +13,11 @@ from models.parameters import Arrays, get_arrays
 from strategies.cohort import Cohort
 from strategies.subspace import Subspace
 
-ADAPTIVITY = 1e-3
-"""τ of FedAdam (Reddi et al. 2021, algorithm 2)."""
-DECAY = (0.9, 0.99)
-"""β₁ and β₂ there."""
-
 
 class FLowDUP(Subspace):
-    """FedAvg, or FedAdam, of a hypernetwork, by clients with and without labels."""
+    """FedAvg of a hypernetwork, by clients with and without labels."""
 
     hyper: FLowDUPHyper
-    _moments: tuple[Arrays, Arrays] | None = None
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Start from new ψ."""
@@ -51,6 +40,8 @@ class FLowDUP(Subspace):
         drawn = super().sample(server_round)
         size = len(drawn)
         labeled = self.roster.ids("seen")
+        if len(labeled) == len(self.trainable()):
+            return drawn  # as for every method
         unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
         wanted = round(self.hyper.labeled_share * size)
         count = min(len(labeled), max(wanted, size - len(unlabeled)))
@@ -66,33 +57,3 @@ class FLowDUP(Subspace):
         super()._check_roster()
         if not self.roster.ids("seen"):
             raise ConfigurationError("method 'flowdup' needs clients with labels in training; here none has any")
-
-    def direction(self, update: Arrays) -> Arrays:
-        """Return the direction of the server's step: the mean update, with momentum, or Adam's."""
-        if self.hyper.server_optimizer == "sgd":
-            return super().direction(update)
-        zeros = {name: np.zeros_like(step) for name, step in update.items()}
-        first, second = self._moments or (zeros, zeros)
-        β1, β2 = DECAY
-        first = {name: β1 * first[name] + (1 - β1) * step for name, step in update.items()}
-        second = {name: β2 * second[name] + (1 - β2) * step**2 for name, step in update.items()}
-        self._moments = first, second
-        return {name: m / (np.sqrt(second[name]) + ADAPTIVITY) for name, m in first.items()}
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The velocity, or Adam's moments."""
-        if self._moments is None:
-            return super().state()
-        pairs = zip(("first", "second"), self._moments, strict=True)
-        return {f"{kind}:{name}": array for kind, arrays in pairs for name, array in arrays.items()}, {"moments": True}
-
-    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back."""
-        if "moments" not in facts:
-            super().restore(arrays, facts)
-            return
-        first, second = (
-            {name.partition(":")[2]: array for name, array in arrays.items() if name.startswith(kind)}
-            for kind in ("first:", "second:")
-        )
-        self._moments = first, second

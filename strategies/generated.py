@@ -100,7 +100,7 @@ class Generated(CohortStrategy):
     def make_optimizer(self, parameters: Sequence[Tensor]) -> Optimizer:
         """Return the configured server optimiser."""
         rate, momentum = self.settings.server_learning_rate, self.settings.server_momentum
-        if self.hyper.server_optimizer == "adam":
+        if self.settings.server_optimizer == "adam":
             return Adam(parameters, rate, 0.0)
         return SGD(parameters, rate, momentum, 0.0)
 

@@ -33,8 +33,10 @@ class ServerSettings(FederationSettings):
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"]
     attackers: int = Field(ge=0)
     max_update_norm: float = Field(ge=0)
+    server_optimizer: Literal["sgd", "adam"]
     server_learning_rate: float = Field(gt=0)
     server_momentum: float = Field(ge=0, lt=1)
+    server_adaptivity: float = Field(gt=0)
     min_success: float = Field(ge=0, le=1)
     round_timeout: float = Field(gt=0)
     roster_timeout: float = Field(gt=0)

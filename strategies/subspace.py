@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from clients.hyper import SubspaceHyper
+from common.errors import ConfigurationError
 from models.networks import build
+from models.parameters import Arrays
 from models.subspace import check_dimensions
 from partitions.datasets import find_spec
 from strategies.fedavg import FedAvg
+from strategies.run_folder import Checkpoint
 
 
 class Subspace(FedAvg):
@@ -22,3 +25,7 @@ class Subspace(FedAvg):
         self.spec = find_spec(self.settings.dataset)
         network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
         check_dimensions(self.hyper.dimensions, sum(parameter.numel() for parameter in network.parameters()))
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Refuse ``init``: θ₀ is drawn, from the run's seed, wherever it is needed."""
+        raise ConfigurationError(f"init: method '{self.settings.method}' starts from θ₀, which the seed alone makes")

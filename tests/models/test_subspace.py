@@ -12,7 +12,7 @@ import torch
 from common.errors import ConfigurationError
 from models.subspace import EXPANSIONS, expansion
 
-SIZES = [(60, 16), (61, 17), (97, 97), (5, 1), (1, 1), (1000, 3), (129, 128)]
+SIZES = [(60, 16), (61, 17), (97, 97), (5, 1), (1, 1), (1000, 3), (129, 128), (9, 8), (16, 13)]
 
 
 @pytest.mark.parametrize("kind", EXPANSIONS)
@@ -32,6 +32,7 @@ class TestExpansions:
         assert dense.shape == (d, k)
         torch.testing.assert_close(dense @ v, product)
         torch.testing.assert_close(dense.T @ u, back)
+        assert torch.linalg.matrix_rank(dense) == k
 
     def test_lengths_are_kept_on_average(self, kind: str) -> None:
         v = torch.randn(37, generator=torch.Generator().manual_seed(1))

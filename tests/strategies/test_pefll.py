@@ -193,7 +193,7 @@ class TestRuns:
     @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
     def test_resume_is_exact(self, method: str, optimizer: str, run: Run, tmp_path: Path) -> None:
-        keys = {"method": method, f"{method}.server-optimizer": optimizer, "server-momentum": 0.9}
+        keys = {"method": method, "server-optimizer": optimizer, "server-momentum": 0.9}
         whole = run("whole", rounds=4, **keys)
         run("parts", rounds=2, **keys)
         run("parts", rounds=4, resume="parts", **keys)

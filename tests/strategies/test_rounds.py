@@ -113,6 +113,20 @@ class TestLearning:
             np.testing.assert_allclose(half[name], (w0 + whole[name]) / 2, atol=1e-6)
             np.testing.assert_allclose(momentum2[name], plain2[name] + 0.9 * (whole[name] - w0), atol=2e-6)
 
+    def test_server_adam_goes_along_signs_at_first(self, run: Run) -> None:
+        """FedAdam's first step is (1 − β₁)Δ/(√(1 − β₂)|Δ| + τ): Δ/(|Δ| + 10τ)."""
+        start, plain = get_arrays(build("mlp", (1, 8, 8), 10, 1)), _model(run("plain", rounds=1))
+        keys: dict[str, Value] = {"server-optimizer": "adam", "server-learning-rate": 0.01, "server-adaptivity": 1e-4}
+        for name, array in _model(run("adam", rounds=1, **keys)).items():
+            Δ = plain[name].astype(np.float64) - start[name]
+            np.testing.assert_allclose(array - start[name], 0.01 * Δ / (np.abs(Δ) + 1e-3), rtol=1e-3, atol=2e-6)
+
+    def test_batch_norms_statistics_take_the_plain_mean(self, run: Run) -> None:
+        keys: dict[str, Value] = {"rounds": 1, "model": "cnn-bn"}
+        plain, fast = _model(run("plain", **keys)), _model(run("fast", **keys, **{"server-learning-rate": 5.0}))
+        same = {name for name, array in plain.items() if np.array_equal(array, fast[name])}
+        assert same == {f"conv{i}.1.running_{moment}" for i in (1, 2, 3) for moment in ("mean", "var")}
+
 
 class TestLimits:
     def test_fedprox_with_mu_zero_is_fedavg(self, run: Run) -> None:
