@@ -84,25 +84,31 @@ class ClientData:
     def hold_back(self, fraction: float, generator: torch.Generator) -> ClientData:
         """Return the same data but for a ``fraction`` (0..1) of the training examples, rounded down, that validates.
 
+        Every example is as likely, and of each class the share of all, to within one: drawn regardless of classes,
+        validation would have most of what the remaining training examples happen to have least, and punish learning.
         A client without labels keeps all: it could not judge anything.
         """
         if not self.labeled:
             return self
 
         @cache
-        def order() -> Tensor:
-            return torch.randperm(len(self.train), generator=generator)
-
-        def held() -> int:
-            return int(fraction * len(self.train))
+        def held() -> Tensor:
+            """Systematic sampling: of all examples in the order of classes every so manieth, from a random one on."""
+            classes, count = self.train.y.cpu(), int(fraction * len(self.train))
+            order = torch.randperm(len(classes), generator=generator)
+            order = order[classes[order].argsort(stable=True)]
+            start = torch.rand((), generator=generator, dtype=torch.float64)
+            chosen = torch.zeros(len(classes), dtype=torch.bool)
+            chosen[order[((torch.arange(count) + start) * len(classes) / max(1, count)).long()]] = True
+            return chosen
 
         return ClientData(
-            lambda: self.train.rows(order()[held() :]),
+            lambda: self.train.rows(~held()),
             lambda: self.test,
             labeled=self.labeled,
             simulated=self.simulated,
             device=self._device,
-            validation=lambda: self.train.rows(order()[: held()]),
+            validation=lambda: self.train.rows(held()),
         )
 
     def _move(self, examples: Examples) -> Examples:

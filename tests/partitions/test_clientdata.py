@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from partitions.clientdata import ClientData, Examples, simulated, to_inputs
+from partitions.clientdata import CPU, ClientData, Examples, simulated, to_inputs
 from partitions.datasets import DATASETS
 from partitions.decode import decode
 from partitions.federation import federate
@@ -85,6 +85,37 @@ class TestLoading:
             lambda: load("train"), lambda: load("test"), labeled=True, simulated=True, device=torch.device("meta")
         )
         assert {t.device.type for t in (data.train.x, data.train.y, data.test.x, data.test.y)} == {"meta"}
+
+
+class TestHoldingBack:
+    """10 + 5 + 3 + 1 examples of four classes, of which a fifth, 3, validates."""
+
+    Y = torch.tensor([2, 0, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0, 0, 1, 0, 2, 1, 0])
+
+    def held(self, seed: int, fraction: float = 0.2) -> Examples:
+        """Return what validates, whose inputs are the rows."""
+        examples = Examples(torch.arange(len(self.Y)), self.Y)
+        data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
+        part = data.hold_back(fraction, torch.Generator().manual_seed(seed))
+        assert sorted([*part.train.x.tolist(), *part.validation.x.tolist()]) == list(range(len(self.Y)))
+        assert torch.equal(self.Y[part.validation.x], part.validation.y)
+        return part.validation
+
+    def test_every_class_has_its_share(self) -> None:
+        whole = torch.bincount(self.Y)
+        for seed in range(50):
+            for fraction in (0.2, 0.5):
+                y = self.held(seed, fraction).y
+                assert len(y) == int(fraction * len(self.Y))
+                assert ((torch.bincount(y, minlength=4) - len(y) / len(self.Y) * whole).abs() < 1).all()
+
+    def test_every_example_is_as_likely(self) -> None:
+        counts = torch.bincount(torch.cat([self.held(seed).x for seed in range(2000)]), minlength=len(self.Y))
+        p = 3 / len(self.Y)
+        assert (counts / 2000 - p).abs().max() < 4 * (p * (1 - p) / 2000) ** 0.5
+
+    def test_too_few_to_hold_any_back(self) -> None:
+        assert len(self.held(1, 0.05)) == 0
 
 
 class TestSimulated:
