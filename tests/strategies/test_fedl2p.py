@@ -434,13 +434,13 @@ def test_without_batch_norm_there_is_only_lrnet(run: Runs, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("learn", ["bn", "lr"])
 def test_one_net_alone(run: Runs, learn: str) -> None:
-    path = run("run", **{"fedl2p.learn": learn, "fedl2p.mixing": 1.0, "fedl2p.initial-rate": 0.03})
+    path = run("run", **{"fedl2p.learn": learn, "fedl2p.mixing": 1.0, "fedl2p.initial-rate": 0.003})
     final = json.loads((path / "summary.json").read_text())["final"]["seen"]
-    start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.03, 1))
+    start = get_arrays(build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.003, 1))
     changed = {n.partition(".")[0] for n, a in read_checkpoint(path).arrays.items() if not np.array_equal(a, start[n])}
     if learn == "bn":
         assert changed == {"bn"}
-        assert final["rate"] == pytest.approx(0.03)
+        assert final["rate"] == pytest.approx(0.003)
     else:
         assert changed == {"lr", "multipliers"}
         assert final["mixing"] == 1.0
