@@ -30,6 +30,14 @@ def test_what_recipes_start_from_is_made_by_a_sweep() -> None:
         assert str(keys["init"]).replace("{seed}", str(keys["seed"])) in {"", *made}, name
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_baseline_does_not_inherit_the_server_step_of_a_method(name: str) -> None:
+    recipe, _, variant = name.partition(":")
+    common, own = read_recipe(recipe), read_layers(recipe).variants.get(variant, {})
+    if own.get("method", common["method"]) != common["method"] and common.get("server-optimizer", "sgd") != "sgd":
+        assert {"server-optimizer", "server-learning-rate"} <= own.keys()
+
+
 @pytest.fixture
 def recipes(tmp_path: Path) -> Path:
     """Return a folder with a base recipe and one that extends it."""
