@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 
-from apps.settings import parse
+from apps.settings import read_settings
 from common.errors import RunError
 from common.files import write_atomically, write_text
 from partitions.federation import federate
-from strategies.run_folder import read_checkpoint, read_config
+from strategies.run_folder import read_checkpoint
 
 Matrix = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def correlations(run: Path) -> list[Correlation]:
         raise RunError(f"run {run} kept no descriptors; run it with method = 'pefll' and pefll.keep-descriptors = true")
     if read_checkpoint(run).facts["deployed"]:
         raise RunError(f"run {run} ran on real devices: nobody but they knows their class mixes")
-    settings, _ = parse(read_config(run))
+    settings, _ = read_settings(run)
     federation, dataset = federate(settings)
     counts = federation.class_counts(dataset)
     found = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from apps.methods import METHODS
 from apps.personal import reopened
-from apps.settings import defaults, parse
+from apps.settings import read_settings
 from clients.wire import pack
 from common.errors import RunError
 from common.files import write_atomically, write_text
@@ -43,7 +43,7 @@ def representations(run: Path) -> Representations:
     Raises:
         RunError: if the run is not one of FLowDUP.
     """
-    settings, _ = parse({**defaults(), **read_config(run)})
+    settings, _ = read_settings(run)
     if not hasattr(METHODS[settings.method].client(), "embed"):
         raise RunError(f"run {run} is one of method '{settings.method}', which represents no inputs; 'flowdup' does")
     with reopened(run) as again:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from apps.settings import Settings, defaults, parse
+from apps.settings import Settings, read_settings
 from clients.hyper import MDMHyper
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
@@ -48,7 +48,7 @@ def clients_of(run: Path) -> dict[str, Counts]:
     Raises:
         RunError: if the run is none of method ``mdm``, or one of real devices, whose histograms nobody knows.
     """
-    settings, hyper = parse({**defaults(), **read_config(run)})
+    settings, hyper = read_settings(run)
     if not isinstance(hyper, MDMHyper):
         raise RunError(f"run {run} is one of method '{settings.method}'; heterogeneity is shown of a run of 'mdm'")
     if read_checkpoint(run).facts["deployed"]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from apps.personal import reopened
-from apps.settings import defaults, parse
+from apps.settings import read_settings
 from common.errors import RunError
 from common.files import write_atomically, write_text
 from models.batch_norm import norms_of
@@ -58,7 +58,7 @@ def hyperparameters(run: Path) -> Found:
     Raises:
         RunError: if the run is neither of FedL2P nor of L2P.
     """
-    settings, _ = parse({**defaults(), **read_config(run)})
+    settings, _ = read_settings(run)
     with reopened(run) as again:
         strategy = again.strategy
         if not isinstance(strategy, FedL2P):

@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from apps.settings import defaults, parse
+from apps.settings import read_settings
 from clients.hyper import MDMHyper
 from common.errors import RunError
 from common.files import write_atomically, write_text
 from partitions.mdm_params import NAMED
-from strategies.run_folder import read_checkpoint, read_config
+from strategies.run_folder import read_checkpoint
 
 Array = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def errors(run: Path) -> tuple[str, Array, Array]:
     Raises:
         RunError: if the run is not one of ``mdm`` with as many components as a named law.
     """
-    settings, hyper = parse({**defaults(), **read_config(run)})
+    settings, hyper = read_settings(run)
     name, history = settings.mdm_params, read_checkpoint(run).state
     if not isinstance(hyper, MDMHyper) or name not in NAMED or hyper.components != str(len(NAMED[name][0])):
         raise RunError(f"run {run} has not fitted a named law (mdm-params) with as many components as that has")

@@ -20,6 +20,7 @@ from partitions.datasets import find_spec
 from partitions.federation import PARTITIONERS
 from partitions.settings import check_rows
 from privacy.settings import PrivacySettings
+from strategies.run_folder import read_config
 from strategies.settings import ServerSettings
 
 S = TypeVar("S", bound=Section)
@@ -110,6 +111,15 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
         )
     return settings, hyper
+
+
+def read_settings(run: Path) -> tuple[Settings, Section]:
+    """Return ``parse`` of the configuration of the run in ``run``; keys that it did not know yet have their defaults.
+
+    Raises:
+        ConfigurationError: if it is not the folder of a run, or has keys or values that are no longer known.
+    """
+    return parse({**defaults(), **read_config(run)})
 
 
 def _table(config: Mapping[str, Value], name: str) -> dict[str, Value]:
