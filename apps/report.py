@@ -1,25 +1,31 @@
-"""Runs as a Markdown table and pictures: accuracy over rounds, accuracy over bytes, accuracies of the clients."""
+"""Runs as Markdown tables and pictures: accuracy over rounds, over bytes, of the clients, and client against client."""
 
 from __future__ import annotations
 
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from apps.settings import defaults
 from common.errors import RunError
 from common.files import write_atomically, write_text
+from common.settings import Value
+from partitions.settings import FederationSettings
 from strategies.run_folder import read_config, read_metrics
 
 GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
 """What stands beside them after a transfer to another dataset."""
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
+FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir"}
+"""Runs in which these keys are equal have the same clients, wherever their data lie."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,14 @@ class Run:
         summary: ``summary.json``.
         metrics: the lines of ``metrics.jsonl``.
         clients: the lines of ``clients.csv``.
+        federation: the keys that say who the clients are.
     """
 
     label: str
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
     clients: list[dict[str, str]]
+    federation: dict[str, Value]
 
 
 def load_run(path: Path) -> Run:
@@ -54,18 +62,14 @@ def load_run(path: Path) -> Run:
     if (path / "clients.csv").exists():
         with (path / "clients.csv").open(encoding="utf-8", newline="") as file:
             clients = list(csv.DictReader(file))
-    return Run(label, summary, read_metrics(path), clients)
+    federation = {key: value for key, value in {**defaults(), **config}.items() if key in FEDERATION}
+    return Run(label, summary, read_metrics(path), clients, federation)
 
 
 def _with_unique_labels(runs: Sequence[Run], paths: Sequence[Path]) -> list[Run]:
     labels = [run.label for run in runs]
     return [
-        Run(
-            f"{run.label} ({path.name})" if labels.count(run.label) > 1 else run.label,
-            run.summary,
-            run.metrics,
-            run.clients,
-        )
+        replace(run, label=f"{run.label} ({path.name})") if labels.count(run.label) > 1 else run
         for run, path in zip(runs, paths, strict=True)
     ]
 
@@ -99,6 +103,34 @@ def _cell(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}"
+
+
+def paired_table(runs: Sequence[Run]) -> str:
+    """Return by how much the runs are more accurate than the first of them, as a Markdown table; "" where none can be.
+
+    Clients differ far more among each other than methods do, so what counts is each client's own difference: their
+    mean, and its standard error s/√n. Runs of another federation, or of fewer than two common clients, are left out.
+    """
+    first, lines = runs[0], []
+    for run in runs[1:]:
+        if run.federation != first.federation:
+            continue
+        before, after = _accuracies(first), _accuracies(run)
+        for group in GROUPS:
+            pairs = [(before[key], after[key]) for key in before if key[0] == group and key in after]
+            if len(pairs) < 2:
+                continue
+            gains = np.array([b - a for a, b in pairs]) * 100
+            error = gains.std(ddof=1) / np.sqrt(len(gains))
+            lines.append(f"| {run.label} | {group} | {len(gains)} | {gains.mean():+.1f} | {error:.1f} |")
+    if not lines:
+        return ""
+    head = f"| against {first.label} | clients | how many | accuracy, mean difference | standard error |"
+    return "\n".join([head, "|---" * 5 + "|", *lines]) + "\n"
+
+
+def _accuracies(run: Run) -> dict[tuple[str, str], float]:
+    return {(line["group"], line["client"]): float(line["accuracy"]) for line in run.clients if line.get("accuracy")}
 
 
 def _curve(run: Run, group: str, key: str) -> tuple[list[float], list[float]]:
@@ -137,11 +169,11 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
 
 
 def write_report(paths: Sequence[Path], target: Path) -> str:
-    """Write ``report.md`` and ``report.png`` on the runs in ``paths`` to folder ``target``; return the table."""
+    """Write ``report.md`` and ``report.png`` on the runs in ``paths`` to folder ``target``; return the tables."""
     runs = _with_unique_labels([load_run(path) for path in paths], paths)
     figure = plot_runs(runs)
     write_atomically(target / "report.png", lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
-    table = markdown_table(runs)
+    table = "\n".join(filter(None, [markdown_table(runs), paired_table(runs)]))
     sources = "\n".join(
         f"- {run.label}: `{path.name}`, seed {run.summary['seed']}" for run, path in zip(runs, paths, strict=True)
     )

@@ -75,6 +75,7 @@ class TestSuccess:
         final = json.loads((a / "summary.json").read_text())["final"]["seen"]
         assert f"| fedavg | seen | 2 | {100 * final['accuracy']:.1f} |" in output
         assert "local+ft" in output
+        assert "| against fedavg |" in output  # the same clients
         assert "![Accuracy](report.png)" in (tmp_path / "report" / "report.md").read_text()
         with Image.open(tmp_path / "report" / "report.png") as picture:
             assert picture.size[0] > 1000

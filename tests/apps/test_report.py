@@ -1,0 +1,57 @@
+"""Reports: runs against each other on the same clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from apps.report import Run, paired_table
+from common.settings import Value
+
+HERE: dict[str, Value] = {"dataset": "cifar10", "seed": 1}
+
+
+def _run(label: str, accuracies: dict[tuple[str, str], float], federation: dict[str, Value] = HERE) -> Run:
+    clients = [{"group": g, "client": c, "accuracy": repr(a)} for (g, c), a in accuracies.items()]
+    return Run(label, {}, [], clients, federation)
+
+
+def _made(clients: int, seed: int, group: str = "seen") -> dict[tuple[str, str], float]:
+    return {(group, str(i)): float(a) for i, a in enumerate(np.random.default_rng(seed).uniform(size=clients))}
+
+
+def _rows(runs: list[Run]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in paired_table(runs).splitlines()[2:]]
+
+
+def test_differences_are_those_of_a_paired_t_test() -> None:
+    a, b = _made(30, 1), _made(30, 2)
+    ((label, group, count, mean, error),) = _rows([_run("a", a), _run("b", b)])
+    assert (label, group, count) == ("b", "seen", "30")
+    test = ttest_rel([b[key] for key in a], [a[key] for key in a])
+    difference = 100 * np.mean([b[key] - a[key] for key in a])
+    assert float(mean) == pytest.approx(difference, abs=0.051)
+    assert float(error) == pytest.approx(difference / test.statistic, abs=0.051)
+
+
+def test_clients_are_compared_with_themselves_alone() -> None:
+    """In another order, of other groups, and more of them."""
+    a = {("seen", "0"): 0.5, ("seen", "1"): 0.7, ("unseen", "2"): 0.0, ("unseen", "3"): 0.0, ("seen", "4"): 0.1}
+    b = {("seen", "1"): 0.8, ("seen", "0"): 0.6, ("unseen", "3"): 0.25, ("unseen", "2"): 0.75, ("seen", "9"): 1.0}
+    assert _rows([_run("a", a), _run("b", b)]) == [
+        ["b", "seen", "2", "+10.0", "0.0"],
+        ["b", "unseen", "2", "+50.0", "25.0"],
+    ]
+
+
+def test_other_federations_have_other_clients() -> None:
+    a = _made(3, 1)
+    elsewhere = _run("b", a, {**HERE, "seed": 2})
+    assert paired_table([_run("a", a), elsewhere]) == ""
+    assert [row[0] for row in _rows([_run("a", a), elsewhere, _run("c", a)])] == ["c"]
+
+
+@pytest.mark.parametrize("b", [{}, {("seen", "0"): 0.5}, {("unseen", "0"): 0.5, ("unseen", "1"): 0.5}])
+def test_without_two_common_clients_there_is_no_difference(b: dict[tuple[str, str], float]) -> None:
+    assert paired_table([_run("a", _made(3, 1)), _run("b", b)]) == ""
