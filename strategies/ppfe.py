@@ -8,7 +8,7 @@ next example weights. Stage 1 with nothing personal is FedAvg.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -25,6 +25,7 @@ from strategies.fedavg import FedAvg
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
+    keeps_extractor: ClassVar[bool] = False  # the last stage shares some of the blocks
     hyper: PPFEHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

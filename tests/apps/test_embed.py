@@ -44,6 +44,14 @@ def test_every_client_is_represented_by_the_mean_of_its_features(tmp_path: Path)
     assert min(Image.open(tmp_path / "report" / "embedding.png").size) > 300
 
 
+def test_clients_are_of_a_kind_whose_classes_are_the_same(tmp_path: Path) -> None:
+    keys = config(**{**KEYS, "partitioner": "classes", "classes-per-client": 2, "runs-dir": str(tmp_path)})
+    run = run_here({**keys, "run-name": "run", "rounds": 1}, tmp_path / "run")
+    federation, dataset = federate(parse(keys)[0])
+    held = [np.unique(simulated(federation, dataset, i).train.y) for i in range(12)]
+    assert representations(run).kinds == [f"{classes[0]} {classes[1]}" for classes in held]
+
+
 def test_agreement_is_one_for_clusters_of_the_same_kind() -> None:
     centers = np.repeat(10 * np.eye(3), 5, axis=0)
     r = centers + np.random.default_rng(1).normal(size=centers.shape)

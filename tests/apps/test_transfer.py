@@ -117,7 +117,7 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"method": "local"}, "trains no common features"),
         *(
             ({"method": name}, "trains no common features")
-            for name in ("pefll", "lg-fedavg", "flowdup", "fedl2p", "fedbn")
+            for name in ("pefll", "lg-fedavg", "flowdup", "fedl2p", "fedbn", "ppfe")
         ),
     ],
 )

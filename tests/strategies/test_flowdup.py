@@ -24,7 +24,7 @@ from partitions.clientdata import CPU, ClientData, Examples
 from strategies.roster import Roster
 from strategies.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config, settings
+from tests.support import config, make_client, settings
 
 KEYS: dict[str, Value] = {
     "method": "flowdup", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 2, "local-epochs": 1,
@@ -141,6 +141,26 @@ class TestObjective:
             with torch.no_grad():
                 gaps[penalty] = max(float((h(client.data.train.x) - h.center).norm()) for client in clients)
         assert gaps[30.0] < 0.05 * gaps[0.0]
+
+
+class TestBatchNorm:
+    def test_a_model_has_the_statistics_of_the_inputs_it_is_made_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two parts of six pictures: the means of their means and (unbiased) variances, whatever was there before."""
+        monkeypatch.setattr("clients.subspace.EVALUATION_BATCH", 6)
+        x, y = _examples(12)
+        network = build("cnn-bn", (1, 8, 8), 10, 1)
+        client = make_client(Examples(x, y), network, **{**KEYS, "model": "cnn-bn"})
+        norm = network.conv1[1]
+        norm.running_mean += 100
+        before = get_arrays(network)
+        client.become(torch.ones(30), x)
+        assert not np.allclose(get_arrays(network)["conv1.0.weight"], before["conv1.0.weight"])
+        with torch.no_grad():
+            seen = network.conv1[0](x)
+        torch.testing.assert_close(norm.running_mean, seen.mean(dim=(0, 2, 3)))
+        variances = [part.transpose(0, 1).flatten(1).var(dim=1) for part in seen.split(6)]
+        torch.testing.assert_close(norm.running_var, torch.stack(variances).mean(dim=0))
+        assert norm.momentum == 0.1
 
 
 class TestMessages:
