@@ -37,6 +37,10 @@ class PeFLL(Generated):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.hyper.embedding == "lstm" and self.spec.kind != "characters":
+            raise ConfigurationError(
+                f"pefll.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind '{self.spec.kind}'"
+            )
         self._embedding = build_embedding(
             self.hyper.embedding, self.spec.shape, self.spec.classes, self.size, self.settings.seed
         )

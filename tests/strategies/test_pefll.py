@@ -521,6 +521,10 @@ class TestDescriptor:
         with pytest.raises(ConfigurationError, match="cnn-unlabeled"):
             run("unlabeled", **{"labeled-fraction": 0.5})
 
+    def test_the_network_for_text_refuses_tables(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match="'lstm' reads characters, 'adult' is of the kind 'table'"):
+            run("table", **{"dataset": "adult", "model": "mlp", "pefll.embedding": "lstm"})
+
 
 def test_masked_classes_are_never_predicted(examples: Examples, tmp_path: Path) -> None:
     arrays = get_arrays(build("linear", (1, 8, 8), 10, 1))
