@@ -39,7 +39,8 @@ class PeFLL(Generated):
         super().__init__(*args, **kwargs)
         if self.hyper.embedding == "lstm" and self.spec.kind != "characters":
             raise ConfigurationError(
-                f"pefll.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind '{self.spec.kind}'"
+                f"pefll.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind '{self.spec.kind}'; "
+                "'linear' is for data of any kind"
             )
         self._embedding = build_embedding(
             self.hyper.embedding, self.spec.shape, self.spec.classes, self.size, self.settings.seed

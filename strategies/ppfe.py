@@ -25,7 +25,7 @@ from strategies.fedavg import FedAvg
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
-    keeps_extractor: ClassVar[bool] = False  # the last stage shares some of the blocks
+    keeps_extractor: ClassVar[bool] = False  # later stages share fewer blocks, and the last one's are what is left
     hyper: PPFEHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
