@@ -39,14 +39,15 @@ from common.toml import nested
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_SUPERLINK_SECONDS = 60.0
 _POLL = 0.25
 _FIRST_ROUND = 60.0
 """Seconds after which the log is followed in any case."""
 _LOOK = 2.0
 """Seconds between two looks at whether the simulation's processes are alive."""
 _GRACE = 15.0
-"""Seconds without a simulation process after which the run is given up."""
+"""Seconds without a simulation process after which a run that had one is given up."""
+_FIRST_GRACE = 60.0
+"""The same before there is one: on a busy machine Flower's processes take long to start one another."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -125,7 +126,7 @@ class Simulation:
             overrides: the run configuration, where it differs from the defaults.
             device: the key ``device``: whether workers need a GPU.
             run_path: the folder the run will write to.
-            limit: seconds within which the run must have started.
+            limit: seconds within which the SuperLink must have started, and then the run.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 
         Raises:
@@ -142,7 +143,7 @@ class Simulation:
         # seconds more.
         from flwr.cli.app import app as flwr
 
-        self._wait_for_superlink()
+        self._wait_for_superlink(limit)
         run_id = self._submit(flwr, overrides, device, limit)
         self._watch(run_id, run_path, before, limit, progress)
 
@@ -185,8 +186,8 @@ class Simulation:
         self._processes.append(process)
         return process
 
-    def _wait_for_superlink(self) -> None:
-        deadline = time.monotonic() + _SUPERLINK_SECONDS
+    def _wait_for_superlink(self, limit: float) -> None:
+        deadline = time.monotonic() + limit
         while time.monotonic() < deadline and self._superlink.poll() is None:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=1):
@@ -229,7 +230,8 @@ class Simulation:
 
     def _watch(self, run_id: str, run_path: Path, before: int, limit: float, progress: Progress) -> None:
         """Wait until the run says that it is done, or something says that it never will be."""
-        start = last_alive = time.monotonic()
+        start = time.monotonic()
+        given_up = start + _FIRST_GRACE
         log = run_path / "run.log"
         shown: dict[str, Any] = {}
         following, next_look, first_round = False, start, -1
@@ -254,10 +256,10 @@ class Simulation:
                     self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=output)
             if now >= next_look:  # a look at all processes costs some milliseconds
                 next_look = now + _LOOK
-                last_alive = now if self._simulation_alive() else last_alive
+                given_up = now + _GRACE if self._simulation_alive() else given_up
             if self._ray_head is not None and self._ray_head.poll() is not None:
                 raise RunError(f"Ray did not start, or died. Its last words: {_tail(self._home / 'ray.log')}")
-            over = self._superlink.poll() is not None or now - last_alive > _GRACE
+            over = self._superlink.poll() is not None or now > given_up
             late = not status and now - start > limit
             if (over or late) and not following:
                 self._fetch_log(run_id, log)

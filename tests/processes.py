@@ -16,6 +16,8 @@ import psutil
 from apps.settings import ROOT
 
 BIN = Path(sys.executable).parent
+DEADLINE = 600
+"""Seconds for anything that is waited for, on a machine that is slow."""
 
 
 def free_port() -> int:
@@ -72,9 +74,9 @@ def process(
         kill_family(started.pid)
 
 
-def wait_for_port(port: int, started: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def wait_for_port(port: int, started: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until something listens on ``port``."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and started.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -83,14 +85,14 @@ def wait_for_port(port: int, started: subprocess.Popen[bytes], log: Path, second
     raise AssertionError(f"nothing listens on port {port}: {log.read_text()[-2000:]}")
 
 
-def flwr(arguments: list[str], home: Path, timeout: float = 120) -> str:
+def flwr(arguments: list[str], home: Path) -> str:
     """Run the flwr command line and return what it printed."""
     done = subprocess.run(
         [str(BIN / "flwr"), *arguments], cwd=home, env=environment(home), capture_output=True, text=True,
-        timeout=timeout, check=False,
+        timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-__all__ = ["ROOT", "environment", "flwr", "free_port", "kill_family", "process", "wait_for_port"]
+__all__ = ["DEADLINE", "ROOT", "environment", "flwr", "free_port", "kill_family", "process", "wait_for_port"]

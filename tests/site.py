@@ -17,8 +17,6 @@ from apps.settings import ROOT
 from common.settings import Value
 from tests import processes
 
-DEADLINE = 600
-"""Seconds for a run, on a machine that is slow."""
 SCRIPTS = ROOT / "deploy"
 
 
@@ -112,7 +110,7 @@ class Site:
 
     def wait(self, run: Path, until: Callable[[Mapping[str, Any]], bool]) -> None:
         """Wait until a run's status is as wanted."""
-        deadline, status = time.monotonic() + DEADLINE, {}
+        deadline, status = time.monotonic() + processes.DEADLINE, {}
         while time.monotonic() < deadline:
             try:
                 status = json.loads((run / "status.json").read_text())

@@ -72,7 +72,7 @@ def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(tm
     keys = {**KEYS, "rounds": 400, "run-name": "killed", "num-clients": 20}
     process = subprocess.Popen(_command(tmp_path, keys), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + processes.DEADLINE
         while not list((tmp_path / "killed" / "checkpoint").glob("round-*")):
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[1]
@@ -82,7 +82,7 @@ def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(tm
         ]
         assert workers
         workers[0].send_signal(signal.SIGKILL)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=processes.DEADLINE)
     finally:
         processes.kill_family(process.pid)
     assert process.returncode == 1
@@ -96,29 +96,26 @@ def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(tm
 
 
 def test_plain_flwr_run_does_the_same_job(tmp_path: Path) -> None:
-    home, port = tmp_path / "home", str(processes.free_port())
-    home.mkdir()
+    """``flwr run`` waits 15 s for the local SuperLink it starts; here it finds one, which had time."""
+    home, port, control = tmp_path / "home", processes.free_port(), processes.free_port()
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in KEYS.items())
     (tmp_path / "run.toml").write_text(keys + f'run-name = "plain"\nruns-dir = "{tmp_path}"\n')
     environment = processes.environment(home) | {
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
-        "FLWR_LOCAL_CONTROL_API_PORT": str(processes.free_port()),
-    }
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port), "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+    }  # fmt: skip
+    superlink = [
+        "flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1",
+        "--port", str(port), "--control-api-address", f"127.0.0.1:{control}",
+    ]  # fmt: skip
     command = [str(processes.BIN / "flwr"), "run", str(ROOT), "--stream", "--run-config", str(tmp_path / "run.toml")]
-    try:
+    with processes.process(superlink, home, log := tmp_path / "superlink.log") as started:
+        processes.wait_for_port(port, started, log)
         done = subprocess.run(
-            command, cwd=home, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=home, env=environment, capture_output=True, text=True, timeout=processes.DEADLINE, check=False
         )
-        summary = tmp_path / "plain" / "summary.json"
-        assert summary.exists(), done.stdout + done.stderr
-        assert json.loads(summary.read_text())["rounds"] == 3
-    finally:  # the SuperLink that flwr run leaves behind
-        for process in psutil.process_iter():
-            try:
-                if "flower-superlink" in " ".join(process.cmdline()) and port in process.cmdline():
-                    processes.kill_family(process.pid)
-            except psutil.Error:
-                continue
+    summary = tmp_path / "plain" / "summary.json"
+    assert summary.exists(), done.stdout + done.stderr
+    assert json.loads(summary.read_text())["rounds"] == 3
 
 
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
@@ -128,13 +125,13 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which processes in the background ignore
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + processes.DEADLINE
         while not list(tmp_path.glob("*/checkpoint/round-*")):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+        process.wait(timeout=processes.DEADLINE)
     finally:
         processes.kill_family(process.pid)
     assert process.returncode not in (0, None)
