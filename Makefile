@@ -1,4 +1,6 @@
 # `make run` and `make test` set up everything they need in .venv.
+# Flower starts many processes; each would compile its modules anew where this is set, as it is in many containers.
+export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

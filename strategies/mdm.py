@@ -68,7 +68,8 @@ class MDM(CohortStrategy):
 
     def trainable(self) -> list[str]:
         """Return the clients that the mixtures are fitted to; those without labels too, where no labels are counted."""
-        return [client for client in self._counted() if client not in self._validating()]
+        validating = self._validating()
+        return [client for client in self._counted() if client not in validating]
 
     def evaluated(self) -> list[str]:
         """Return the clients that choose K.
