@@ -37,7 +37,8 @@ def run(tmp_path: Path) -> Run:
     """Return a function that runs the app under a name, and returns the run's folder: ``tmp_path / name``."""
 
     def start(name: str, nodes: int = 2, **keys: Value) -> Path:
-        overrides = {"num-clients": 6, "rounds": 2, "evaluate-every": 0, "participation": 0.5, **keys}
+        overrides = {"num-clients": 6, "rounds": 2, "evaluate-every": 0, "participation": 0.5, "local-epochs": 1,
+                     "batch-size": 32, **keys}  # fmt: skip
         names = {} if "resume" in keys else {"run-name": name}
         run_app(config(**{**overrides, **names, "runs-dir": str(tmp_path)}), nodes)
         return tmp_path / name

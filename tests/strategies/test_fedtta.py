@@ -23,7 +23,7 @@ from tests.support import config
 
 KEYS: dict[str, Value] = {
     "method": "fedtta", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 3, "local-epochs": 1,
-    "learning-rate": 0.1, "fedtta.width": 16,
+    "batch-size": 32, "learning-rate": 0.1, "fedtta.width": 16,
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_the_loss_is_learned_too(run: Runs) -> None:
 
 
 def test_clients_without_labels_are_served(run: Runs) -> None:
-    keys = {"rounds": 30, "num-clients": 16, "labeled-fraction": 0.6, "unseen-fraction": 0.2}
+    keys = {"rounds": 15, "num-clients": 16, "batch-size": 10, "labeled-fraction": 0.6, "unseen-fraction": 0.2}
     final = json.loads((run("served", **keys) / "summary.json").read_text())["final"]
     assert set(final) == {"seen", "unseen", "unlabeled"}
     for figures in final.values():

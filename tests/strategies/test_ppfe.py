@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Run:
     def start(name: str, nodes: int = 2, intercept: Callable[[Message], Message | None] | None = None,
               **keys: Value) -> Path:  # fmt: skip
         keys = {"method": "ppfe", "num-clients": 4, "evaluate-every": 0, "participation": 0.5,
-                "final-participation": 1.0, **STAGES, **keys}  # fmt: skip
+                "final-participation": 1.0, "local-epochs": 1, "batch-size": 32, **STAGES, **keys}  # fmt: skip
         names = {} if "resume" in keys else {"run-name": name}
         run_app(config(**{**keys, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
         return tmp_path / name
@@ -228,7 +228,8 @@ class TestStages:
         assert np.ptp(ω) > 0
 
     def test_weights_reach_the_training(self, run: Run) -> None:
-        with_, without = run("with"), run("without", **{"ppfe.reweighting": False})
+        keys: dict[str, Value] = {"local-epochs": 3, "batch-size": 10}  # so that not all of stage 1 is wrong
+        with_, without = run("with", **keys), run("without", **keys, **{"ppfe.reweighting": False})
         assert not np.array_equal(_state(with_, 0, "head2")["fc3.weight"], _state(without, 0, "head2")["fc3.weight"])
 
     def test_a_client_that_misses_the_end_of_a_stage_goes_on_without_that_member(
@@ -305,7 +306,9 @@ def test_the_reduced_model_of_a_client_without_a_finished_stage_can_be_exported(
 
 def test_the_ensemble_is_learned(run: Run) -> None:
     # Two or three classes per client; over seeds 1 to 3 it ends at 0.98, stage 1 alone below 0.66.
-    path = run("learned", rounds=12, **{"ppfe.stage-rounds": "4,4,4", "num-clients": 10})
+    path = run(
+        "learned", rounds=12, **{"ppfe.stage-rounds": "4,4,4", "num-clients": 10, "local-epochs": 5, "batch-size": 10}
+    )
     figures = read_metrics(path)[-1]["seen"]
     assert figures["accuracy"] > 0.85
     assert figures["accuracy"] == figures["accuracy_ensemble3"]

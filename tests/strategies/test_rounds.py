@@ -29,6 +29,9 @@ from tests.grid import FIRST_NODE, run_app
 from tests.support import Value, config, settings
 
 Run = Callable[..., Path]
+SHORT: dict[str, Value] = {"local-epochs": 1, "batch-size": 32}
+"""Training that does not last, where nothing has to be learned."""
+LONG: dict[str, Value] = {"local-epochs": 5, "batch-size": 10}
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def run(tmp_path: Path) -> Run:
     def start(
         name: str, nodes: int = 2, intercept: Callable[[Message], Message | None] | None = None, **keys: Value
     ) -> Path:
-        overrides = {"num-clients": 6, "rounds": 2, "evaluate-every": 0, "participation": 0.5, **keys}
+        overrides = {"num-clients": 6, "rounds": 2, "evaluate-every": 0, "participation": 0.5, **SHORT, **keys}
         names = {} if "resume" in keys else {"run-name": name}
         run_app(config(**{**overrides, **names, "runs-dir": str(tmp_path)}), nodes, intercept=intercept)
         return tmp_path / name
@@ -52,8 +55,8 @@ def _model(path: Path) -> dict[str, np.ndarray]:
 
 class TestLearning:
     def test_default_federation_is_learned(self, run: Run) -> None:
-        # Chance is 10 %; over seeds 1 to 5 this run ends between 0.80 and 0.95.
-        path = run("long", rounds=20, participation=1.0, **{"num-clients": 10})
+        # Chance is 10 %; over seeds 1 to 5 this run ends between 0.76 and 0.87.
+        path = run("long", rounds=10, participation=1.0, **{**LONG, "num-clients": 10})
         assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
 
     def test_one_full_batch_step_of_all_clients_is_centralised_gradient_descent(self, run: Run) -> None:
@@ -301,7 +304,7 @@ class TestFailures:
         with (path / "clients.csv").open() as file:
             assert len(list(csv.DictReader(file))) == 6  # client 3 can still be tested
         monkeypatch.undo()
-        keys: dict[str, Value] = {"participation": 1.0, "rounds": 1, "num-clients": 6}
+        keys: dict[str, Value] = {"participation": 1.0, "rounds": 1, "num-clients": 6, **SHORT}
         options = settings(**keys)
         federation, dataset = federate(options)
         start, total, weight = get_arrays(build("mlp", (1, 8, 8), 10, options.seed)), dict[str, np.ndarray](), 0
