@@ -25,7 +25,7 @@ lint: install
 
 test: install lint
 	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"
-	$(BIN)/python -m pytest -m "(simulation or deployment) and not long"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long"
 
 test-long: install
 	$(BIN)/python -m pytest -m long
