@@ -31,7 +31,6 @@ from tests.support import Value, config, settings
 Run = Callable[..., Path]
 SHORT: dict[str, Value] = {"local-epochs": 1, "batch-size": 32}
 """Training that does not last, where nothing has to be learned."""
-LONG: dict[str, Value] = {"local-epochs": 5, "batch-size": 10}
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def _model(path: Path) -> dict[str, np.ndarray]:
 class TestLearning:
     def test_default_federation_is_learned(self, run: Run) -> None:
         # Chance is 10 %; over seeds 1 to 5 this run ends between 0.76 and 0.87.
-        path = run("long", rounds=10, participation=1.0, **{**LONG, "num-clients": 10})
+        path = run("long", rounds=10, participation=1.0, **{"num-clients": 10, "local-epochs": 5, "batch-size": 10})
         assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
 
     def test_one_full_batch_step_of_all_clients_is_centralised_gradient_descent(self, run: Run) -> None:
