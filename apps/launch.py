@@ -194,7 +194,10 @@ class Simulation:
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
-        raise RunError(f"Flower's SuperLink did not start. Its last words: {_tail(self._home / 'superlink.log')}")
+        raise RunError(
+            f"Flower's SuperLink ended, or did not start within {limit:g} s (key start-timeout). Its last words: "
+            f"{_tail(self._home / 'superlink.log')}"
+        )
 
     def _submit(self, flwr: typer.Typer, overrides: Mapping[str, Value], device: str, limit: float) -> str:
         run_config = self._home / "run.toml"

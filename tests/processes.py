@@ -17,7 +17,7 @@ from apps.settings import ROOT
 
 BIN = Path(sys.executable).parent
 DEADLINE = 600
-"""Seconds for anything that is waited for, on a machine that is slow."""
+"""Seconds for a start or a run, on a machine that is slow; how soon something must end, a test says itself."""
 
 
 def free_port() -> int:

@@ -82,7 +82,7 @@ def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(tm
         ]
         assert workers
         workers[0].send_signal(signal.SIGKILL)
-        _, errors = process.communicate(timeout=processes.DEADLINE)
+        _, errors = process.communicate(timeout=120)
     finally:
         processes.kill_family(process.pid)
     assert process.returncode == 1
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=processes.DEADLINE)
+        process.wait(timeout=60)
     finally:
         processes.kill_family(process.pid)
     assert process.returncode not in (0, None)
