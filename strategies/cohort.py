@@ -546,7 +546,7 @@ class CohortStrategy(Strategy):
                     "it, or method = 'fedbn'"
                 )
         self.summary()
-        every = self.settings.evaluate_every
+        every, saved_every = self.settings.evaluate_every, self.settings.checkpoint_every
         for server_round in range(done, num_rounds + 1):
             if server_round > done:
                 self.roster.refresh(grid)
@@ -575,6 +575,8 @@ class CohortStrategy(Strategy):
                     result.evaluate_metrics_clientapp[server_round] = metrics
                 if evaluate_fn is not None and (measured := evaluate_fn(server_round, arrays)) is not None:
                     result.evaluate_metrics_serverapp[server_round] = measured
+                self._save(server_round, arrays)
+            elif server_round > done and saved_every and server_round % saved_every == 0:
                 self._save(server_round, arrays)
             self._report_progress("running", server_round, num_rounds)
             if final:

@@ -30,6 +30,7 @@ FREE_ON_RESUME = frozenset(
     [
         "rounds",
         "evaluate-every",
+        "checkpoint-every",
         "evaluate-clients",
         "run-name",
         "resume",

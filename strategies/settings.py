@@ -42,6 +42,7 @@ class ServerSettings(FederationSettings):
     roster_timeout: float = Field(gt=0)
     start_timeout: float = Field(gt=0)
     evaluate_every: int = Field(ge=0)
+    checkpoint_every: int = Field(ge=0)
     evaluate_clients: int = Field(ge=0)
     finetune_epochs: int = Field(ge=0)
     finetune_bn: Literal["running", "client", "global", "batch"]

@@ -243,6 +243,16 @@ class TestResume:
         killed = run("killed", resume="killed", **keys)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
 
+    def test_checkpoints_do_not_wait_for_evaluations(self, run: Run) -> None:
+        keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 0, "participation": 1.0}
+        whole = run("whole", **keys)
+        with pytest.raises(KeyboardInterrupt):
+            run("killed", intercept=_die_in_round_5, **{**keys, "checkpoint-every": 2})
+        assert read_checkpoint(whole.parent / "killed").round == 4
+        assert not read_metrics(whole.parent / "killed")
+        killed = run("killed", resume="killed", **keys)
+        assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
+
     def test_a_run_killed_twice_forgets_both_attempts(self, run: Run) -> None:
         # Both attempts die in round 5, after clients wrote states of round 4; each state must count round 4 once.
         keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 3, "participation": 1.0}
