@@ -459,7 +459,7 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
 
 @pytest.mark.parametrize("method", ["fedl2p", "l2p"])
 def test_resume_and_packing(run: Runs, method: str) -> None:
-    """With ψ and a rate at which what rounding leaves stays small: a larger ψ magnifies it, and so do ReLU's kinks."""
+    """With ψ and a rate at which what rounding leaves stays small; larger ones can magnify it."""
     small: dict[str, Value] = {"fedl2p.neumann-rate": 0.01, "fedl2p.initial-rate": 0.003}
     run.check_resume_and_packing(**{"rounds": 5, "method": method, "fedl2p.judging-rounds": 3, **small})
 
