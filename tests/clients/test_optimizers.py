@@ -77,6 +77,14 @@ class TestEdges:
         assert [(p.data_ptr(), p.stride()) for p in parameters] == places
         assert all(not torch.equal(p, q) for p, q in zip(parameters, _parameters(), strict=True))
 
+    def test_single_precision_is_double_precision_rounded(self, make):
+        single = [nn.Parameter(p.detach().float()) for p in _parameters()]
+        double = [nn.Parameter(p.detach().double()) for p in single]
+        for parameters in (single, double):
+            _run(make(parameters), parameters, 2)
+        for mine, exact in zip(single, double, strict=True):
+            torch.testing.assert_close(mine, exact.float(), rtol=1e-4, atol=1e-5)
+
     def test_zero_grad_forgets(self, make):
         parameters = _parameters()
         optimizer = make(parameters)
