@@ -196,11 +196,14 @@ class TestEvaluation:
         figures = read_metrics(run("both", method="ditto"))[-1]["seen"]
         assert {"accuracy", "accuracy_global"} <= figures.keys()
 
-    def test_the_global_model_of_a_personal_run_starts_another(self, run: Run) -> None:
+    def test_the_global_model_of_a_personal_run_starts_another(
+        self, run: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
         run("whole", method="fedavg")
         path = run("body", method="fedper", init="whole", rounds=1, **{"learning-rate": 1e-9})
         for name, array in _model(path).items():
             np.testing.assert_allclose(array, _model(path.parent / "whole")[name], atol=1e-6)
+        assert "init: fc3 of 'whole' go unused: in method 'fedper' they are each client's own" in caplog.text
 
 
 class TestTools:
