@@ -20,7 +20,7 @@ from common.files import write_atomically
 from common.settings import NAME
 from partitions.datasets import find_spec
 
-_VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+\.safetensors")
+_VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+-\w+\.safetensors")
 MODEL = "model.safetensors"
 
 

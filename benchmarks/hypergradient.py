@@ -43,7 +43,7 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
     examples = Examples(x, torch.randint(10, (2 * batch,), generator=generator))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     network = build(model, SHAPE, 10, 1)
-    client = FedL2PClient("0", data, network, get_arrays(network), ClientState(Path(), 1, [], 0), settings, hyper)
+    client = FedL2PClient("0", data, network, get_arrays(network), ClientState(Path(), 1, [], 0, "0"), settings, hyper)
     first, second = examples.rows(torch.arange(batch)), examples.rows(torch.arange(batch, 2 * batch))
     if kind == "plain":
         return lambda: train(network, first, settings, generator, epochs=1, fixed_norms=True)

@@ -36,7 +36,7 @@ def epoch_costs(model: str) -> tuple[float, float]:
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     network = build(model, SHAPE, 10, 1)
     start = get_arrays(network)
-    client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0), settings, hyper)
+    client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0, "0"), settings, hyper)
 
     def epoch(guide: float) -> Callable[[], object]:
         return lambda: client.train(start, {"phase": "train", "round": 1, "guide": guide})

@@ -171,7 +171,15 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     model = build(model_name, (3, 32, 32), 10, settings.seed)
     source = SimulatedClients(settings, device)
     host = Host(FedAvgClient, settings, hyper, model, source, "")
-    config = {"phase": "test", "round": 1, "reduce": "sum", "run": "benchmark", "lineage": [], "checkpoint": 0}
+    config = {
+        "phase": "test",
+        "round": 1,
+        "reduce": "sum",
+        "run": "benchmark",
+        "identity": "0",
+        "lineage": [],
+        "checkpoint": 0,
+    }
     request = Request.pack(list(source.clients()), config, pack(get_arrays(model)), None)
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []

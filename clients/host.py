@@ -154,20 +154,21 @@ class Host:
 
     def _client(self, client_id: str, config: Config) -> BaseClient:
         state = ClientState(
-            self._state_folder(client_id, str(config["run"])),
+            self._state_folder(client_id, str(config["run"]), str(config["identity"])),
             int(config["round"]),
             list(config["lineage"]),
             int(config["checkpoint"]),
+            str(config["identity"]),
         )
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
         return self._client_class(client_id, data, self._model, self._initial, state, self._settings, self._hyper)
 
-    def _state_folder(self, client_id: str, run: str) -> Path:
-        for name in (client_id, run):
+    def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
+        for name in (client_id, run, identity):
             if not re.fullmatch(NAME, name):
-                raise RunError(f"'{name}' cannot name a folder; use letters, digits, '.', '_' and '-'")
+                raise RunError(f"'{name}' cannot name a folder or file; use letters, digits, '.', '_' and '-'")
         base = folder(self._state_dir) / run if self._state_dir else folder(self._settings.runs_dir) / run / "clients"
         return base / client_id
 
@@ -180,6 +181,7 @@ class Host:
             "run": str(message.metadata.run_id),
             "lineage": [],
             "checkpoint": 0,
+            "identity": "0",
             **request.config,
         }
         client = self._client(own, config)

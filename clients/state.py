@@ -2,7 +2,8 @@
 
 Personal heads, control variates and personal models never leave the client, survive a killed process, and cost no
 memory between messages. Versions make a resumed run exact: a server that restarts from a checkpoint of round r
-tells its clients, and states that were written after r by the run that died are ignored.
+tells its clients, and states that were written after r by the run that died are ignored; so are those of another run
+of the same name.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ class ClientState:
         round: the round being worked on.
         lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
         checkpoint: the last round of which the server holds a checkpoint; older versions may be dropped.
+        identity: what tells the run from others of its name, letters and digits.
     """
 
-    def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int) -> None:
+    def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int, identity: str) -> None:
         self.folder = folder
         self._round = round
         self._lineage = list(lineage)
         self._checkpoint = checkpoint
+        self._identity = identity
         self._staged: dict[str, Arrays] = {}
         self._shared: ClientState | None = None
 
@@ -41,7 +44,7 @@ class ClientState:
         """Return the valid versions of a part as (round, path), oldest first."""
         found = []
         for path in self.folder.glob(f"{part}-*.safetensors"):
-            if match := re.fullmatch(rf"{part}-(\d+)-(\d+)", path.stem):
+            if match := re.fullmatch(rf"{part}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
                 round_, attempt = int(match[1]), int(match[2])
                 # Of an earlier attempt, only what the checkpoints it was resumed from had seen is true.
                 if round_ <= min(self._lineage[attempt:], default=self._round):
@@ -94,11 +97,13 @@ class ClientState:
     def _node(self) -> ClientState:
         if self._shared is None:
             # No client can be called that: names do not begin so.
-            self._shared = ClientState(self.folder.parent / "_node", self._round, self._lineage, self._checkpoint)
+            self._shared = ClientState(
+                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity
+            )
         return self._shared
 
     def _path(self, part: str) -> Path:
-        return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}.safetensors"
+        return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}-{self._identity}.safetensors"
 
     def commit(self) -> None:
         """Write what is staged to disk, and drop versions that no resume can ask for.

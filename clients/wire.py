@@ -42,7 +42,8 @@ class Request:
 
     Attributes:
         clients: ids of the clients it shall run, in order; empty if a stock Flower strategy asks.
-        config: ``phase``, ``round``, ``reduce``, ``run``, ``lineage``, ``checkpoint`` and the phase's own scalars.
+        config: ``phase``, ``round``, ``reduce``, ``run``, ``identity``, ``lineage``, ``checkpoint`` and the phase's own
+            scalars.
         arrays: broadcast to every client.
         scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
     """

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -81,6 +82,7 @@ class CohortStrategy(Strategy):
         self.bytes_down = 0
         self.bytes_up = 0
         self._seconds: list[float] = []
+        self._identity = ""
         self._lineage: list[int] = []
         self._checkpoint_round = 0
         self._ended = False
@@ -303,6 +305,7 @@ class CohortStrategy(Strategy):
             "round": server_round,
             "reduce": "deltas" if robust else reduce,
             "run": self.run.name,
+            "identity": self._identity,
             "lineage": self._lineage,
             "checkpoint": self._checkpoint_round,
             **scalars,
@@ -539,6 +542,7 @@ class CohortStrategy(Strategy):
             self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
+            self._identity = uuid4().hex
         self._telemetry = Telemetry(self.run.name, self.settings.method, self.settings.metrics_port)
         if self._privacy is not None:
             self._privacy.plan([self.cohort_size(r) for r in range(1, num_rounds + 1)], len(self.trainable()))
@@ -644,6 +648,7 @@ class CohortStrategy(Strategy):
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "seconds": self._seconds,
+            "identity": self._identity,
             "lineage": self._lineage,
             "deployed": self.roster.deployed,
             "ended": self._ended,
@@ -660,6 +665,7 @@ class CohortStrategy(Strategy):
         facts = checkpoint.facts
         self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
         self._seconds = list(facts["seconds"])
+        self._identity = facts["identity"]
         self._lineage = [*facts["lineage"], checkpoint.round]
         self._checkpoint_round = checkpoint.round
         self._ended = facts.get("ended", False)

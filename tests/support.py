@@ -38,7 +38,7 @@ def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, 
     """Return the client "0" of the method of :func:`config`, which trains on ``examples`` and is tested on them."""
     options, hyper = parse(config(**overrides))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
-    state = ClientState(folder / "0", 1, [], 0)
+    state = ClientState(folder / "0", 1, [], 0, "0")
     kind = METHODS[options.method].client()
     return kind("0", data, network, get_arrays(network), state, options, hyper)
 

@@ -64,7 +64,7 @@ def test_numpyclient_interface() -> None:
     model = build("mlp", (1, 8, 8), 10, 1)
     start = get_arrays(model)
     data = simulated(*federate(options), 0)
-    client = FedAvgClient("0", data, model, start, ClientState(RUNS, 1, [], 0), options, NoHyper())
+    client = FedAvgClient("0", data, model, start, ClientState(RUNS, 1, [], 0, "0"), options, NoHyper())
     parameters = list(start.values())
     returned, count, metrics = client.fit(parameters, {"round": 1})
     assert count == len(data.train)

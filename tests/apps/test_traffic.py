@@ -171,6 +171,21 @@ def test_the_disk_of_one_device_is_full(
     assert head.name.startswith("state-000001-")
 
 
+@pytest.mark.parametrize("field", ["run", "identity"])
+def test_a_server_cannot_name_files_outside_of_the_states_folder(
+    tmp_path: Path, nodes: list[dict[str, Any]], field: str
+) -> None:
+    runs = Runs(tmp_path, {**KEYS, "method": "fedper", "model": "mlp", "rounds": 1})
+
+    def mislead(message: Message) -> None:
+        if message.metadata.message_type == "train":
+            message.content["config"][field] = "x/../../../elsewhere"  # type: ignore[index]
+
+    with pytest.raises(RunError, match="'x/../../../elsewhere' cannot name a folder or file"):
+        runs("run", nodes=nodes, intercept=mislead)
+    assert not [path for path in tmp_path.rglob("*.safetensors") if "checkpoint" not in path.parts]
+
+
 HOOK = f"""
 import numpy as np
 

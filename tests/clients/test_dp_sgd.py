@@ -186,7 +186,7 @@ def test_as_many_steps_are_planned_as_are_taken(run: Runs, method: str, local_st
     options, hyper = parse(read_config(path))
     data = simulated(*federate(options), 0)
     network = build("mlp", (1, 8, 8), 10, 1)
-    state = ClientState(path / "clients" / "0", 2, [], 2)
+    state = ClientState(path / "clients" / "0", 2, [], 2, "0")
     client = METHODS[method].client()("0", data, network, get_arrays(network), state, options, hyper)
     ((_, rate, steps),), _ = client.planned(2.0, 2.0)
     assert taken == [(1.0, rate, steps)]

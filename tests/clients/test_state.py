@@ -15,25 +15,25 @@ from clients.state import ClientState
 from common.errors import DataError, RunError
 
 
-def _ask(folder, round, lineage=(), checkpoint=0) -> int | None:
+def _ask(folder, round, lineage=(), checkpoint=0, identity="0") -> int | None:
     """Return the number a client finds in its state in ``round``; None if it has no state."""
-    found = ClientState(folder, round, lineage, checkpoint).load()
+    found = ClientState(folder, round, lineage, checkpoint, identity).load()
     return None if found is None else int(found["number"])
 
 
-def _keep(folder, number, round, lineage=(), checkpoint=0) -> None:
+def _keep(folder, number, round, lineage=(), checkpoint=0, identity="0") -> None:
     """Let a client keep ``number`` in ``round``."""
-    state = ClientState(folder, round, lineage, checkpoint)
+    state = ClientState(folder, round, lineage, checkpoint, identity)
     state.save({"number": np.array(number)})
     state.commit()
 
 
 class TestSaving:
     def test_a_client_without_history_has_no_state(self, tmp_path):
-        assert ClientState(tmp_path / "never-made", 1, [], 0).load() is None
+        assert ClientState(tmp_path / "never-made", 1, [], 0, "0").load() is None
 
     def test_nothing_reaches_the_disk_before_the_commit(self, tmp_path):
-        state = ClientState(tmp_path / "client", 1, [], 0)
+        state = ClientState(tmp_path / "client", 1, [], 0, "0")
         state.save({"number": np.array(1)})
         assert not (tmp_path / "client").exists()
         assert _ask(tmp_path / "client", 1) is None  # another process, or the next message after a failure
@@ -42,17 +42,17 @@ class TestSaving:
 
     def test_the_saver_itself_sees_what_it_saved(self, tmp_path):
         _keep(tmp_path, 1, round=1)
-        state = ClientState(tmp_path, 2, [], 0)
+        state = ClientState(tmp_path, 2, [], 0, "0")
         assert state.load()["number"] == 1
         state.save({"number": np.array(2)})
         assert state.load()["number"] == 2
 
     def test_commit_without_save_writes_nothing(self, tmp_path):
-        ClientState(tmp_path / "client", 1, [], 0).commit()
+        ClientState(tmp_path / "client", 1, [], 0, "0").commit()
         assert not (tmp_path / "client").exists()
 
     def test_the_last_of_several_saves_counts(self, tmp_path):
-        state = ClientState(tmp_path, 1, [], 0)
+        state = ClientState(tmp_path, 1, [], 0, "0")
         for number in (1, 2, 3):
             state.save({"number": np.array(number)})
         state.commit()
@@ -71,10 +71,10 @@ class TestSaving:
             "steps": np.array(7, dtype=np.int64),
             "empty": np.zeros((0, 3)),
         }
-        state = ClientState(tmp_path, 1, [], 0)
+        state = ClientState(tmp_path, 1, [], 0, "0")
         state.save(arrays)
         state.commit()
-        found = ClientState(tmp_path, 1, [], 0).load()
+        found = ClientState(tmp_path, 1, [], 0, "0").load()
         assert found.keys() == arrays.keys()
         for name, array in arrays.items():
             assert found[name].dtype == array.dtype
@@ -86,10 +86,10 @@ class TestSaving:
         ids=["transposed", "fortran", "reversed"],
     )
     def test_arrays_of_any_memory_order_come_back(self, tmp_path, array):
-        state = ClientState(tmp_path, 1, [], 0)
+        state = ClientState(tmp_path, 1, [], 0, "0")
         state.save({"x": array})
         state.commit()
-        np.testing.assert_array_equal(ClientState(tmp_path, 1, [], 0).load()["x"], array)
+        np.testing.assert_array_equal(ClientState(tmp_path, 1, [], 0, "0").load()["x"], array)
 
     def test_clients_do_not_share(self, tmp_path):
         _keep(tmp_path / "0", 10, round=1)
@@ -154,6 +154,27 @@ class TestResume:
                     number, round_, lineage = saved, checkpoint + 1, [*lineage, checkpoint]
 
 
+class TestNamesakes:
+    """A device may have states of an earlier run that had the name of the present one."""
+
+    def test_states_of_another_run_of_the_name_are_ignored(self, tmp_path):
+        _keep(tmp_path, 1, round=1, identity="a")
+        assert _ask(tmp_path, 1, identity="b") is _ask(tmp_path, 9, [5], 5, identity="b") is None
+        assert _ask(tmp_path, 2, identity="a") == 1
+
+    def test_they_are_deleted_once_there_are_own_ones(self, tmp_path):
+        _keep(tmp_path, 1, round=7, identity="a")
+        _keep(tmp_path, 2, round=1, identity="b")
+        assert [path.name for path in tmp_path.iterdir()] == ["state-000001-0-b.safetensors"]
+
+    def test_what_a_node_shares_is_the_runs_too(self, tmp_path):
+        state = ClientState(tmp_path / "client", 1, [], 0, "a")
+        state.share({"number": np.array(1)}, "body")
+        state.commit()
+        assert ClientState(tmp_path / "client", 2, [], 0, "a").load_shared("body")["number"] == 1
+        assert ClientState(tmp_path / "client", 2, [], 0, "b").load_shared("body") is None
+
+
 class TestPruning:
     def test_the_checkpoints_version_and_the_newest_are_kept(self, tmp_path):
         for round_ in range(1, 12):  # with a checkpoint after round 7
@@ -210,19 +231,19 @@ class TestFailure:
 
 class TestParts:
     def test_parts_are_kept_apart(self, tmp_path):
-        state = ClientState(tmp_path / "client", 1, [], 0)
+        state = ClientState(tmp_path / "client", 1, [], 0, "0")
         state.save({"number": np.array(1)}, "head1")
         state.save({"number": np.array(2)}, "head11")
         state.commit()
-        later = ClientState(tmp_path / "client", 2, [], 1)
+        later = ClientState(tmp_path / "client", 2, [], 1, "0")
         assert later.load() is None
         assert later.load("head1")["number"] == 1
         later.save({"number": np.array(3)}, "head1")
         later.commit()
-        assert ClientState(tmp_path / "client", 3, [], 2).load("head11")["number"] == 2
+        assert ClientState(tmp_path / "client", 3, [], 2, "0").load("head11")["number"] == 2
 
     def test_what_is_shared_is_written_once_and_read_by_all(self, tmp_path):
-        first, second = (ClientState(tmp_path / name, 4, [], 0) for name in ("a", "b"))
+        first, second = (ClientState(tmp_path / name, 4, [], 0, "0") for name in ("a", "b"))
         first.share({"number": np.array(1)}, "body")
         assert second.load_shared("body") is None  # not before the work has succeeded
         first.commit()
@@ -230,14 +251,14 @@ class TestParts:
         second.share({"number": np.array(1)}, "body")
         second.commit()
         assert [path.stat().st_mtime_ns for path in (tmp_path / "_node").iterdir()] == written
-        assert ClientState(tmp_path / "c", 5, [], 4).load_shared("body")["number"] == 1
+        assert ClientState(tmp_path / "c", 5, [], 4, "0").load_shared("body")["number"] == 1
 
     def test_a_shared_part_of_a_dead_attempt_is_replaced(self, tmp_path):
-        dead = ClientState(tmp_path / "a", 4, [], 3)
+        dead = ClientState(tmp_path / "a", 4, [], 3, "0")
         dead.share({"number": np.array(1)}, "body")
         dead.commit()
-        assert ClientState(tmp_path / "a", 4, [3], 3).load_shared("body") is None
-        again = ClientState(tmp_path / "a", 4, [3], 3)
+        assert ClientState(tmp_path / "a", 4, [3], 3, "0").load_shared("body") is None
+        again = ClientState(tmp_path / "a", 4, [3], 3, "0")
         again.share({"number": np.array(2)}, "body")
         again.commit()
-        assert ClientState(tmp_path / "b", 5, [3], 4).load_shared("body")["number"] == 2
+        assert ClientState(tmp_path / "b", 5, [3], 4, "0").load_shared("body")["number"] == 2

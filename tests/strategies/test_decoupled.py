@@ -206,6 +206,19 @@ class TestEvaluation:
         assert "init: fc3 of 'whole' go unused: in method 'fedper' they are each client's own" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["fedper", "ditto"])
+def test_a_run_takes_nothing_from_another_of_its_name(method: str, tmp_path: Path) -> None:
+    """The server has lost the first run, or is another one; the clients still have what it left them."""
+    keys: dict[str, Value] = {"method": method, "num-clients": 4, "participation": 1.0, "run-name": "name"}
+    for server, state, rounds in (("a", "kept", 1), ("b", "kept", 2), ("c", "empty", 2)):
+        folders = {"runs-dir": str(tmp_path / server), "state-dir": str(tmp_path / state)}
+        run_app(config(**keys, **folders, rounds=rounds))
+    again, fresh = ((tmp_path / server / "name" / "clients.csv").read_text() for server in "bc")
+    assert again == fresh
+    for name, array in _model(tmp_path / "b" / "name").items():
+        np.testing.assert_array_equal(array, _model(tmp_path / "c" / "name")[name])
+
+
 class TestTools:
     def test_the_last_blocks_keep_a_body(self) -> None:
         assert last_blocks(_initial(), 2, "key") == {"fc2", "fc3"}

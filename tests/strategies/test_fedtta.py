@@ -40,7 +40,7 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
     x = torch.randn(9, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     examples = Examples(x, torch.zeros(9, dtype=torch.int64))
     data = ClientData(lambda: examples, lambda: examples, labeled=False, simulated=True, device=CPU)
-    state = ClientState(Path("/nonexistent"), 1, [], 0)
+    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
     client = FedTTAClient("0", data, model, get_arrays(model), state, options, hyper)
     adapted = client.adapted(φ, x, dict(model.named_parameters()), differentiable=False)
     rng, step = np.random.default_rng(1), 1e-6

@@ -44,7 +44,7 @@ def _client(x: torch.Tensor, y: torch.Tensor, *, labeled: bool = True, **keys: V
     examples = Examples(x, y)
     data = ClientData(lambda: examples, lambda: examples, labeled=labeled, simulated=True, device=CPU)
     model = build("mlp", (1, 8, 8), 10, options.seed)
-    state = ClientState(Path("/nonexistent"), 1, [], 0)
+    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
     return FLowDUPClient("0", data, model, get_arrays(model), state, options, hyper)
 
 

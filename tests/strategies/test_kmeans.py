@@ -92,7 +92,7 @@ def _client(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **
     examples = Examples(torch.from_numpy(points), torch.zeros(len(points), dtype=torch.int64))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     model = build("centers", (points.shape[1],), 10, 1)
-    state = ClientState(Path("/nonexistent"), 1, [], 0)
+    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
     return kind("0", data, model, get_arrays(model), state, options, hyper)
 
 

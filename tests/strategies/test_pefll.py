@@ -404,7 +404,7 @@ def _client(data: ClientData, tmp_path: Path, round: int = 1, **keys: Value) -> 
         keys["model"] = "char-lstm"
     options, hyper = parse(config(**{**SMALL, **keys}))
     model = build("linear", (1, 8, 8), 10, 1)
-    state = ClientState(tmp_path / "state", round, [], 0)
+    state = ClientState(tmp_path / "state", round, [], 0, "0")
     return PeFLLClient("0", data, model, get_arrays(model), state, options, hyper)
 
 
