@@ -19,7 +19,6 @@ Client = Annotated[str, typer.Option(help="client-id, where the folder holds sev
 def check(
     node_config: Annotated[str, typer.Argument(help='as for the SuperNode: \'data-path="/data/a" client-id="a"\'')],
     dataset: Annotated[str, typer.Option(help="the dataset of the runs to take part in")],
-    embeddings: Annotated[str, typer.Option(help="the file of word vectors, for datasets of words")] = "",
 ) -> None:
     """Read a device's data as a run would, and say what was found."""
     from flwr.common.config import parse_config_args
@@ -32,7 +31,7 @@ def check(
 
     owner = parse_node(parse_config_args([node_config]))
     dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
-    data = own_data(owner, dataset, CPU, embeddings=embeddings, cache_dir=cache_dir)
+    data = own_data(owner, dataset, CPU, embeddings="", cache_dir=cache_dir)
     print(f"{owner.client_id}: {report(data, find_spec(dataset))}")
 
 

@@ -29,6 +29,7 @@ class DeviceSettings(Section):
         labeled: whether its training rows have labels that may be used.
         schema_file: a file with its own names of columns and classes (key ``schema``).
         dataset: its own copy of the folder that the run's ``dataset`` names, where that is a path.
+        embeddings: its own copy of the file that the run's ``embeddings`` names, for datasets of words.
     """
 
     data_path: str = Field(min_length=1)
@@ -37,8 +38,9 @@ class DeviceSettings(Section):
     labeled: bool = True
     schema_file: str = Field("", alias="schema")
     dataset: str = ""
+    embeddings: str = ""
 
-    _check = field_validator("state_dir", "schema_file", "dataset")(check_folder)
+    _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
 
 
 def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
@@ -62,11 +64,13 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
 def own_data(device: DeviceSettings, dataset: str, on: torch.device, *, embeddings: str, cache_dir: str) -> ClientData:
     """Read a device's data as examples of ``dataset``, and log what was found.
 
+    ``embeddings`` is the run's file of word vectors, where the device names no copy of its own.
+
     Raises:
         DataError: if they cannot be used.
     """
     spec = find_spec(dataset)
-    words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
+    words = vocabulary(device.embeddings or embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
     where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()
     data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema)

@@ -663,6 +663,11 @@ class CohortStrategy(Strategy):
     def take_back(self, checkpoint: Checkpoint) -> None:
         """Take back everything that a checkpoint holds but the model."""
         facts = checkpoint.facts
+        if "identity" not in facts:
+            raise RunError(
+                f"run '{self.run.name}' is of an earlier version, whose clients kept their states under other names; "
+                "carry it out anew, or use that version"
+            )
         self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
         self._seconds = list(facts["seconds"])
         self._identity = facts["identity"]

@@ -12,10 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 from apps.cli import cli
+from apps.device_settings import own_data, parse_node
 from apps.experiment import read_recipe
 from common.errors import ConfigurationError, DataError
 from common.settings import Value
-from partitions.clientdata import simulated
+from partitions.clientdata import CPU, simulated
 from partitions.datasets import find_spec
 from partitions.device_data import read_device
 from partitions.federation import federate
@@ -133,6 +134,16 @@ class TestFederation:
         spec, words = find_spec("sent140_words"), vocabulary(str(glove), str(tmp_path / "cache"), SIZE)
         found = read_device(data / "sent140", spec, words=words)
         assert found.train.x.shape == (152 - 30, 25, SIZE)
+
+    def test_a_device_has_its_own_copy_of_the_vectors(self, glove: Path, data: Path, tmp_path: Path) -> None:
+        keys = {"data-path": str(data / "sent140"), "client-id": "a"}
+        elsewhere = {"embeddings": "/where/the/server/has/them.txt", "cache_dir": str(tmp_path / "cache")}
+        found = own_data(parse_node({**keys, "embeddings": str(glove)}), "sent140_words", CPU, **elsewhere)
+        assert found.train.x.shape == (152 - 30, 25, SIZE)
+        with pytest.raises(DataError, match="there is no file /where/the/server/has"):
+            own_data(parse_node(keys), "sent140_words", CPU, **elsewhere)
+        with pytest.raises(DataError, match=r"--node-config: embeddings: .* is a relative path"):
+            parse_node({**keys, "embeddings": "glove.txt"})
 
 
 def test_the_recipe_runs_on_made_data(glove: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

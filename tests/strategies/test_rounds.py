@@ -24,7 +24,7 @@ from models.parameters import get_arrays, set_arrays
 from partitions.clientdata import simulated
 from partitions.devices import write_device
 from partitions.federation import federate
-from strategies.run_folder import read_checkpoint, read_config, read_metrics
+from strategies.run_folder import RunFolder, read_checkpoint, read_config, read_metrics
 from tests.grid import FIRST_NODE, run_app
 from tests.support import Value, config, settings
 
@@ -296,6 +296,14 @@ class TestResume:
         checkpoint = next((path / "checkpoint").iterdir())
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
         with pytest.raises(RunError, match="damaged"):
+            run("parts", resume="parts", rounds=2)
+
+    def test_a_run_of_an_earlier_version_is_refused(self, run: Run) -> None:
+        path = run("parts", rounds=1)
+        checkpoint = read_checkpoint(path)
+        del checkpoint.facts["identity"]
+        RunFolder(path, {}, "").save(checkpoint)
+        with pytest.raises(RunError, match="run 'parts' is of an earlier version"):
             run("parts", resume="parts", rounds=2)
 
     def test_init_starts_from_another_runs_model(self, run: Run) -> None:
