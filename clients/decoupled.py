@@ -13,6 +13,7 @@ from torch import nn
 from clients.base import Answer, BaseClient, phase
 from clients.training import features
 from clients.wire import Config
+from common.errors import RunError
 from models.blocks import block_names, cut
 from models.parameters import Arrays, exchanged
 from partitions.clientdata import Examples
@@ -46,6 +47,11 @@ class DecoupledClient(BaseClient):
 
     def _own(self, received: Arrays) -> Arrays:
         self._personal = frozenset(exchanged(self.model)) - received.keys()
+        if not self._personal:
+            raise RunError(
+                f"method '{self.settings.method}' keeps blocks that are each client's own, but the server sent all "
+                "of them; its strategy must send the shared blocks alone"
+            )
         return self.state.load() or {name: self.initial[name] for name in self._personal}
 
     # ---------------------------------------------------------------- tools, while a phase is carried out

@@ -185,15 +185,12 @@ class Host:
             **request.config,
         }
         client = self._client(own, config)
-        arrays = list(request.arrays.values())
-        content = RecordDict()
-        if message.metadata.message_type.startswith("train"):
-            returned, count, numbers = client.fit(arrays, config)
-            client.state.commit()
-            content["arrays"] = pack(dict(zip(request.arrays, returned, strict=True)))
-        else:
-            _, count, numbers = client.evaluate(arrays, config)
-        content["metrics"] = MetricRecord({"num-examples": count, **numbers})
+        trains = message.metadata.message_type.startswith("train")
+        answer = client.perform(request.arrays, {"phase": "train" if trains else "test", **config})
+        client.state.commit()
+        content = RecordDict({"metrics": MetricRecord({"num-examples": answer.num_examples, **answer.metrics})})
+        if trains:
+            content["arrays"] = pack(answer.arrays)
         return content
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,16 +16,20 @@ from models.networks import build
 from models.parameters import get_arrays, set_arrays
 from partitions.clientdata import simulated
 from partitions.federation import federate
-from tests.grid import InProcessGrid
-from tests.support import config, settings
+from strategies.run_folder import read_checkpoint
+from tests.grid import InProcessGrid, run_app
+from tests.support import Value, config, settings
 
 CLIENTS = 4
 
 
-def _start(strategy: Strategy, rounds: int) -> tuple[dict[str, np.ndarray], dict[int, float]]:
-    grid = InProcessGrid(config(**{"num-clients": CLIENTS}), nodes=CLIENTS)
-    model = build("mlp", (1, 8, 8), 10, 1)
-    result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=rounds)
+def _start(
+    strategy: Strategy, rounds: int, method: str = "fedavg", unsent: str = "none"
+) -> tuple[dict[str, np.ndarray], dict[int, float]]:
+    grid = InProcessGrid(config(**{"num-clients": CLIENTS}, method=method), nodes=CLIENTS)
+    arrays = build("mlp", (1, 8, 8), 10, 1).state_dict()
+    sent = {name: array for name, array in arrays.items() if not name.startswith(unsent)}
+    result = strategy.start(grid, ArrayRecord(sent), num_rounds=rounds)
     accuracies = {r: float(m["accuracy"]) for r, m in result.evaluate_metrics_clientapp.items()}  # type: ignore[arg-type]
     return {name: array.numpy() for name, array in result.arrays.items()}, accuracies
 
@@ -51,6 +57,18 @@ def test_stock_fedavg_computes_the_weighted_mean_of_our_clients() -> None:
 def test_stock_strategies_learn(strategy: Strategy) -> None:
     _, accuracies = _start(strategy, rounds=8)
     assert accuracies[8] > accuracies[1] + 0.1
+
+
+def test_a_stock_strategy_decouples_by_what_it_sends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arrays, _ = _start(FedAvg(), rounds=2, method="fedper", unsent="fc3")
+    keys: dict[str, Value] = {"num-clients": CLIENTS, "participation": 1.0, "rounds": 2, "method": "fedper"}
+    run_app(config(**keys, **{"runs-dir": str(tmp_path), "run-name": "own"}))
+    own = read_checkpoint(tmp_path / "own").arrays
+    assert arrays.keys() == own.keys()
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, own[name], atol=1e-5)
+    _start(FedAvg(), rounds=1, method="fedper")
+    assert "method 'fedper' keeps blocks that are each client's own, but the server sent all of them" in caplog.text
 
 
 def test_numpyclient_interface() -> None:
