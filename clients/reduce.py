@@ -64,7 +64,7 @@ class Reduction:
                 raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
 
     def _change(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
-        return {name: array.astype(np.float64) - self._sent[name] for name, array in arrays.items()}
+        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
         return self._changes and name.startswith(BESIDE) and name not in answered
