@@ -134,7 +134,9 @@ class FedL2PClient(BaseClient):
     def nets(self, arrays: Arrays) -> MetaNets:
         """Return the meta-nets with the λ received."""
         s = self.settings
-        nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed).to(self.data.train.y.device)
+        nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases).to(
+            self.data.train.y.device
+        )
         λ = {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}
         if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
             raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
@@ -280,13 +282,13 @@ def _copy(tensor: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def _meta_nets(dataset: str, model: str, rate: float, seed: int) -> MetaNets:
+def _meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
     """Return the process's one pair of meta-nets; its contents are overwritten by every client."""
-    return make_meta_nets(dataset, model, rate, seed)
+    return make_meta_nets(dataset, model, rate, seed, hidden)
 
 
-def make_meta_nets(dataset: str, model: str, rate: float, seed: int) -> MetaNets:
-    """Return λ with its initial values."""
+def make_meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool = False) -> MetaNets:
+    """Return λ with its initial values; ``hidden`` as of :class:`models.meta_nets.MetaNets`."""
     spec = find_spec(dataset)
     network: nn.Module = build(model, spec.shape, spec.classes, seed)
-    return build_meta_nets(network, rate, seed)
+    return build_meta_nets(network, rate, seed, hidden=hidden)

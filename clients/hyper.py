@@ -87,6 +87,9 @@ class FedL2PHyper(Section):
         description="which meta-nets there are: without LRNet the rate is `initial-rate`, without BNNet β is `mixing`"
     )
     mixing: float = Field(ge=0, le=1, description="β where BNNet is left out")
+    hidden_biases: bool = Field(
+        description="biases of hidden units start from 0.5 and 1, as those of outputs; else from 0"
+    )
     judging_rounds: int = Field(ge=1, description="rounds whose clients' mean validation loss decides which λ is best")
     pretraining_rounds: int = Field(ge=0, description="rounds of FedAvg that make the model first, where none is given")
 

@@ -20,9 +20,9 @@ def clamp(x: Tensor, low: float, high: float) -> Tensor:
     return x + (x.clamp(low, high) - x).detach()
 
 
-def _net(inputs: int, outputs: int, bias: float) -> nn.Sequential:
+def _net(inputs: int, outputs: int, bias: float, hidden_bias: float) -> nn.Sequential:
     first, last = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, outputs)
-    for layer, start in ((first, 0.0), (last, bias)):
+    for layer, start in ((first, hidden_bias), (last, bias)):
         nn.init.xavier_normal_(layer.weight, gain=GAIN)
         nn.init.constant_(layer.bias, start)
     return nn.Sequential(first, nn.ReLU(), last)
@@ -36,12 +36,13 @@ class MetaNets(nn.Module):
         layers: M, its layers with parameters.
         tensors: its parameter tensors, which the paper counts as 2M.
         rate: initial value of every η̃.
+        hidden: whether the biases of hidden units start from those of outputs, 0.5 in BNNet and 1 in LRNet, or from 0.
     """
 
-    def __init__(self, norms: int, layers: int, tensors: int, rate: float) -> None:
+    def __init__(self, norms: int, layers: int, tensors: int, rate: float, *, hidden: bool = False) -> None:
         super().__init__()
-        self.bn = _net(norms, norms, 0.5) if norms else None
-        self.lr = _net(2 * layers, tensors, 1.0)
+        self.bn = _net(norms, norms, 0.5, 0.5 * hidden) if norms else None
+        self.lr = _net(2 * layers, tensors, 1.0, 1.0 * hidden)
         self.multipliers = nn.Parameter(torch.full((tensors,), rate))
 
     def mixing(self, distances: Tensor) -> Tensor:
@@ -55,8 +56,8 @@ class MetaNets(nn.Module):
         return clamp(self.lr(moments), 0.0, MOST) * self.multipliers
 
 
-def build_meta_nets(network: nn.Module, rate: float, seed: int) -> MetaNets:
-    """Return λ for a network, with initial values from ``seed``."""
+def build_meta_nets(network: nn.Module, rate: float, seed: int, *, hidden: bool = False) -> MetaNets:
+    """Return λ for a network, with initial values from ``seed``; ``hidden`` as of :class:`MetaNets`."""
     tensors = len(list(network.parameters()))
     with torch_initialisation(seed, "meta-nets"):
-        return MetaNets(len(norms_of(network)), len(layers_of(network)), tensors, rate)
+        return MetaNets(len(norms_of(network)), len(layers_of(network)), tensors, rate, hidden=hidden)

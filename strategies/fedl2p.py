@@ -72,7 +72,7 @@ class FedL2P(FedAvg):
         if find_spec(s.dataset).kind in ("characters", "words"):
             raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
-        nets = make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed)
+        nets = make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases)
         if self.hyper.learn == "bn" and nets.bn is None:
             raise ConfigurationError(
                 f"fedl2p.learn: '{s.model}' has no batch norm, so that BNNet alone has nothing to do"

@@ -342,6 +342,13 @@ def test_initial_values() -> None:
     assert (nets.bn is not None, len(nets.multipliers)) == (True, len(list(network.parameters())))
     assert nets.mixing(torch.zeros(3)).tolist() == pytest.approx([0.5] * 3)
     assert nets.rates(torch.zeros(14)).tolist() == pytest.approx([0.02] * len(nets.multipliers))
+    hidden = build_meta_nets(network, 0.02, 1, hidden=True)
+    assert hidden.bn is not None
+    for net, start in ((hidden.bn, 0.5), (hidden.lr, 1.0)):
+        assert {bias for layer in (net[0], net[2]) for bias in layer.bias.tolist()} == {start}
+    # A hidden unit's answer to nothing is its bias; weights of Xavier's deviation g·√(2/(in + out)) add 100 of them.
+    β = hidden.mixing(torch.zeros(3)) - 0.5
+    assert 0 < β.abs().max() < 4 * 0.1 * (2 / 103) ** 0.5 * 0.5 * 10
 
 
 def test_a_new_client_needs_one_pass() -> None:
