@@ -82,7 +82,7 @@ class CohortStrategy(Strategy):
         self.bytes_down = 0
         self.bytes_up = 0
         self._seconds: list[float] = []
-        self._identity = ""
+        self._identity = uuid4().hex
         self._lineage: list[int] = []
         self._checkpoint_round = 0
         self._ended = False
@@ -542,7 +542,6 @@ class CohortStrategy(Strategy):
             self._save(done, arrays)  # so that a second resume knows of this one
         else:
             self.run.create()
-            self._identity = uuid4().hex
         self._telemetry = Telemetry(self.run.name, self.settings.method, self.settings.metrics_port)
         if self._privacy is not None:
             self._privacy.plan([self.cohort_size(r) for r in range(1, num_rounds + 1)], len(self.trainable()))
