@@ -23,7 +23,6 @@ from clients.wire import Request, pack, unpack
 from common.errors import BudgetSpentError, ConfigurationError, RunError
 from common.seeds import numpy_generator
 from common.settings import PARAMETER_FILES, Section, Value, folder
-from models.blocks import block_names
 from models.networks import build
 from models.parameters import Arrays, get_arrays, is_statistic
 from models.pretrained import read_pretrained
@@ -162,13 +161,7 @@ class CohortStrategy(Strategy):
                 f"init: run '{self.settings.init}' trained something else than the network model = "
                 f"'{self.settings.model}': {', '.join(shapes)}{', …' if len(wrong) > 3 else ''}"
             )
-        first = self.server_part(network | trained.arrays)
-        if unused := sorted(block_names(trained.arrays.keys() - first.keys())):
-            log.warning(
-                "init: %s of '%s' go unused: in method '%s' they are each client's own, and start from the run's seed",
-                ", ".join(unused), self.settings.init, self.settings.method,
-            )  # fmt: skip
-        return first
+        return self.server_part(network | trained.arrays)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
