@@ -132,12 +132,12 @@ class BaseClient(NumPyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Train on ``parameters`` (the network's arrays in order); NumPyClient's meaning, for stock strategies."""
+        """Train on ``parameters`` (the network's arrays in order), as any NumPyClient does."""
         answer = self.perform(self._named(parameters), {"phase": "train", "round": 0, **config})
         return list(answer.arrays.values()), answer.num_examples, dict(answer.metrics)
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Evaluate ``parameters`` on the client's test examples; NumPyClient's meaning, for stock strategies."""
+        """Evaluate ``parameters`` on the client's test examples, as any NumPyClient does."""
         answer = self.perform(self._named(parameters), {"phase": "test", "round": 0, **config})
         return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
 
