@@ -380,6 +380,19 @@ def test_meta_nets_are_learned_and_the_model_is_not(run: Runs) -> None:
         np.testing.assert_allclose(checkpoint.state[BESIDE + name], array, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_run_begins_with_the_biases_it_was_told(run: Runs, hidden: bool) -> None:
+    still: dict[str, Value] = {"fedl2p.meta-learning-rate": 1e-12, "fedl2p.multiplier-learning-rate": 1e-12}
+    arrays = read_checkpoint(run("run", **still, **{"fedl2p.hidden-biases": hidden})).arrays
+    for name, start in (
+        ("bn.0.bias", 0.5 * hidden),
+        ("lr.0.bias", 1.0 * hidden),
+        ("bn.2.bias", 0.5),
+        ("lr.2.bias", 1.0),
+    ):
+        np.testing.assert_allclose(arrays[name], start, atol=1e-6)
+
+
 def test_the_model_is_not_sent_back(run: Runs) -> None:
     names = read_checkpoint(run("run")).arrays.keys()
     answers = [
