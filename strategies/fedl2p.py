@@ -1,14 +1,13 @@
 """FedL2P, server side (Lee et al. 2023, algorithm 1): FedAvg of λ, the meta-nets that say how a client fine-tunes.
 
 Sent: λ, and beside it the model θ_g, which ``init`` names or the first rounds make. Received: λ. The λ of the lowest
-validation loss, the mean over the clients of ``judging-rounds``, is the result, and what clients are tested with.
+validation loss is the result, and what clients are tested with; every client counts with the last loss it answered.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -40,7 +39,7 @@ class FedL2P(FedAvg):
         self._best: Arrays = {}
         self._best_round: int | None = None
         self._lowest = math.inf
-        self._losses: deque[float] = deque(maxlen=self.hyper.judging_rounds)
+        self._losses: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
         self._skipped = 0
 
     def privacy_gap(self) -> str:
@@ -99,14 +98,18 @@ class FedL2P(FedAvg):
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
     def learn(self, outcome: Outcome) -> None:
-        """Remember the λ that was sent, if the last rounds' mean validation loss is the lowest so far."""
+        """Remember the λ that was sent, if the clients' last validation losses have the lowest mean so far."""
         self.count_skipped(outcome)
-        losses = outcome.metrics.get("loss")
-        exploded = losses is None or np.isnan(losses).any()  # the others' losses say too little
-        self._losses.append(math.inf if exploded else outcome.mean("loss"))
-        if len(self._losses) < self.hyper.judging_rounds:
+        losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
+        losses = np.where(np.isnan(losses), np.inf, losses)  # without these clients the mean would flatter λ
+        answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
+        self._losses |= zip(outcome.clients, answers, strict=True)
+        if self._round - self.hyper.pretraining_rounds < self.hyper.judging_rounds:
             return
-        if (loss := sum(self._losses) / len(self._losses)) < self._lowest:
+        last = np.array([*self._losses.values()])
+        loss = float(np.average(last[:, 0], weights=last[:, 1]))
+        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._losses))
+        if loss < self._lowest:
             self._lowest, self._best, self._best_round = loss, self._model, self._round
 
     def count_skipped(self, outcome: Outcome) -> None:
@@ -130,11 +133,8 @@ class FedL2P(FedAvg):
         """FedAvg's state, and the best λ."""
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
-        judged = {
-            "best_round": self._best_round,
-            "lowest": finite(self._lowest),
-            "losses": [*map(finite, self._losses)],
-        }
+        losses = {client: (finite(loss), weight) for client, (loss, weight) in self._losses.items()}
+        judged = {"best_round": self._best_round, "lowest": finite(self._lowest), "losses": losses}
         return arrays | best, {**facts, **judged, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
@@ -142,14 +142,16 @@ class FedL2P(FedAvg):
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
-        self._lowest, *losses = (math.inf if x is None else float(x) for x in (facts["lowest"], *facts["losses"]))
-        self._losses.extend(losses)
+        self._lowest = given(facts["lowest"])
+        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in facts["losses"].items()}
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
         lowest = finite(self._lowest)
         if lowest is None:
-            log.warning("no λ was chosen, the first one is the result: in every round some client had no loss")
+            log.warning(
+                "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"
+            )
         judged = {"validation_loss": lowest, "round": self._best_round}
         return {"fedl2p": {**judged, "skipped_steps": self._skipped}}
 
@@ -157,3 +159,8 @@ class FedL2P(FedAvg):
 def finite(x: float) -> float | None:
     """Return a number, None for infinity, which JSON does not have."""
     return x if math.isfinite(x) else None
+
+
+def given(x: float | None) -> float:
+    """Return a number, infinity for None: the inverse of :func:`finite`."""
+    return math.inf if x is None else float(x)

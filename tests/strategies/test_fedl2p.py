@@ -416,33 +416,28 @@ def test_starts_from_another_run(run: Runs) -> None:
 
 @pytest.mark.parametrize("judging", [1, 3])
 def test_the_best_is_what_clients_are_tested_with(run: Runs, judging: int) -> None:
-    path = run("run", rounds=6, **{"fedl2p.judging-rounds": judging})
+    """It is judged by every client's last loss, also of rounds in which others took part."""
+    path = run("run", rounds=8, participation=0.5, **{"fedl2p.judging-rounds": judging})
     checkpoint = read_checkpoint(path)
     report = json.loads((path / "summary.json").read_text())["fedl2p"]
-    totals: dict[int, float] = {}
+    heard: dict[int, dict[str, tuple[float, float]]] = {}
     sent: dict[int, Arrays] = {}
     for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
-            config = message.content["config"]
-            metrics, number = reply.content["metrics"], int(config["round"])
-            total = sum(a * b for a, b in zip(metrics["loss"], metrics["weight"], strict=True))
-            totals[number] = totals.get(number, 0) + total
+            metrics, number = reply.content["metrics"], int(message.content["config"]["round"])
+            pairs = zip(metrics["loss"], metrics["weight"], strict=True)
+            heard.setdefault(number, {}).update(zip(reply.content["outcome"]["clients"], pairs, strict=True))
             sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
-    losses = {number: total / _weight(run, number) for number, total in totals.items()}
-    means = {last: np.mean([losses[last - i] for i in range(judging)]) for last in sorted(losses)[judging - 1 :]}
+    assert min(heard) == 2  # after the round of pretraining
+    means = {}
+    for number in range(1 + judging, 9):
+        last = {client: pair for r in range(2, number + 1) for client, pair in heard[r].items()}
+        means[number] = sum(loss * w for loss, w in last.values()) / sum(w for _, w in last.values())
     best = min(means, key=lambda number: means[number])
     assert report["round"] == best
     assert report["validation_loss"] == pytest.approx(means[best], rel=1e-6)
     for name, array in sent[best].items():
         assert np.array_equal(checkpoint.state[f"best.{name}"], array)
-
-
-def _weight(run: Runs, number: int) -> float:
-    return sum(
-        sum(reply.content["metrics"]["weight"])
-        for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
-        if message.metadata.message_type == "train" and int(message.content["config"]["round"]) == number
-    )
 
 
 def test_without_batch_norm_there_is_only_lrnet(run: Runs, caplog: pytest.LogCaptureFixture) -> None:
