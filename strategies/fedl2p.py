@@ -134,7 +134,7 @@ class FedL2P(FedAvg):
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
         losses = {client: (finite(loss), weight) for client, (loss, weight) in self._losses.items()}
-        judged = {"best_round": self._best_round, "lowest": finite(self._lowest), "losses": losses}
+        judged = {"best_round": self._best_round, "lowest": finite(self._lowest), "last_losses": losses}
         return arrays | best, {**facts, **judged, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
@@ -143,7 +143,8 @@ class FedL2P(FedAvg):
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
         self._lowest = given(facts["lowest"])
-        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in facts["losses"].items()}
+        losses = facts.get("last_losses", {})  # runs of before have none, and need none to be tested or exported
+        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in losses.items()}
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
