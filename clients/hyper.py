@@ -90,9 +90,6 @@ class FedL2PHyper(Section):
     hidden_biases: bool = Field(
         description="biases of hidden units start from 0.5 and 1, as those of outputs; else from 0"
     )
-    judging_rounds: int = Field(
-        ge=1, description="the round of learning from which on λ is judged, by clients' last losses"
-    )
     pretraining_rounds: int = Field(ge=0, description="rounds of FedAvg that make the model first, where none is given")
 
 

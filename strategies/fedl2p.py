@@ -63,11 +63,6 @@ class FedL2P(FedAvg):
             raise ConfigurationError(
                 f"fedl2p.pretraining-rounds: {self.hyper.pretraining_rounds} of rounds = {s.rounds} leave none to learn"
             )
-        if self.hyper.judging_rounds > (learning := s.rounds - self.hyper.pretraining_rounds):
-            raise ConfigurationError(
-                f"fedl2p.judging-rounds: {self.hyper.judging_rounds}, but λ is learned in {learning} rounds: none "
-                f"would be judged. Use at most {learning}"
-            )
         if find_spec(s.dataset).kind in ("characters", "words"):
             raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
@@ -98,14 +93,17 @@ class FedL2P(FedAvg):
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
     def learn(self, outcome: Outcome) -> None:
-        """Remember the λ that was sent, if the clients' last validation losses have the lowest mean so far."""
+        """Remember the λ that was sent, if the clients' last validation losses have the lowest mean so far.
+
+        Means of different clients are not compared: one heard for the first time starts the comparison anew.
+        """
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
-        losses = np.where(np.isnan(losses), np.inf, losses)  # without these clients the mean would flatter λ
+        losses = np.where(losses >= 0, losses, np.inf)  # without clients that have none the mean would flatter λ
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
+        if not set(outcome.clients) <= self._losses.keys():
+            self._lowest = math.inf
         self._losses |= zip(outcome.clients, answers, strict=True)
-        if self._round - self.hyper.pretraining_rounds < self.hyper.judging_rounds:
-            return
         last = np.array([*self._losses.values()])
         loss = float(np.average(last[:, 0], weights=last[:, 1]))
         log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._losses))
