@@ -146,12 +146,11 @@ class FedL2P(FedAvg):
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
-        lowest = finite(self._lowest)
-        if lowest is None:
+        if self._best_round is None:
             log.warning(
                 "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"
             )
-        judged = {"validation_loss": lowest, "round": self._best_round}
+        judged = {"validation_loss": finite(self._lowest), "round": self._best_round}
         return {"fedl2p": {**judged, "skipped_steps": self._skipped}}
 
 
