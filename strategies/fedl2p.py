@@ -141,8 +141,8 @@ class FedL2P(FedAvg):
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
         self._lowest = given(facts["lowest"])
-        losses = facts.get("last_losses", {})  # runs of before have none, and need none to be tested or exported
-        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in losses.items()}
+        losses = facts["last_losses"].items()
+        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in losses}
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
