@@ -95,15 +95,18 @@ class FedL2P(FedAvg):
     def learn(self, outcome: Outcome) -> None:
         """Remember the λ that was sent, if the clients' last validation losses have the lowest mean so far.
 
-        Means of different clients are not compared: one heard for the first time starts the comparison anew.
+        Means of different clients are not compared: one heard for the first time starts the comparison anew, and so
+        does one whose last answer had no loss and whose device has gone since, which judges no more.
         """
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
         losses = np.where(losses >= 0, losses, np.inf)  # without clients that have none the mean would flatter λ
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
-        if not set(outcome.clients) <= self._losses.keys():
+        judges = {c: last for c, last in self._losses.items() if c in self.roster.clients or math.isfinite(last[0])}
+        judges |= zip(outcome.clients, answers, strict=True)
+        if judges.keys() != self._losses.keys():
             self._lowest = math.inf
-        self._losses |= zip(outcome.clients, answers, strict=True)
+        self._losses = judges
         last = np.array([*self._losses.values()])
         loss = float(np.average(last[:, 0], weights=last[:, 1]))
         log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._losses))

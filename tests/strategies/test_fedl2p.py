@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
@@ -28,9 +29,12 @@ from models.meta_nets import MetaNets, build_meta_nets, clamp
 from models.networks import build
 from models.parameters import Arrays, get_arrays, set_arrays
 from partitions.clientdata import Examples
+from partitions.devices import write_device
+from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
+from tests.grid import InProcessGrid
 from tests.runs import Runs
-from tests.support import make_client
+from tests.support import make_client, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedl2p", "model": "cnn-bn", "num-clients": 4, "participation": 1.0, "rounds": 3, "local-epochs": 1,
@@ -511,6 +515,36 @@ def test_a_clients_explosion_makes_no_best(
     if method == "fedl2p":
         assert summary[method]["validation_loss"] is None
         assert "no λ was chosen" in caplog.text
+
+
+def test_a_device_that_has_gone_without_a_loss_judges_no_more(
+    run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four devices one has no loss in round 2, the first one of learning, and is gone from round 3 on."""
+    honest, online, rounds = FedL2PClient.perform, InProcessGrid.get_node_ids, 1
+    federation, dataset = federate(settings(num_clients=4))
+    nodes = []
+    for i in range(4):
+        write_device(federation, dataset, i, tmp_path / str(i))
+        nodes.append({"client-id": f"d{i}", "data-path": str(tmp_path / str(i))})
+
+    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        if (config["phase"], config["round"], client.client_id) == ("train", 2, "d3"):
+            del answer.metrics["loss"]
+        return answer
+
+    def note(message: Message) -> None:
+        nonlocal rounds
+        if message.metadata.message_type == "train":
+            rounds = int(message.content["config"]["round"])
+
+    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    monkeypatch.setattr(InProcessGrid, "get_node_ids", lambda grid: list(online(grid))[: 3 if rounds > 1 else 4])
+    keys: dict[str, Value] = {"state-dir": str(tmp_path / "state"), "min-success": 0.1, "evaluate-every": 0}
+    path = run("run", nodes=nodes, intercept=note, **keys)
+    assert json.loads((path / "summary.json").read_text())["fedl2p"]["round"] == 3
+    assert sorted(read_checkpoint(path).facts["own"]["last_losses"]) == ["d0", "d1", "d2"]
 
 
 def test_what_is_refused(run: Runs) -> None:
