@@ -150,11 +150,11 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         ConfigurationError: before any client is asked.
         RunError: if the run failed.
     """
-    settings, _ = parse({**defaults(), **overrides})
+    settings, hyper = parse({**defaults(), **overrides})
     if settings.transfer_target:
         from apps.transfer import check_target, transfer_once  # torch takes seconds, and no other run needs it here
 
-        check_target(settings)
+        check_target(settings, hyper)
     path = run_folder(settings)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     columns = (

@@ -33,7 +33,7 @@ from apps.settings import Settings, defaults, parse
 from apps.transfer import check_target, transfer_once
 from common.errors import ConfigurationError, RunError
 from common.files import write_atomically, write_text
-from common.settings import Value
+from common.settings import Section, Value
 from strategies.run_folder import differing_settings, read_config
 
 
@@ -57,7 +57,7 @@ class Sweep(BaseModel):
         return self
 
 
-def _check(name: str, sweep: Sweep, settings: Settings) -> None:
+def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
     """Refuse a cell that would have nothing to show, or could not be shown, in the end."""
     lacking = {
         "unseen": "unseen-fraction" if not settings.unseen_fraction else "",
@@ -67,7 +67,7 @@ def _check(name: str, sweep: Sweep, settings: Settings) -> None:
     if lacking:
         raise ConfigurationError(f"sweep '{name}': clients = '{sweep.clients}', but {lacking} makes none")
     if settings.transfer_target:
-        check_target(settings)
+        check_target(settings, hyper)
 
 
 _FIGURES = ("rounds", "init", "evaluate-clients", "min-success")
@@ -124,7 +124,7 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
             words[2:2] = [f"{sweep.over}-{value}"] if value is not None else []
             label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
             keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}
-            _check(name, sweep, parse({**defaults(), **keys})[0])
+            _check(name, sweep, *parse({**defaults(), **keys}))
             result.append(Cell(variant, value, label, keys))
     names = [cell.name for cell in result]
     if twice := {name for name in names if names.count(name) > 1}:

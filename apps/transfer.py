@@ -23,10 +23,10 @@ from apps.settings import Settings, defaults, parse
 from clients.export import save_model
 from clients.training import evaluate, features, train
 from clients.worker import tune_process
-from common.errors import ConfigurationError, RunError
+from common.errors import ConfigurationError
 from common.files import write_atomically, write_text
 from common.seeds import torch_generator
-from common.settings import Value
+from common.settings import Section, Value
 from models.blocks import block_of, classifier_shape, last_blocks
 from models.networks import build
 from models.parameters import get_arrays, set_arrays
@@ -66,11 +66,11 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
         ConfigurationError: if the target does not fit the run's network, or the run has no classifier to replace.
         RunError: if the run has no readable checkpoint.
     """
-    settings, _ = parse({**defaults(), **read_config(run), **overrides})
+    settings, hyper = parse({**defaults(), **read_config(run), **overrides})
     if not settings.transfer_target:
         raise ConfigurationError("transfer-target: name the dataset to transfer to")
     device = tune_process(settings.device, one_thread=False)
-    check_target(settings)
+    check_target(settings, hyper)
     spec = _target(settings)
     network = _pretrained(run, settings, spec).to(device)
     dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
@@ -124,7 +124,7 @@ def transfer_once(run: Path) -> str:
     return f"transferred to {result.target}: accuracy {result.accuracies[-1]:.3f}"
 
 
-def check_target(settings: Settings) -> None:
+def check_target(settings: Settings, hyper: Section) -> None:
     """Check what can be known of a transfer before the run that it ends.
 
     Raises:
@@ -132,8 +132,9 @@ def check_target(settings: Settings) -> None:
     """
     source, target = find_spec(settings.dataset), _target(settings)
     method = METHODS[settings.method]
-    if method.task != "classification" or not method.strategy().keeps_extractor:
-        raise ConfigurationError(f"transfer-target: method '{settings.method}' trains no common features to transfer")
+    gap = "it trains none" if method.task != "classification" else method.strategy().transfer_gap(hyper)
+    if gap:
+        raise ConfigurationError(f"transfer-target: method '{settings.method}' has no common features: {gap}")
     if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (
         source.kind != "image" and source.shape != target.shape
     ):
@@ -162,15 +163,8 @@ def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequen
     network = build(settings.model, find_spec(settings.dataset).shape, target.classes, settings.seed)
     arrays = get_arrays(network)
     classifier = last_blocks(arrays, 1, "model")
-    extractor = {name: array for name, array in arrays.items() if block_of(name) not in classifier}
     trained = read_checkpoint(run).arrays
-    lacking = [name for name, a in extractor.items() if name not in trained or trained[name].shape != a.shape]
-    if lacking:
-        raise RunError(
-            f"run '{run.name}' has no extractor to transfer: method '{settings.method}' keeps no global '{lacking[0]}' "
-            f"of '{settings.model}' on the server"
-        )
-    set_arrays(network, {name: trained[name] for name in extractor})
+    set_arrays(network, {name: trained[name] for name in arrays if block_of(name) not in classifier})
     return network
 
 

@@ -68,8 +68,6 @@ class CohortStrategy(Strategy):
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
-    keeps_extractor: ClassVar[bool] = True
-    """Whether the server's arrays hold all blocks of the network but the last, to transfer them to other data."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
 
@@ -117,6 +115,14 @@ class CohortStrategy(Strategy):
         """Return why a client cannot take part in this run, "" if it can. Here: too few examples."""
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
+        return ""
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing, with these hyper-parameters, for features to be transferred to other data.
+
+        "" if the server's arrays hold all blocks of the network but the last.
+        """
         return ""
 
     def privacy_gap(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from clients.hyper import HeadHyper
 from models.blocks import block_names, last_blocks, of_blocks
@@ -21,6 +21,13 @@ class Decoupled(FedAvg):
     """Whether the head is shared and the body personal, rather than the other way round."""
 
     hyper: HeadHyper
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        if cls.shares_head:
+            return "the body is each client's own"
+        return "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks are each client's own"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks."""

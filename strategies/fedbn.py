@@ -5,7 +5,7 @@ Sent and received: all arrays of the network but those of batch-norm layers, the
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any
 
 from common.errors import ConfigurationError
 from models.batch_norm import norms_of
@@ -18,7 +18,10 @@ from strategies.fedavg import FedAvg
 class FedBN(FedAvg):
     """FedAvg of all but batch norm."""
 
-    keeps_extractor: ClassVar[bool] = False
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "batch norm is each client's own"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the arrays outside of batch-norm layers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
@@ -31,7 +31,6 @@ BEST = "best."
 class FedL2P(FedAvg):
     """FedAvg of meta-nets for a given model."""
 
-    keeps_extractor: ClassVar[bool] = False
     hyper: FedL2PHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,6 +40,11 @@ class FedL2P(FedAvg):
         self._lowest = math.inf
         self._losses: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
         self._skipped = 0
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "it learns how to fine-tune a model, which stays as it is; transfer the run that made it"
 
     def privacy_gap(self) -> str:
         """Return what is not protected."""

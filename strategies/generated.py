@@ -34,7 +34,6 @@ class Generated(CohortStrategy):
     """What methods with a hypernetwork share: making models, learning from Δθ, evaluation, checkpoints."""
 
     broadcasts_model: ClassVar[bool] = False
-    keeps_extractor: ClassVar[bool] = False
     hyper: HyperNetworkHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -55,6 +54,11 @@ class Generated(CohortStrategy):
         self.hypernetwork = HyperNetwork(
             self.size, shapes, self.hyper.hidden_layers, self.hyper.hidden_width, self.settings.seed
         )
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "the server has no network, but a hypernetwork that makes them"
 
     # ------------------------------------------------------------------------- what a method provides
 

@@ -14,4 +14,3 @@ class LGFedAvg(Decoupled):
     """A shared head on personal bodies."""
 
     shares_head: ClassVar[bool] = True
-    keeps_extractor: ClassVar[bool] = False

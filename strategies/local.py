@@ -7,7 +7,7 @@ the computation equal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -19,7 +19,11 @@ class Local(CohortStrategy):
     """Each client alone."""
 
     broadcasts_model: ClassVar[bool] = False
-    keeps_extractor: ClassVar[bool] = False
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "every client has a network of its own"
 
     def privacy_gap(self) -> str:
         """Return why the keys of table ``privacy`` are not for this method."""

@@ -8,7 +8,7 @@ next example weights. Stage 1 with nothing personal is FedAvg.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -25,7 +25,6 @@ from strategies.fedavg import FedAvg
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
-    keeps_extractor: ClassVar[bool] = False  # later stages share fewer blocks, and the last one's are what is left
     hyper: PPFEHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -40,6 +39,11 @@ class PPFE(FedAvg):
             )
         self._first: Arrays = {}  # ψ^(1), where later stages start from it
         self._stages: list[dict[str, float]] = []
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "later stages share fewer blocks, and the last one's are what is left"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the first stage."""

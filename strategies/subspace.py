@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from clients.hyper import SubspaceHyper
 from common.errors import ConfigurationError
@@ -17,7 +17,6 @@ from strategies.run_folder import Checkpoint
 class Subspace(FedAvg):
     """FedAvg of what makes a point of the subspace."""
 
-    keeps_extractor: ClassVar[bool] = False
     hyper: SubspaceHyper
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -25,6 +24,11 @@ class Subspace(FedAvg):
         self.spec = find_spec(self.settings.dataset)
         network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
         check_dimensions(self.hyper.dimensions, sum(parameter.numel() for parameter in network.parameters()))
+
+    @classmethod
+    def transfer_gap(cls, hyper: Any) -> str:
+        """Return what is missing."""
+        return "what is learned is no network, but a point of a subspace or what makes one"
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
         """Refuse ``init``: θ₀ is drawn, from the run's seed, wherever it is needed."""

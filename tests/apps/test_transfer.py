@@ -16,7 +16,9 @@ from sklearn.linear_model import LogisticRegression
 
 from apps.experiment import run_experiment
 from apps.launch import Simulation
+from apps.methods import METHODS
 from apps.report import TARGET, load_run, markdown_table
+from apps.settings import parse
 from apps.transfer import check_target, transfer, transfer_once, write_transfers
 from clients.export import load_model, predict
 from common.errors import ConfigurationError
@@ -29,7 +31,7 @@ from partitions.picture_folders import write_picture_folders
 from strategies.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE, settings
+from tests.support import CACHE, config
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
@@ -114,16 +116,31 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"transfer-target": "adult"}, "another kind"),
         ({"transfer-target": "mnistm"}, "'mnistm' is not a dataset"),
         ({"model": "linear"}, "blocks"),
-        ({"method": "local"}, "trains no common features"),
+        ({"method": "mdm"}, "it trains none"),
+        ({"method": "fedrep", "model": "lenet", "fedrep.head-blocks": 2}, "the last 2 blocks are each client's own"),
         *(
-            ({"method": name}, "trains no common features")
-            for name in ("pefll", "lg-fedavg", "flowdup", "fedl2p", "fedbn", "ppfe")
+            ({"method": name}, f"method '{name}' has no common features: ")
+            for name in ("local", "pefll", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe")
         ),
     ],
 )
 def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"transfer-target: .*{said}"):
-        check_target(settings(**{**KEYS, **keys}))
+        check_target(*parse(config(**{**KEYS, **keys})))
+
+
+TRANSFERABLE = [
+    name
+    for name, method in METHODS.items()
+    if method.task == "classification" and not method.strategy().transfer_gap(parse(config(method=name))[1])
+]
+
+
+@pytest.mark.parametrize("name", TRANSFERABLE)
+def test_who_has_no_gap_has_an_extractor(name: str, run: Runs, tmp_path: Path) -> None:
+    """Of every method that says so the run can be transferred."""
+    path = run("run", method=name, rounds=1, **{"min-success": 1.0})
+    assert len(transfer(path, {"transfer-epochs": 1}, tmp_path / "out").accuracies) == 1
 
 
 def test_what_cannot_be_is_said_before_the_run(tmp_path: Path) -> None:
