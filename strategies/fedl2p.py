@@ -26,6 +26,8 @@ from strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 BEST = "best."
+Losses = dict[str, tuple[float, float]]
+"""Clients' validation losses, each with its client's weight."""
 
 
 class FedL2P(FedAvg):
@@ -37,8 +39,8 @@ class FedL2P(FedAvg):
         super().__init__(*args, **kwargs)
         self._best: Arrays = {}
         self._best_round: int | None = None
-        self._lowest = math.inf
-        self._losses: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
+        self._last: Losses = {}  # of the clients heard so far
+        self._lowest: Losses = {}  # what they are compared with: those of the best λ
         self._skipped = 0
 
     @classmethod
@@ -97,25 +99,24 @@ class FedL2P(FedAvg):
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
     def learn(self, outcome: Outcome) -> None:
-        """Remember the λ that was sent, if the clients' last validation losses have the lowest mean so far.
+        """Remember the λ that was sent, if the clients' last validation losses are the lowest so far.
 
-        Means of different clients are not compared: one heard for the first time starts the comparison anew, and so
-        does one whose last answer had no loss and whose device has gone since, which judges no more.
+        A client that is heard for the first time counts alike for this λ and the best one before. One whose last answer
+        had no loss keeps any λ from being chosen, until it has answered again or its device has gone.
         """
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
         losses = np.where(losses >= 0, losses, np.inf)  # without clients that have none the mean would flatter λ
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
-        judges = {c: last for c, last in self._losses.items() if c in self.roster.clients or math.isfinite(last[0])}
-        judges |= zip(outcome.clients, answers, strict=True)
-        if judges.keys() != self._losses.keys():
-            self._lowest = math.inf
-        self._losses = judges
-        last = np.array([*self._losses.values()])
-        loss = float(np.average(last[:, 0], weights=last[:, 1]))
-        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._losses))
-        if loss < self._lowest:
-            self._lowest, self._best, self._best_round = loss, self._model, self._round
+        heard = {c: last for c, last in self._last.items() if c in self.roster.clients or math.isfinite(last[0])}
+        self._last = heard | dict(zip(outcome.clients, answers, strict=True))
+        loss = mean(self._last)
+        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._last))
+        if not math.isfinite(loss):
+            return
+        self._lowest = {client: self._lowest.get(client, last) for client, last in self._last.items()}
+        if self._best_round is None or loss < mean(self._lowest):
+            self._lowest, self._best, self._best_round = self._last, self._model, self._round
 
     def count_skipped(self, outcome: Outcome) -> None:
         """Count the steps that clients have left out, as fine-tuning had diverged."""
@@ -138,8 +139,8 @@ class FedL2P(FedAvg):
         """FedAvg's state, and the best λ."""
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
-        losses = {client: (finite(loss), weight) for client, (loss, weight) in self._losses.items()}
-        judged = {"best_round": self._best_round, "lowest": finite(self._lowest), "last_losses": losses}
+        last = {client: (loss if math.isfinite(loss) else None, w) for client, (loss, w) in self._last.items()}
+        judged = {"best_round": self._best_round, "last_losses": last, "lowest_losses": self._lowest}
         return arrays | best, {**facts, **judged, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
@@ -147,9 +148,8 @@ class FedL2P(FedAvg):
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
-        self._lowest = given(facts["lowest"])
-        losses = facts["last_losses"].items()
-        self._losses = {client: (given(loss), float(weight)) for client, (loss, weight) in losses}
+        self._last = {c: (math.inf if loss is None else loss, w) for c, (loss, w) in facts["last_losses"].items()}
+        self._lowest = {client: (loss, w) for client, (loss, w) in facts["lowest_losses"].items()}
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
@@ -157,15 +157,11 @@ class FedL2P(FedAvg):
             log.warning(
                 "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"
             )
-        judged = {"validation_loss": finite(self._lowest), "round": self._best_round}
-        return {"fedl2p": {**judged, "skipped_steps": self._skipped}}
+        lowest = mean(self._lowest) if self._lowest else None
+        return {"fedl2p": {"validation_loss": lowest, "round": self._best_round, "skipped_steps": self._skipped}}
 
 
-def finite(x: float) -> float | None:
-    """Return a number, None for infinity, which JSON does not have."""
-    return x if math.isfinite(x) else None
-
-
-def given(x: float | None) -> float:
-    """Return a number, infinity for None: the inverse of :func:`finite`."""
-    return math.inf if x is None else float(x)
+def mean(losses: Losses) -> float:
+    """Return the weighted mean of the losses of one client or more."""
+    pairs = np.array([*losses.values()])
+    return float(np.average(pairs[:, 0], weights=pairs[:, 1]))

@@ -419,8 +419,9 @@ def test_starts_from_another_run(run: Runs) -> None:
 
 
 def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
-    """It is judged by every client's last loss, since the round in which one was heard for the first time."""
-    path = run("run", rounds=12, participation=0.5)
+    """It is judged by clients' last losses; one that is heard for the first time favours no λ."""
+    keys: dict[str, Value] = {"fedl2p.hypergradient": "fomaml+", "fedl2p.initial-rate": 0.001}
+    path = run("run", rounds=12, participation=0.5, **keys, **{"fedl2p.meta-learning-rate": 0.01})
     checkpoint = read_checkpoint(path)
     report = json.loads((path / "summary.json").read_text())["fedl2p"]
     heard: dict[int, dict[str, tuple[float, float]]] = {}
@@ -432,17 +433,38 @@ def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
             heard.setdefault(number, {}).update(zip(reply.content["outcome"]["clients"], pairs, strict=True))
             sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
     assert min(heard) == 2  # after the round of pretraining
-    complete = min(number for number in heard if len(set().union(*(heard[r] for r in range(2, number + 1)))) == 4)
-    assert 2 < complete < 10  # so that there is something to compare, and something not to be compared
-    means = {}
-    for number in range(complete, 13):
+
+    def mean(losses: dict[str, tuple[float, float]]) -> float:
+        return sum(loss * w for loss, w in losses.values()) / sum(w for _, w in losses.values())
+
+    best, lowest = 2, heard[2]
+    for number in range(3, 13):
         last = {client: pair for r in range(2, number + 1) for client, pair in heard[r].items()}
-        means[number] = sum(loss * w for loss, w in last.values()) / sum(w for _, w in last.values())
-    best = min(means, key=lambda number: means[number])
+        lowest = last | lowest  # who is new counts alike for both
+        if mean(last) < mean(lowest):
+            best, lowest = number, last
+    assert best > 2
     assert report["round"] == best
-    assert report["validation_loss"] == pytest.approx(means[best], rel=1e-6)
+    assert report["validation_loss"] == pytest.approx(mean(lowest), rel=1e-6)
     for name, array in sent[best].items():
         assert np.array_equal(checkpoint.state[f"best.{name}"], array)
+
+
+@pytest.mark.parametrize(("slope", "best"), [(-1, 12), (1, 2)])
+def test_clients_that_are_heard_later_do_not_decide(
+    run: Runs, slope: int, best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where losses fall the last λ is the best, and where they rise the first, however much clients differ."""
+    honest = FedL2PClient.perform
+
+    def perform(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        answer.metrics["loss"] = 20.0 + 100 * int(client.client_id) + slope * int(config["round"])
+        return answer
+
+    monkeypatch.setattr(FedL2PClient, "perform", perform)
+    path = run("run", rounds=12, participation=0.5, **{"evaluate-every": 0})
+    assert json.loads((path / "summary.json").read_text())["fedl2p"]["round"] == best
 
 
 def test_without_batch_norm_there_is_only_lrnet(run: Runs, caplog: pytest.LogCaptureFixture) -> None:
