@@ -27,7 +27,7 @@ class Decoupled(FedAvg):
         """Return what is missing."""
         if cls.shares_head:
             return "the body is each client's own"
-        return "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks are each client's own"
+        return "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks never reach the server"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks."""

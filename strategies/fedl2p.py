@@ -26,8 +26,6 @@ from strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 BEST = "best."
-Losses = dict[str, tuple[float, float]]
-"""Clients' validation losses, each with its client's weight."""
 
 
 class FedL2P(FedAvg):
@@ -39,14 +37,15 @@ class FedL2P(FedAvg):
         super().__init__(*args, **kwargs)
         self._best: Arrays = {}
         self._best_round: int | None = None
-        self._last: Losses = {}  # of the clients heard so far
-        self._lowest: Losses = {}  # what they are compared with: those of the best λ
+        self._best_loss: float | None = None
+        self._last: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
+        self._lowest: dict[str, float] = {}  # those losses when the best λ was sent
         self._skipped = 0
 
     @classmethod
     def transfer_gap(cls, hyper: Any) -> str:
         """Return what is missing."""
-        return "it learns how to fine-tune a model, which stays as it is; transfer the run that made it"
+        return "what it learns is no features, but how to fine-tune them"
 
     def privacy_gap(self) -> str:
         """Return what is not protected."""
@@ -101,22 +100,25 @@ class FedL2P(FedAvg):
     def learn(self, outcome: Outcome) -> None:
         """Remember the λ that was sent, if the clients' last validation losses are the lowest so far.
 
-        A client that is heard for the first time counts alike for this λ and the best one before. One whose last answer
-        had no loss keeps any λ from being chosen, until it has answered again or its device has gone.
+        Compared are the clients that had been heard when the best λ before was sent. One whose last answer had no loss
+        keeps any λ from being chosen, until it has answered again; devices that have gone have no part in it.
         """
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
         losses = np.where(losses >= 0, losses, np.inf)  # without clients that have none the mean would flatter λ
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
-        heard = {c: last for c, last in self._last.items() if c in self.roster.clients or math.isfinite(last[0])}
-        self._last = heard | dict(zip(outcome.clients, answers, strict=True))
-        loss = mean(self._last)
-        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(self._last))
+        self._last |= zip(outcome.clients, answers, strict=True)
+        heard = [client for client in self._last if client in self.roster.clients]
+        last, weight = np.array([self._last[client] for client in heard]).T
+        lowest = np.array([self._lowest.get(client, np.nan) for client in heard])
+        loss = float(np.average(last, weights=weight))
+        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(heard))
         if not math.isfinite(loss):
             return
-        self._lowest = {client: self._lowest.get(client, last) for client, last in self._last.items()}
-        if self._best_round is None or loss < mean(self._lowest):
-            self._lowest, self._best, self._best_round = self._last, self._model, self._round
+        both = np.isfinite(lowest)
+        if not both.any() or np.average(last[both] - lowest[both], weights=weight[both]) < 0:
+            self._best, self._best_round, self._best_loss = self._model, self._round, loss
+            self._lowest = dict(zip(heard, last.tolist(), strict=True))
 
     def count_skipped(self, outcome: Outcome) -> None:
         """Count the steps that clients have left out, as fine-tuning had diverged."""
@@ -140,16 +142,16 @@ class FedL2P(FedAvg):
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
         last = {client: (loss if math.isfinite(loss) else None, w) for client, (loss, w) in self._last.items()}
-        judged = {"best_round": self._best_round, "last_losses": last, "lowest_losses": self._lowest}
-        return arrays | best, {**facts, **judged, "skipped": self._skipped}
+        chosen = {"best_round": self._best_round, "best_loss": self._best_loss, "best_losses": self._lowest}
+        return arrays | best, {**facts, **chosen, "last_losses": last, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
-        self._best_round, self._skipped = facts["best_round"], int(facts["skipped"])
+        self._best_round, self._best_loss, self._lowest = (facts[f"best_{x}"] for x in ("round", "loss", "losses"))
         self._last = {c: (math.inf if loss is None else loss, w) for c, (loss, w) in facts["last_losses"].items()}
-        self._lowest = {client: (loss, w) for client, (loss, w) in facts["lowest_losses"].items()}
+        self._skipped = facts["skipped"]
 
     def report(self) -> dict[str, Any]:
         """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
@@ -157,11 +159,5 @@ class FedL2P(FedAvg):
             log.warning(
                 "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"
             )
-        lowest = mean(self._lowest) if self._lowest else None
-        return {"fedl2p": {"validation_loss": lowest, "round": self._best_round, "skipped_steps": self._skipped}}
-
-
-def mean(losses: Losses) -> float:
-    """Return the weighted mean of the losses of one client or more."""
-    pairs = np.array([*losses.values()])
-    return float(np.average(pairs[:, 0], weights=pairs[:, 1]))
+        chosen = {"validation_loss": self._best_loss, "round": self._best_round}
+        return {"fedl2p": {**chosen, "skipped_steps": self._skipped}}

@@ -117,10 +117,21 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"transfer-target": "mnistm"}, "'mnistm' is not a dataset"),
         ({"model": "linear"}, "blocks"),
         ({"method": "mdm"}, "it trains none"),
-        ({"method": "fedrep", "model": "lenet", "fedrep.head-blocks": 2}, "the last 2 blocks are each client's own"),
+        ({"method": "fedrep", "model": "lenet", "fedrep.head-blocks": 2}, "the last 2 blocks never reach the server"),
         *(
             ({"method": name}, f"method '{name}' has no common features: ")
-            for name in ("local", "pefll", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe")
+            for name in (
+                "local",
+                "pefll",
+                "pfedhn",
+                "lg-fedavg",
+                "flowdup",
+                "ld-fedavg",
+                "fedl2p",
+                "l2p",
+                "fedbn",
+                "ppfe",
+            )
         ),
     ],
 )

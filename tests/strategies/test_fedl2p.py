@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -419,7 +419,7 @@ def test_starts_from_another_run(run: Runs) -> None:
 
 
 def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
-    """It is judged by clients' last losses; one that is heard for the first time favours no λ."""
+    """It is judged by clients' last losses, and compared by those who had been heard when the best before was sent."""
     keys: dict[str, Value] = {"fedl2p.hypergradient": "fomaml+", "fedl2p.initial-rate": 0.001}
     path = run("run", rounds=12, participation=0.5, **keys, **{"fedl2p.meta-learning-rate": 0.01})
     checkpoint = read_checkpoint(path)
@@ -434,32 +434,38 @@ def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
             sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
     assert min(heard) == 2  # after the round of pretraining
 
-    def mean(losses: dict[str, tuple[float, float]]) -> float:
-        return sum(loss * w for loss, w in losses.values()) / sum(w for _, w in losses.values())
+    def mean(losses: dict[str, tuple[float, float]], clients: Iterable[str]) -> float:
+        return sum(losses[c][0] * losses[c][1] for c in clients) / sum(losses[c][1] for c in clients)
 
     best, lowest = 2, heard[2]
     for number in range(3, 13):
         last = {client: pair for r in range(2, number + 1) for client, pair in heard[r].items()}
-        lowest = last | lowest  # who is new counts alike for both
-        if mean(last) < mean(lowest):
+        if mean(last, lowest) < mean(lowest, lowest):
             best, lowest = number, last
     assert best > 2
     assert report["round"] == best
-    assert report["validation_loss"] == pytest.approx(mean(lowest), rel=1e-6)
+    assert report["validation_loss"] == pytest.approx(mean(lowest, lowest), rel=1e-6)
     for name, array in sent[best].items():
         assert np.array_equal(checkpoint.state[f"best.{name}"], array)
 
 
-@pytest.mark.parametrize(("slope", "best"), [(-1, 12), (1, 2)])
+@pytest.mark.parametrize(
+    ("level", "best"),
+    [
+        (lambda number: -number, 12),
+        (lambda number: number, 2),
+        (lambda number: 12 - number if number > 2 else 0, 2),  # high when most are heard for the first time
+    ],
+)
 def test_clients_that_are_heard_later_do_not_decide(
-    run: Runs, slope: int, best: int, monkeypatch: pytest.MonkeyPatch
+    run: Runs, level: Callable[[int], int], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where losses fall the last λ is the best, and where they rise the first, however much clients differ."""
     honest = FedL2PClient.perform
 
     def perform(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
         answer = honest(client, arrays, config)
-        answer.metrics["loss"] = 20.0 + 100 * int(client.client_id) + slope * int(config["round"])
+        answer.metrics["loss"] = 20.0 + 100 * int(client.client_id) + level(int(config["round"]))
         return answer
 
     monkeypatch.setattr(FedL2PClient, "perform", perform)
@@ -539,6 +545,21 @@ def test_a_clients_explosion_makes_no_best(
         assert "no λ was chosen" in caplog.text
 
 
+def test_a_client_that_answers_again_lets_the_best_be_chosen(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had no loss in round 2, the first one of learning, after which the run is broken off and resumed."""
+    honest = FedL2PClient.perform
+
+    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        if (config["phase"], config["round"], client.client_id) == ("train", 2, "1"):
+            del answer.metrics["loss"]
+        return answer
+
+    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    for path in run.whole_and_broken(3):
+        assert json.loads((path / "summary.json").read_text())["fedl2p"]["round"] == 3
+
+
 def test_a_device_that_has_gone_without_a_loss_judges_no_more(
     run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,7 +587,7 @@ def test_a_device_that_has_gone_without_a_loss_judges_no_more(
     keys: dict[str, Value] = {"state-dir": str(tmp_path / "state"), "min-success": 0.1, "evaluate-every": 0}
     path = run("run", nodes=nodes, intercept=note, **keys)
     assert json.loads((path / "summary.json").read_text())["fedl2p"]["round"] == 3
-    assert sorted(read_checkpoint(path).facts["own"]["last_losses"]) == ["d0", "d1", "d2"]
+    assert sorted(read_checkpoint(path).facts["own"]["best_losses"]) == ["d0", "d1", "d2"]
 
 
 def test_what_is_refused(run: Runs) -> None:
