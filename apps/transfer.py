@@ -35,6 +35,9 @@ from partitions.datasets import Dataset, DatasetSpec, Split, find_spec, load
 from partitions.server_rows import matching
 from strategies.run_folder import read_checkpoint, read_config
 
+_MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
+"""Keys that may differ from the run's, besides transfer-*."""
+
 
 @dataclass(frozen=True)
 class Transferred:
@@ -59,13 +62,18 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
 
     Args:
         run: a finished run.
-        overrides: keys ``transfer-*`` that differ from the run's.
+        overrides: keys ``transfer-*`` that differ from the run's, or where its data are.
         output: the folder to write to.
 
     Raises:
-        ConfigurationError: if the target does not fit the run's network, or the run has no classifier to replace.
+        ConfigurationError: if the target does not fit the run's network, the run has no classifier to replace, or an
+            override is of what the run has trained.
         RunError: if the run has no readable checkpoint.
     """
+    if wrong := [key for key in overrides if not key.startswith("transfer-") and key not in _MAY_DIFFER]:
+        raise ConfigurationError(
+            f"{wrong[0]}: run '{run.name}' has it already; what may differ is transfer-*, {', '.join(_MAY_DIFFER)}"
+        )
     settings, hyper = parse({**defaults(), **read_config(run), **overrides})
     if not settings.transfer_target:
         raise ConfigurationError("transfer-target: name the dataset to transfer to")

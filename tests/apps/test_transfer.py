@@ -40,6 +40,10 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
+GAPS = ("local", "pefll", "pfedhn", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe")
+"""Methods without common features."""
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Runs:
     """Return what carries out runs in this process."""
@@ -106,6 +110,8 @@ def test_no_target_no_transfer(run: Runs) -> None:
     assert TARGET not in json.loads((path / "summary.json").read_text())["final"]
     with pytest.raises(ConfigurationError, match="transfer-target"):
         transfer(path, {}, path / "out")
+    with pytest.raises(ConfigurationError, match="method: run 'run' has it already"):
+        transfer(path, {"method": "fedprox"}, path / "out")
 
 
 @pytest.mark.parametrize(
@@ -118,21 +124,7 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"model": "linear"}, "blocks"),
         ({"method": "mdm"}, "it trains none"),
         ({"method": "fedrep", "model": "lenet", "fedrep.head-blocks": 2}, "the last 2 blocks never reach the server"),
-        *(
-            ({"method": name}, f"method '{name}' has no common features: ")
-            for name in (
-                "local",
-                "pefll",
-                "pfedhn",
-                "lg-fedavg",
-                "flowdup",
-                "ld-fedavg",
-                "fedl2p",
-                "l2p",
-                "fedbn",
-                "ppfe",
-            )
-        ),
+        *(({"method": name}, f"method '{name}' has no common features: ") for name in GAPS),
     ],
 )
 def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
