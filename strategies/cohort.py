@@ -659,23 +659,28 @@ class CohortStrategy(Strategy):
         self._checkpoint_round = server_round
 
     def take_back(self, checkpoint: Checkpoint) -> None:
-        """Take back everything that a checkpoint holds but the model."""
+        """Take back everything that a checkpoint holds but the model.
+
+        Raises:
+            RunError: if an earlier version has written it, without something that this one needs.
+        """
         facts = checkpoint.facts
-        if "identity" not in facts:
+        try:
+            self._identity = facts["identity"]
+            self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
+            self._seconds = list(facts["seconds"])
+            self._lineage = [*facts["lineage"], checkpoint.round]
+            self._checkpoint_round = checkpoint.round
+            self._ended = facts.get("ended", False)
+            self._epsilons, self._spent_clients = dict(facts.get("epsilons", {})), set(facts.get("spent", []))
+            if self._privacy is not None and "clip_norm" in facts:
+                self._privacy.clip_norm = facts["clip_norm"]
+            self.restore(checkpoint.state, facts["own"])
+        except KeyError as error:
             raise RunError(
-                f"run '{self.run.name}' is of an earlier version, whose clients kept their states under other names; "
-                "carry it out anew, or use that version"
-            )
-        self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
-        self._seconds = list(facts["seconds"])
-        self._identity = facts["identity"]
-        self._lineage = [*facts["lineage"], checkpoint.round]
-        self._checkpoint_round = checkpoint.round
-        self._ended = facts.get("ended", False)
-        self._epsilons, self._spent_clients = dict(facts.get("epsilons", {})), set(facts.get("spent", []))
-        if self._privacy is not None and "clip_norm" in facts:
-            self._privacy.clip_norm = facts["clip_norm"]
-        self.restore(checkpoint.state, facts["own"])
+                f"run '{self.run.name}' is of an earlier version, whose checkpoints have no {error}; carry it out "
+                "anew, or use that version"
+            ) from error
 
     def _private_report(self) -> dict[str, Any]:
         if self._privacy is not None:

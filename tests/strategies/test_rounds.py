@@ -298,13 +298,14 @@ class TestResume:
         with pytest.raises(RunError, match="damaged"):
             run("parts", resume="parts", rounds=2)
 
-    def test_a_run_of_an_earlier_version_is_refused(self, run: Run) -> None:
-        path = run("parts", rounds=1)
+    @pytest.mark.parametrize(("method", "part", "fact"), [("fedavg", "", "identity"), ("fedprox", "own", "mu")])
+    def test_a_run_of_an_earlier_version_is_refused(self, run: Run, method: str, part: str, fact: str) -> None:
+        path = run("parts", rounds=1, method=method)
         checkpoint = read_checkpoint(path)
-        del checkpoint.facts["identity"]
+        del (checkpoint.facts[part] if part else checkpoint.facts)[fact]
         RunFolder(path, {}, "").save(checkpoint)
-        with pytest.raises(RunError, match="run 'parts' is of an earlier version"):
-            run("parts", resume="parts", rounds=2)
+        with pytest.raises(RunError, match=f"run 'parts' is of an earlier version, whose checkpoints have no '{fact}'"):
+            run("parts", resume="parts", rounds=2, method=method)
 
     def test_init_starts_from_another_runs_model(self, run: Run) -> None:
         first = run("first", rounds=1)
