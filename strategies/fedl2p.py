@@ -39,7 +39,7 @@ class FedL2P(FedAvg):
         self._best_round: int | None = None
         self._best_loss: float | None = None
         self._last: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
-        self._lowest: dict[str, float] = {}  # those losses when the best λ was sent
+        self._best_losses: dict[str, float] = {}  # those losses when the best λ was sent
         self._skipped = 0
 
     @classmethod
@@ -110,7 +110,7 @@ class FedL2P(FedAvg):
         self._last |= zip(outcome.clients, answers, strict=True)
         heard = [client for client in self._last if client in self.roster.clients]
         last, weight = np.array([self._last[client] for client in heard]).T
-        lowest = np.array([self._lowest.get(client, np.nan) for client in heard])
+        lowest = np.array([self._best_losses.get(client, np.nan) for client in heard])
         loss = float(np.average(last, weights=weight))
         log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(heard))
         if not math.isfinite(loss):
@@ -118,7 +118,7 @@ class FedL2P(FedAvg):
         both = np.isfinite(lowest)
         if not both.any() or np.average(last[both] - lowest[both], weights=weight[both]) < 0:
             self._best, self._best_round, self._best_loss = self._model, self._round, loss
-            self._lowest = dict(zip(heard, last.tolist(), strict=True))
+            self._best_losses = dict(zip(heard, last.tolist(), strict=True))
 
     def count_skipped(self, outcome: Outcome) -> None:
         """Count the steps that clients have left out, as fine-tuning had diverged."""
@@ -142,14 +142,14 @@ class FedL2P(FedAvg):
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
         last = {client: (loss if math.isfinite(loss) else None, w) for client, (loss, w) in self._last.items()}
-        chosen = {"best_round": self._best_round, "best_loss": self._best_loss, "best_losses": self._lowest}
+        chosen = {"best_round": self._best_round, "best_loss": self._best_loss, "best_losses": self._best_losses}
         return arrays | best, {**facts, **chosen, "last_losses": last, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
-        self._best_round, self._best_loss, self._lowest = (facts[f"best_{x}"] for x in ("round", "loss", "losses"))
+        self._best_round, self._best_loss, self._best_losses = (facts[f"best_{x}"] for x in ("round", "loss", "losses"))
         self._last = {c: (math.inf if loss is None else loss, w) for c, (loss, w) in facts["last_losses"].items()}
         self._skipped = facts["skipped"]
 
