@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -523,21 +523,26 @@ def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
     assert losses[0] == losses[1] == losses[2]
 
 
+def _explode(monkeypatch: pytest.MonkeyPatch, client_id: str, rounds: Collection[int]) -> None:
+    """Let the fine-tuning of a client diverge in some rounds: it skips its step and answers no validation loss."""
+    honest = FedL2PClient.perform
+
+    def perform(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        if config["phase"] == "train" and config["round"] in rounds and client.client_id == client_id:
+            answer.metrics["skipped"] = 1.0
+            del answer.metrics["loss"]
+        return answer
+
+    monkeypatch.setattr(FedL2PClient, "perform", perform)
+
+
 @pytest.mark.parametrize("method", ["fedl2p", "l2p"])
 def test_a_clients_explosion_makes_no_best(
     run: Runs, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where one of the clients has no validation loss, those of the others do not make λ the best."""
-    honest = FedL2PClient.perform
-
-    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        if config["phase"] == "train" and client.client_id == "1":
-            answer.metrics["skipped"] = 1.0
-            del answer.metrics["loss"]
-        return answer
-
-    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    _explode(monkeypatch, "1", rounds=(2, 3))
     summary = json.loads((run("run", method=method, **{"min-success": 0.1}) / "summary.json").read_text())
     assert summary[method]["skipped_steps"] == 2  # in two rounds of learning
     if method == "fedl2p":
@@ -547,15 +552,7 @@ def test_a_clients_explosion_makes_no_best(
 
 def test_a_client_that_answers_again_lets_the_best_be_chosen(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had no loss in round 2, the first one of learning, after which the run is broken off and resumed."""
-    honest = FedL2PClient.perform
-
-    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        if (config["phase"], config["round"], client.client_id) == ("train", 2, "1"):
-            del answer.metrics["loss"]
-        return answer
-
-    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    _explode(monkeypatch, "1", rounds=(2,))
     for path in run.whole_and_broken(3):
         assert json.loads((path / "summary.json").read_text())["fedl2p"]["round"] == 3
 
@@ -564,25 +561,19 @@ def test_a_device_that_has_gone_without_a_loss_judges_no_more(
     run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four devices one has no loss in round 2, the first one of learning, and is gone from round 3 on."""
-    honest, online, rounds = FedL2PClient.perform, InProcessGrid.get_node_ids, 1
+    online, rounds = InProcessGrid.get_node_ids, 1
     federation, dataset = federate(settings(num_clients=4))
     nodes = []
     for i in range(4):
         write_device(federation, dataset, i, tmp_path / str(i))
         nodes.append({"client-id": f"d{i}", "data-path": str(tmp_path / str(i))})
 
-    def explode(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        if (config["phase"], config["round"], client.client_id) == ("train", 2, "d3"):
-            del answer.metrics["loss"]
-        return answer
-
     def note(message: Message) -> None:
         nonlocal rounds
         if message.metadata.message_type == "train":
             rounds = int(message.content["config"]["round"])
 
-    monkeypatch.setattr(FedL2PClient, "perform", explode)
+    _explode(monkeypatch, "d3", rounds=(2,))
     monkeypatch.setattr(InProcessGrid, "get_node_ids", lambda grid: list(online(grid))[: 3 if rounds > 1 else 4])
     keys: dict[str, Value] = {"state-dir": str(tmp_path / "state"), "min-success": 0.1, "evaluate-every": 0}
     path = run("run", nodes=nodes, intercept=note, **keys)
