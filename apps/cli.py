@@ -226,6 +226,10 @@ def personalise(
 
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
+    if client and unlabeled:
+        raise ConfigurationError(
+            "personalise: --unlabeled is said of --data; the run knows whether its clients have labels"
+        )
     print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled))
 
 

@@ -20,6 +20,7 @@ from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
 
 Matrix = NDArray[np.float64]
+FEWEST = 3
 
 
 def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64]) -> Matrix:
@@ -31,6 +32,9 @@ def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64])
         descriptors: v (n, l).
         mixes: shares of the classes π (n, C).
         of: rows of the clients to judge.
+
+    Returns:
+        ρ from -1 to 1; NaN for a client to whom all others are equally near, by one of the two.
     """
     found = []
     for i in of:
@@ -54,7 +58,7 @@ def correlations(run: Path) -> list[Correlation]:
     """Return the correlations of a run's seen and unseen clients at every evaluation.
 
     Raises:
-        RunError: if the run kept no descriptors.
+        RunError: if the run kept no descriptors, those of too few clients, or there is nothing to rank.
     """
     files = sorted((run / "descriptors").glob("*.safetensors"), key=lambda path: int(path.stem))
     if not files:
@@ -68,13 +72,24 @@ def correlations(run: Path) -> list[Correlation]:
     for file in files:
         arrays = load_file(file)
         clients = sorted(map(int, arrays))
+        if len(clients) < FEWEST:
+            raise RunError(
+                f"run {run} has descriptors of {len(clients)} clients after round {file.stem}; distances of one client "
+                f"to the others can be ranked if there are {FEWEST}"
+            )
         v = np.stack([arrays[str(client)] for client in clients]).astype(np.float64)
         mixes = counts[clients] / counts[clients].sum(axis=1, keepdims=True)
         unseen = federation.unseen[clients]
         for group, members in (("seen", ~unseen), ("unseen", unseen)):
             if members.any():
                 ρ = rank_correlations(v, mixes, np.flatnonzero(members))
-                found.append(Correlation(int(file.stem), group, float(ρ.mean()), float(ρ.std())))
+                ranked = ρ[~np.isnan(ρ)]
+                if not len(ranked):
+                    raise RunError(
+                        f"run {run}: all {group} clients are equally far from all others after round {file.stem}, by "
+                        "their class mixes or by their descriptors; there is nothing to rank"
+                    )
+                found.append(Correlation(int(file.stem), group, float(ranked.mean()), float(ranked.std())))
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from apps.methods import METHODS
 from apps.settings import defaults
 from common.errors import RunError
 from common.files import write_atomically, write_text
@@ -57,7 +58,8 @@ def load_run(path: Path) -> Run:
         raise RunError(f"run {path} has not completed: it has no summary.json. Go on with it: resume = '{path.name}'.")
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     config = read_config(path)
-    label = summary["method"] + ("+ft" if config["finetune-epochs"] else "")
+    tuned = config["finetune-epochs"] and METHODS[summary["method"]].client().uses_finetuning == "option"
+    label = summary["method"] + ("+ft" if tuned else "")
     clients: list[dict[str, str]] = []
     if (path / "clients.csv").exists():
         with (path / "clients.csv").open(encoding="utf-8", newline="") as file:

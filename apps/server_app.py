@@ -49,6 +49,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         settings, hyper = parse(context.run_config)
         method = METHODS[settings.method]
+        if advice := method.client().finetuning_advice(settings.finetune_epochs):
+            log.warning("method '%s': %s", settings.method, advice)
         run = RunFolder(run_folder(settings), context.run_config, table_of(settings.method))
         print(f"run folder: {run.path}", flush=True)
         tune_process(settings.device, one_thread=True)

@@ -39,7 +39,7 @@ def clients(count: int, rounds: int) -> float:
         batch = torch.cat([x[rows], planes], dim=1)
         with torch.no_grad():
             φ(batch).mean(dim=0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
         done = 0
         while done < STEPS:
             for rows in torch.randperm(IMAGES).split(BATCH)[: STEPS - done]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from flwr.client import NumPyClient
@@ -81,6 +81,9 @@ class BaseClient(NumPyClient):
         predictor: after the phase ``test``, the network the client would use: ``model``, or another.
     """
 
+    uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
+    """What ``finetune-epochs`` are to the method: an option, a part of it, or nothing, since it does not tune so."""
+
     def __init__(
         self,
         client_id: str,
@@ -100,6 +103,15 @@ class BaseClient(NumPyClient):
         self.hyper = hyper
         self.predictor: nn.Module = model
         self._fixed_norms = False
+
+    @classmethod
+    def finetuning_advice(cls, epochs: int) -> str:
+        """Return what somebody should know who has set ``finetune-epochs`` so; "" if nothing."""
+        if cls.uses_finetuning == "always" and not epochs:
+            return "finetune-epochs is 0, but what clients receive is meant to be tuned before a test"
+        if cls.uses_finetuning == "never" and epochs:
+            return f"finetune-epochs is {epochs}, but has no effect: the method does not tune so before a test"
+        return ""
 
     @staticmethod
     def example_gap(hyper: Any) -> str:
@@ -226,9 +238,8 @@ class BaseClient(NumPyClient):
             self.predictor = BatchStatistics(self.model)
 
     def decay(self, config: Config) -> float:
-        """Return the present factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` rounds."""
-        done = max(0, int(config["round"]) - 1)
-        return self.settings.learning_rate_decay ** (done // self.settings.decay_rounds)
+        """Return the present factor on the learning rate."""
+        return self.settings.decay(int(config["round"]))
 
     def descend(
         self,

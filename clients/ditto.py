@@ -23,6 +23,7 @@ class DittoClient(BaseClient):
         """Nothing does."""
         return ""
 
+    uses_finetuning = "never"
     hyper: DittoHyper
 
     @phase

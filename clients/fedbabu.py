@@ -17,6 +17,7 @@ class FedBABUClient(DecoupledClient):
     """A shared body, trained under a common random head."""
 
     keeps_personal = False
+    uses_finetuning = "always"
     hyper: FedBABUHyper
 
     def local_training(self, config: Config) -> float:

@@ -71,6 +71,7 @@ class Step:
 class FedL2PClient(BaseClient):
     """Fine-tunes the model by learned, personal hyper-parameters, and learns how to make these."""
 
+    uses_finetuning = "always"
     hyper: FedL2PHyper
 
     @phase

@@ -15,6 +15,7 @@ from clients.wire import Config
 class FedRepClient(DecoupledClient):
     """A personal head that is fitted to the shared body, and a body that is fitted to the head."""
 
+    uses_finetuning = "never"
     hyper: FedRepHyper
 
     def local_training(self, config: Config) -> float:

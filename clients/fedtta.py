@@ -29,6 +29,7 @@ PREFIX = "adaptation."
 class FedTTAClient(BaseClient):
     """Trains the network and the loss it adapts by; adapts before a test."""
 
+    uses_finetuning = "never"
     hyper: FedTTAHyper
 
     @phase

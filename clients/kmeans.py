@@ -29,6 +29,7 @@ from privacy.noise import secret_generator
 class KMeansClient(BaseClient):
     """Takes part in a clustering of all clients' points."""
 
+    uses_finetuning = "never"
     hyper: KMeansHyper
 
     @phase

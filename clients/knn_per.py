@@ -21,6 +21,7 @@ from partitions.clientdata import Examples
 class KNNPerClient(BaseClient):
     """A global model with a local memory."""
 
+    uses_finetuning = "never"
     hyper: KNNPerHyper
     model: nn.Sequential
 

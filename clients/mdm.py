@@ -26,6 +26,7 @@ from privacy.noise import secret_generator
 class MDMClient(BaseClient):
     """Says how well every component describes its histogram."""
 
+    uses_finetuning = "never"
     hyper: MDMHyper
 
     @phase

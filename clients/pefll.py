@@ -51,6 +51,7 @@ class PeFLLClient(GeneratedClient):
 
         ``config["follows"]`` says whether ``embed`` will follow, for which η_v is kept.
         """
+        self._check()
         if config["follows"]:
             self.state.share(arrays, "embedding")
         if self.settings.privacy.unit == "example":
@@ -161,13 +162,16 @@ class PeFLLClient(GeneratedClient):
         """Return the probability with which an example takes part in a descriptor of ``batch`` examples; 0: of all."""
         return min(1.0, batch / len(self.data.train)) if batch else 1.0
 
-    def _batch(self, config: Config) -> Examples:
-        """Return the examples that the descriptor is made of, the same whenever asked in a round."""
+    def _check(self) -> None:
+        """Refuse to describe what is not there."""
         if self.hyper.embedding not in WITHOUT_LABELS and not self.data.labeled:
             raise RunError(f"pefll.embedding: '{self.hyper.embedding}' needs labels, which this client does not have")
-        examples, size = self.data.train, int(config["batch"])
-        if not len(examples):
+        if not len(self.data.train):
             raise RunError("this client has no examples to make a descriptor of")
+
+    def _batch(self, config: Config) -> Examples:
+        """Return the examples that the descriptor is made of, the same whenever asked in a round."""
+        examples, size = self.data.train, int(config["batch"])
         if not 0 < size < len(examples):
             return examples
         rows = torch.randperm(len(examples), generator=self.generator(config))[:size].to(examples.y.device)

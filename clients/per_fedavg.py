@@ -22,6 +22,7 @@ from clients.wire import Config
 class PerFedAvgClient(BaseClient):
     """Trains a model to be a good start."""
 
+    uses_finetuning = "always"
     hyper: PerFedAvgHyper
 
     def gradient_hook(self, config: Config) -> GradientHook:

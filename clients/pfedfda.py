@@ -70,6 +70,7 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 class PFedFDAClient(BaseClient):
     """A shared extractor; the classifier follows from Gaussians that are partly the client's."""
 
+    uses_finetuning = "never"
     hyper: PFedFDAHyper
     model: nn.Sequential
 

@@ -20,6 +20,7 @@ from models.parameters import Arrays, get_arrays, set_arrays
 class PFedMeClient(BaseClient):
     """Two models: one for the federation, and one near it for the client."""
 
+    uses_finetuning = "always"
     hyper: PFedMeHyper
 
     @phase

@@ -61,6 +61,7 @@ def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
 class PPFEClient(BaseClient):
     """Trains the model of the present stage; predicts with the models of all stages."""
 
+    uses_finetuning = "never"
     hyper: PPFEHyper
     model: nn.Sequential
 

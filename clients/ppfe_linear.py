@@ -40,6 +40,7 @@ def ridge(x: Array, y: Array, ω: Array, λ: float) -> Array:
 class PPFELinearClient(BaseClient):
     """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
 
+    uses_finetuning = "never"
     hyper: PPFELinearHyper
 
     @phase

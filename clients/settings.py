@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from common.settings import Section, check_folder
+from common.settings import RateSettings, check_folder
 from privacy.settings import PrivacySettings
 
 
-class ClientSettings(Section):
+class ClientSettings(RateSettings):
     """What every client needs to train and evaluate, whatever the method."""
 
     method: str
@@ -21,9 +21,6 @@ class ClientSettings(Section):
     local_steps: int = Field(ge=0)
     batch_size: int = Field(ge=1)
     optimizer: Literal["sgd", "adam"]
-    learning_rate: float = Field(gt=0)
-    learning_rate_decay: float = Field(gt=0, le=1)
-    decay_rounds: int = Field(ge=1)
     momentum: float = Field(ge=0, lt=1)
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(ge=0)

@@ -18,6 +18,7 @@ from models.subspace import Expansion, expansion
 class SubspaceClient(BaseClient):
     """Uses a network whose parameters are a point v of the subspace."""
 
+    uses_finetuning = "never"
     hyper: SubspaceHyper
 
     def logits(self, x: Tensor, v: Tensor) -> Tensor:

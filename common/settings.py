@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Value = bool | int | float | str
 """What a key of Flower's run configuration can hold."""
@@ -33,6 +33,18 @@ class Section(BaseModel):
         populate_by_name=True,
         allow_inf_nan=False,
     )
+
+
+class RateSettings(Section):
+    """The clients' learning rate, which a server may have to know."""
+
+    learning_rate: float = Field(gt=0)
+    learning_rate_decay: float = Field(gt=0, le=1)
+    decay_rounds: int = Field(ge=1)
+
+    def decay(self, server_round: int) -> float:
+        """Return a round's factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` so far."""
+        return self.learning_rate_decay ** (max(0, server_round - 1) // self.decay_rounds)
 
 
 class NoHyper(Section):

@@ -13,6 +13,8 @@ from models.networks import build
 
 WITHOUT_LABELS = frozenset({"cnn-unlabeled"})
 """Embeddings that look at inputs alone."""
+SMALLEST = 16
+"""Side of the smallest image that LeNet takes."""
 
 
 class Embedding(nn.Module):
@@ -49,14 +51,18 @@ def build_embedding(kind: str, shape: tuple[int, ...], classes: int, size: int, 
     Raises:
         ConfigurationError: if it does not take inputs of this shape.
     """
+    if kind == "lstm" and len(shape) != 1:
+        raise ConfigurationError(f"pefll.embedding: 'lstm' needs text, not inputs of shape {shape}")
+    if kind in ("cnn", "cnn-unlabeled") and (len(shape) != 3 or min(shape[1:]) < SMALLEST):
+        raise ConfigurationError(
+            f"pefll.embedding: '{kind}' needs images of at least {SMALLEST}×{SMALLEST} pixels, not inputs of "
+            f"shape {shape}"
+        )
 
     def with_planes(x: Tensor, y: Tensor) -> Tensor:
         planes = one_hot(y, classes).to(x.dtype)[:, :, None, None].expand(-1, -1, *x.shape[2:])
         return torch.cat([x, planes], dim=1).contiguous(memory_format=torch.channels_last)
 
-    needed = {"linear": len(shape), "lstm": 1}.get(kind, 3)
-    if len(shape) != needed:
-        raise ConfigurationError(f"pefll.embedding: '{kind}' does not take inputs of shape {shape}")
     match kind:
         case "linear":
             return Embedding(build("linear", (classes,), size, seed), lambda x, y: one_hot(y, classes).float())

@@ -108,15 +108,16 @@ class Generated(CohortStrategy):
             return Adam(parameters, rate, 0.0)
         return SGD(parameters, rate, momentum, 0.0)
 
-    def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]]) -> None:
+    def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]], server_round: int) -> None:
         """Move every parameter along its update, less the gradient 2βλη of its penalty (Algorithm 8, lines 17, 18).
 
         Args:
             optimizer: that of these parameters.
             updates: parameters η, their mean updates Δη, which are used up (a hypernetwork's are large), and the
                 weights λ of their penalties.
+            server_round: the round, on which β depends.
         """
-        β = self.settings.learning_rate
+        β = self.settings.learning_rate * self.settings.decay(server_round)
         for parameter, Δ, λ in updates:
             parameter.grad = Δ.neg_().add_(parameter.detach(), alpha=2 * β * λ)
         if self.hyper.server_max_grad_norm:

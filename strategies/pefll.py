@@ -24,10 +24,14 @@ from common.files import write_tensors
 from models.embedding import WITHOUT_LABELS, build_embedding
 from models.parameters import Arrays, get_arrays, set_arrays
 from strategies.exchange import Outcome
-from strategies.generated import Generated
+from strategies.generated import Generated, shapes_of
 from strategies.roster import Client
+from strategies.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
+
+AS_IT_IS = (0.0, 1.0)
+"""The scale of descriptors that are not normalised."""
 
 
 class PeFLL(Generated):
@@ -47,7 +51,7 @@ class PeFLL(Generated):
         )
         self._parameters = [*self.hypernetwork.parameters(), *self._embedding.parameters()]
         self._optimizer = self.make_optimizer(self._parameters)
-        self._scale = (0.0, 1.0) if not self.hyper.normalize else None  # mean and deviation of the first descriptors
+        self._scale = None if self.hyper.normalize else AS_IT_IS  # mean and deviation of the first descriptors
         self._descriptors: Arrays = {}  # of the clients in the present evaluation
 
     def server_part(self, arrays: Arrays) -> Arrays:
@@ -68,6 +72,7 @@ class PeFLL(Generated):
         embedded = self.exchange(
             grid, outcome.clients, server_round, "embed", reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
             batch=self.hyper.descriptor_batch, size=self.size, of=self.able(drawn),
+            shapes=shapes_of(get_arrays(self._embedding)),
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
         updates = [(η, Δ.div_(count), λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
@@ -75,7 +80,7 @@ class PeFLL(Generated):
             Δ = torch.from_numpy(embedded.arrays[name] / len(embedded.clients)).to(η.dtype)
             updates.append((η, Δ, λ_v))
         set_arrays(self._embedding, unpack(arrays))
-        self.step(self._optimizer, updates)
+        self.step(self._optimizer, updates, server_round)
         return pack(get_arrays(self._embedding))
 
     def describe(
@@ -131,6 +136,17 @@ class PeFLL(Generated):
                 f"labeled-fraction: some clients have no labels, but pefll.embedding = '{self.hyper.embedding}' looks "
                 f"at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"
             )
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Start from another run's networks; they know descriptors of one scale."""
+        arrays = super().begin_from(network, trained)
+        normalized = (scale := trained.facts["own"]["scale"]) is not None and tuple(scale) != AS_IT_IS
+        if trained.round and normalized != self.hyper.normalize:
+            raise ConfigurationError(
+                f"pefll.normalize: run '{self.settings.init}' has descriptors "
+                f"{'normalised' if normalized else 'as they are'}; set it to {str(normalized).lower()}"
+            )
+        return arrays
 
     def optimizers(self) -> dict[str, Any]:
         """One for both networks."""

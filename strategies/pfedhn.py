@@ -45,7 +45,8 @@ class PFedHN(Generated):
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
         self._descriptors |= {client: own[client] for client in outcome.clients}
         λ_h = self.hyper.hypernetwork_penalty
-        self.step(self._optimizer, [(η, Δ, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)])
+        updates = [(η, Δ, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
+        self.step(self._optimizer, updates, server_round)
         return arrays
 
     def describe(
@@ -102,7 +103,7 @@ class PFedHN(Generated):
         *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
         for client in outcome.clients:
             own, optimizer = descriptors[client]
-            self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)])
+            self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)], server_round)
         return outcome, [Δ.div_(len(outcome.clients)) for Δ in Δη_h]
 
     def optimizers(self) -> dict[str, Optimizer]:

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from common.settings import NAME, check_folder
+from common.settings import NAME, RateSettings, check_folder
 from partitions.settings import FederationSettings
 from privacy.settings import PrivacySettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 
 
-class ServerSettings(FederationSettings):
+class ServerSettings(FederationSettings, RateSettings):
     """Rounds, cohorts, aggregation, evaluation and output, besides the federation."""
 
     method: str
@@ -26,7 +26,6 @@ class ServerSettings(FederationSettings):
     min_examples: int = Field(ge=0)
     optimizer: Literal["sgd", "adam"]
     max_grad_norm: float = Field(ge=0)
-    learning_rate: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
     weighting: Literal["examples", "uniform"]
     privacy: PrivacySettings

@@ -113,6 +113,10 @@ class TestSuccess:
         with pytest.raises(ConfigurationError, match=r"either --client.*or --data"):
             _call("personalise", "made", *whose, "--output", str(tmp_path / "model"))
 
+    def test_whether_a_client_of_the_run_has_labels_is_known(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="--unlabeled is said of --data"):
+            _call("personalise", "made", "--client", "2", "--unlabeled", "--output", str(tmp_path / "model"))
+
     def test_exported_local_model_is_the_clients_own(self, tmp_path: Path) -> None:
         run = _finished(tmp_path, "alone", method="local", participation=1.0)
         _call("export", "alone", "--client", "0", "--output", str(tmp_path / "model"), "--runs-dir", str(tmp_path))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from apps.report import Run, paired_table
+from apps.report import Run, load_run, paired_table
 from common.settings import Value
+from strategies.run_folder import RunFolder
+from tests.support import config
 
 HERE: dict[str, Value] = {"dataset": "cifar10", "seed": 1}
 
@@ -55,3 +59,11 @@ def test_other_federations_have_other_clients() -> None:
 @pytest.mark.parametrize("b", [{}, {("seen", "0"): 0.5}, {("unseen", "0"): 0.5, ("unseen", "1"): 0.5}])
 def test_without_two_common_clients_there_is_no_difference(b: dict[tuple[str, str], float]) -> None:
     assert paired_table([_run("a", _made(3, 1)), _run("b", b)]) == ""
+
+
+@pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
+def test_only_what_is_tuned_besides_is_called_so(method: str, label: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run", config(method=method, **{"finetune-epochs": 1}), "")
+    run.create()
+    run.write_summary({"method": method})
+    assert load_run(run.path).label == label

@@ -26,6 +26,19 @@ class TestSuccess:
         assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"
         assert METHODS[method].client().__module__ == f"clients.{METHODS[method].module}"
 
+    @pytest.mark.parametrize(
+        ("method", "epochs", "said"),
+        [
+            ("fedavg", 0, ""), ("fedavg", 5, ""), ("fedbabu", 5, ""), ("fedbabu", 0, "is meant to be tuned"),
+            ("per-fedavg", 0, "is meant to be tuned"), ("flowdup", 0, ""), ("flowdup", 5, "has no effect"),
+            ("server-lloyds", 5, "has no effect"),
+        ],
+    )  # fmt: skip
+    def test_what_finetuning_is_to_a_method_is_said(self, method: str, epochs: int, said: str) -> None:
+        advice = METHODS[method].client().finetuning_advice(epochs)
+        assert said in advice
+        assert bool(said) == bool(advice)
+
     def test_an_integer_does_for_a_number(self) -> None:
         assert parse(config(alpha=1))[0].alpha == 1.0
 

@@ -79,6 +79,20 @@ def test_descriptors_and_updates_carry_the_noise(tmp_path: Path) -> None:
         client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed)
 
 
+def test_what_is_not_there_is_not_described(tmp_path: Path) -> None:
+    """Neither without examples, nor, where the embedding looks at labels, without these."""
+    private: dict[str, Value] = {"privacy.unit": "example"}
+    none = Examples(torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64))
+    arrays = get_arrays(build_embedding("linear", (1, 28, 28), 10, SIZE, 3))
+    with pytest.raises(RunError, match="no examples to make a descriptor of"):
+        _client(tmp_path, none, **private, **{"pefll.embedding": "linear"}).perform(arrays, DESCRIBE)
+    unlabeled = _client(tmp_path, Examples(torch.zeros(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)), **private,
+                        **{"pefll.embedding": "linear"})  # fmt: skip
+    unlabeled.data.labeled = False
+    with pytest.raises(RunError, match="'linear' needs labels"):
+        unlabeled.perform(arrays, DESCRIBE)
+
+
 def _runs(folder: Path, method: str, **keys: Value) -> Runs:
     return Runs(folder, {
         "method": method, "model": "linear", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-steps": 3,

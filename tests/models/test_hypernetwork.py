@@ -85,9 +85,10 @@ class TestEmbedding:
     @pytest.mark.parametrize(
         ("kind", "shape", "said"),
         [
-            ("cnn", (108,), "'cnn' does not take inputs of shape"),
-            ("lstm", (3, 32, 32), "'lstm' does not take"),
-            ("cnn", (1, 8, 8), "16×16"),
+            ("cnn", (108,), r"pefll.embedding: 'cnn' needs images of at least 16×16 pixels, .* shape \(108,\)"),
+            ("lstm", (3, 32, 32), "pefll.embedding: 'lstm' needs text"),
+            ("cnn", (1, 15, 28), r"pefll.embedding: 'cnn' needs images of at least 16×16 pixels, .*\(1, 15, 28\)"),
+            ("cnn-unlabeled", (1, 8, 8), "pefll.embedding: 'cnn-unlabeled' needs images"),
         ],
     )
     def test_inputs_that_do_not_fit_are_refused(self, kind: str, shape: tuple[int, ...], said: str) -> None:
