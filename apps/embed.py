@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from apps.methods import METHODS
@@ -19,7 +22,9 @@ from common.files import write_atomically, write_text
 from partitions.federation import federate
 from strategies.run_folder import read_config
 
-MOST_COLOURS = 10
+Matrix = NDArray[np.float64]
+COLOURS, MARKERS = 10, "os^Dv"
+FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Representations:
         unseen: which clients took no part in training, (n,).
     """
 
-    r: NDArray[np.float64]
+    r: Matrix
     kinds: list[str]
     unseen: NDArray[np.bool_]
 
@@ -60,17 +65,30 @@ def representations(run: Path) -> Representations:
     return Representations(outcome.arrays["representation"].astype(np.float64), kinds, federation.unseen[rows])
 
 
-def agreement(found: Representations, seed: int) -> float:
-    """Return the adjusted Rand index of the kinds and k-means of r, k their number: 1 where the two agree."""
+def are_groups(kinds: Sequence[str]) -> bool:
+    """Return whether clients share kinds enough to speak of groups: two clients or more in each on average."""
+    return 2 * len(set(kinds)) <= len(kinds)
+
+
+def agreement(r: Matrix, kinds: Sequence[str], seed: int) -> float:
+    """Return the adjusted Rand index of the kinds and k-means of r, k their number: 1 where the two agree.
+
+    NaN where the kinds are no groups: a cluster for every client would agree with a kind for every client.
+    """
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
 
-    labels = KMeans(len(set(found.kinds)), n_init=10, random_state=seed).fit_predict(found.r)
-    return float(adjusted_rand_score(found.kinds, labels))
+    if not are_groups(kinds):
+        return math.nan
+    labels = KMeans(len(set(kinds)), n_init=10, random_state=seed).fit_predict(r)
+    return float(adjusted_rand_score(kinds, labels))
 
 
 def picture(found: Representations, seed: int) -> Figure:
-    """Return r of all clients in two planes, by their main directions (PCA) and by neighbourhood (t-SNE)."""
+    """Return r of all clients in two planes, by their main directions (PCA) and by neighbourhood (t-SNE).
+
+    Clients that took no part in training have a black edge.
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -81,22 +99,43 @@ def picture(found: Representations, seed: int) -> Figure:
     }
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    kinds = np.array(found.kinds)
+    kinds, edges = np.array(found.kinds), np.where(found.unseen, "black", "none")
+    styles = [(f"C{colour}", marker) for marker in MARKERS for colour in range(COLOURS)]
+    groups = sorted(set(found.kinds)) if are_groups(found.kinds) and len(set(found.kinds)) <= len(styles) else []
     for axes, (title, points) in zip(figure.subplots(1, 2), planes.items(), strict=True):
-        for number, kind in enumerate(sorted(set(found.kinds))):
+        for kind, (colour, marker) in zip(groups, styles, strict=False):
             own = points[kinds == kind]
-            axes.scatter(own[:, 0], own[:, 1], s=12, color=f"C{number % MOST_COLOURS}", label=kind, linewidths=0)
+            edge = edges[kinds == kind]
+            axes.scatter(*own.T, s=14, color=colour, marker=marker, label=kind, linewidths=0.7, edgecolors=edge)
+        if not groups:
+            axes.scatter(*points.T, s=14, linewidths=0.7, edgecolors=edges)
         axes.set(title=title, xticks=[], yticks=[])
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=MOST_COLOURS, frameon=False)
+    handles = [
+        Line2D([], [], ls="", color=c, marker=m, ms=4, label=k) for k, (c, m) in zip(groups, styles, strict=False)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=COLOURS, frameon=False, fontsize=8)
     return figure
 
 
 def write_embedding(run: Path, output: Path) -> str:
-    """Write ``embedding.md`` and ``embedding.png`` to ``output``; return the table."""
+    """Write ``embedding.md`` and ``embedding.png`` to ``output``; return the table.
+
+    Raises:
+        RunError: if there is nothing to draw in a plane.
+    """
     found, seed = representations(run), int(read_config(run)["seed"])
-    lines = ["| clients | kinds | adjusted Rand index |", "|---|---|---|"]
-    lines.append(f"| {len(found.r)} | {len(set(found.kinds))} | {agreement(found, seed):.3f} |")
+    if min(found.r.shape) < FEWEST:
+        raise RunError(
+            f"run {run} has {len(found.r)} clients, represented by {found.r.shape[1]} numbers (flowdup.features) each; "
+            f"a picture needs {FEWEST} of both"
+        )
+    lines = ["| clients | number | kinds | adjusted Rand index |", "|---|---|---|---|"]
+    for group, chosen in (("all", np.full(len(found.r), True)), ("unseen", found.unseen)):
+        if chosen.any():
+            kinds = [kind for kind, one in zip(found.kinds, chosen, strict=True) if one]
+            index = agreement(found.r[chosen], kinds, seed)
+            said = "–" if math.isnan(index) else f"{index:.3f}"
+            lines.append(f"| {group} | {len(kinds)} | {len(set(kinds))} | {said} |")
     text = "\n".join(lines)
     write_text(output / "embedding.md", text + "\n")
     drawn = picture(found, seed)

@@ -57,13 +57,17 @@ class Expansion(ABC):
         return sum(factor.numel() * factor.element_size() for factor in self.factors.values())
 
 
+LARGEST_DENSE = 2**28
+"""Numbers in a dense P: 1 GiB."""
+
+
 class Dense(Expansion):
     """A matrix of normal numbers whose columns have length 1. It takes d·k numbers: for small cases."""
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return P."""
         p = torch.randn(self.d, self.k, generator=generator)
-        return {"p": p / p.norm(dim=0)}
+        return {"p": p.div_(p.norm(dim=0))}
 
     def __call__(self, v: Tensor) -> Tensor:
         """Return Pv."""
@@ -82,7 +86,7 @@ class Kronecker(Expansion):
         rows, (_, second) = _near_square(self.d), _near_square(self.k)
         second = min(second, rows[1])  # a matrix has no more orthonormal columns than rows
         columns = math.ceil(self.k / second), second
-        a, b = (torch.linalg.qr(torch.randn(m, n, generator=generator))[0] for m, n in zip(rows, columns, strict=True))
+        a, b = (_orthonormal(m, n, generator) for m, n in zip(rows, columns, strict=True))
         return {"a": a * math.sqrt(math.prod(rows) / self.d), "b": b}
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -131,18 +135,37 @@ def expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
     """Return the expansion of a kind, the same for the same seed.
 
     Raises:
-        ConfigurationError: if k > d, since a subspace has no more dimensions than the space.
+        ConfigurationError: as of :func:`check_dimensions`.
     """
-    check_dimensions(k, d)
+    check_dimensions(kind, k, d)
     return EXPANSIONS[kind](d, k, torch_generator(seed, "subspace", kind))
 
 
-def check_dimensions(k: int, d: int) -> None:
-    """Raise :class:`ConfigurationError` unless 1 ≤ k ≤ d."""
+def check_dimensions(kind: str, k: int, d: int) -> None:
+    """Check that P can be.
+
+    Raises:
+        ConfigurationError: unless 1 ≤ k ≤ d, since a subspace has no more dimensions than the space; and if P is to be
+            dense, but too large. The message begins with the last part of the key.
+    """
     if not 1 <= k <= d:
         raise ConfigurationError(
-            f"dimensions: a subspace of {k} dimensions does not fit a network of {d} parameters; lower it"
+            f"dimensions: a subspace of {k} dimensions does not fit a network of {d} parameters; set it to {d} or less"
         )
+    if kind == "dense" and d * k > LARGEST_DENSE:
+        raise ConfigurationError(
+            f"expansion: a dense matrix of {d} × {k} numbers takes {4 * d * k / 2**30:.0f} GiB in every process; "
+            "'kronecker' and 'fastfood' are never formed"
+        )
+
+
+def _orthonormal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Return a random matrix with orthonormal columns, (rows, columns), in float32.
+
+    It is made in double precision: how many threads the factorisation has is seen in last bits, which are rounded off.
+    """
+    q: Tensor = torch.linalg.qr(torch.randn(rows, columns, generator=generator).double())[0]
+    return q.float()
 
 
 def _near_square(size: int) -> tuple[int, int]:

@@ -21,19 +21,25 @@ class FLowDUP(Subspace):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Start from new ψ."""
-        s = self.settings
-        return get_arrays(make_hypernetwork(self.hyper, s.model, self.spec.shape, s.seed))
+        s, h = self.settings, self.hyper
+        if h.inner_model == "centers":
+            raise ConfigurationError("flowdup.inner-model: 'centers' is for clustering, it makes no features")
+        try:
+            return get_arrays(make_hypernetwork(h, s.model, self.spec.shape, s.seed))
+        except ConfigurationError as error:  # of a network that was not asked for by the key it speaks of
+            raise ConfigurationError(str(error).replace("model:", "flowdup.inner-model:", 1)) from error
 
     def privacy_gap(self) -> str:
         """Return why the keys of table ``privacy`` are not for this method."""
         return "its cohorts hold labeled and unlabeled clients in fixed shares, not by chance"
 
     def trainable(self) -> list[str]:
-        """Return the labeled clients and, where they take part, the unlabeled ones."""
-        return self.roster.ids("seen", *(["unlabeled"] if self.hyper.labeled_share < 1 else []))
+        """Return labeled clients and, where they take part, unlabeled ones; nobody while there are no labels."""
+        groups = ["seen", "unlabeled"] if self.hyper.labeled_share < 1 else ["seen"]
+        return self.roster.ids(*groups) if self.roster.ids("seen") else []
 
     def sample(self, server_round: int) -> Cohort:
-        """Draw the cohort: a share α of it among labeled clients, the rest among the others.
+        """Draw the cohort: a share α of it among labeled clients, but one at least, the rest among the others.
 
         Where there are too few of the ones, more of the others take part.
         """
@@ -43,7 +49,7 @@ class FLowDUP(Subspace):
         if len(labeled) == len(self.trainable()):
             return drawn  # as for every method
         unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
-        wanted = round(self.hyper.labeled_share * size)
+        wanted = max(1, round(self.hyper.labeled_share * size))
         count = min(len(labeled), max(wanted, size - len(unlabeled)))
         rng = numpy_generator(self.settings.seed, "cohort", server_round, "labels")
         chosen = {
@@ -54,6 +60,6 @@ class FLowDUP(Subspace):
         return Cohort((client for client in self.trainable() if client in chosen), drawn.wanted)
 
     def _check_roster(self) -> None:
-        super()._check_roster()
         if not self.roster.ids("seen"):
             raise ConfigurationError("method 'flowdup' needs clients with labels in training; here none has any")
+        super()._check_roster()

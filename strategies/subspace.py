@@ -23,7 +23,11 @@ class Subspace(FedAvg):
         super().__init__(*args, **kwargs)
         self.spec = find_spec(self.settings.dataset)
         network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
-        check_dimensions(self.hyper.dimensions, sum(parameter.numel() for parameter in network.parameters()))
+        d = sum(parameter.numel() for parameter in network.parameters())
+        try:
+            check_dimensions(self.hyper.expansion, self.hyper.dimensions, d)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.settings.method}.{error}") from error
 
     @classmethod
     def transfer_gap(cls, hyper: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from apps.embed import Representations, agreement, representations, write_embedding
+from apps.embed import Representations, agreement, picture, representations, write_embedding
 from apps.one_process import run_here
 from apps.settings import parse
 from clients.flowdup import make_hypernetwork
@@ -40,7 +40,10 @@ def test_every_client_is_represented_by_the_mean_of_its_features(tmp_path: Path)
     assert found.kinds == [f"{angle:g}°" for angle in federation.angles]
     np.testing.assert_array_equal(found.unseen, federation.unseen)
     text = write_embedding(run, tmp_path / "report")
-    assert "| 12 |" in text
+    kinds = [len(set(np.array(found.kinds)[chosen])) for chosen in (slice(None), found.unseen)]
+    assert [line.split("|")[1:4] for line in text.splitlines()[2:]] == [
+        [" all ", " 12 ", f" {kinds[0]} "], [" unseen ", " 3 ", f" {kinds[1]} "],
+    ]  # fmt: skip
     assert min(Image.open(tmp_path / "report" / "embedding.png").size) > 300
 
 
@@ -55,10 +58,31 @@ def test_clients_are_of_a_kind_whose_classes_are_the_same(tmp_path: Path) -> Non
 def test_agreement_is_one_for_clusters_of_the_same_kind() -> None:
     centers = np.repeat(10 * np.eye(3), 5, axis=0)
     r = centers + np.random.default_rng(1).normal(size=centers.shape)
-    kinds = [str(kind) for kind in np.repeat(range(3), 5)]
-    assert agreement(Representations(r, kinds, np.zeros(15, bool)), 1) == 1
-    mixed = [str(kind) for kind in np.tile(range(3), 5)]
-    assert agreement(Representations(r, mixed, np.zeros(15, bool)), 1) < 0.2
+    assert agreement(r, [str(kind) for kind in np.repeat(range(3), 5)], 1) == 1
+    assert agreement(r, [str(kind) for kind in np.tile(range(3), 5)], 1) < 0.2
+
+
+def test_clients_of_a_kind_each_agree_with_nothing() -> None:
+    r, kinds = np.random.default_rng(1).normal(size=(30, 4)), [str(kind) for kind in range(30)]
+    assert np.isnan(agreement(r, kinds, 1))
+    assert not picture(Representations(r, kinds, np.zeros(30, bool)), 1).legends[0].get_texts()
+
+
+def test_many_kinds_can_be_told_apart() -> None:
+    r, kinds = np.random.default_rng(1).normal(size=(90, 4)), [f"{kind:02}" for kind in np.tile(range(45), 2)]
+    drawn = picture(Representations(r, kinds, np.arange(90) < 9), 1)
+    styles = {(str(h.get_color()), h.get_marker()) for h in drawn.legends[0].legend_handles}
+    assert len(styles) == 45
+    edges = np.concatenate([points.get_edgecolors() for points in drawn.axes[0].collections])
+    assert int((edges[:, 3] > 0).sum()) == 9
+
+
+@pytest.mark.parametrize(("key", "value"), [("num-clients", 2), ("flowdup.features", 2)])
+def test_two_of_a_thing_are_no_picture(key: str, value: int, tmp_path: Path) -> None:
+    keys = {**KEYS, "unseen-fraction": 0.0, "rounds": 1, "runs-dir": str(tmp_path), "run-name": "run", key: value}
+    run = run_here(config(**keys), tmp_path / "run")
+    with pytest.raises(RunError, match="a picture needs 3 of both"):
+        write_embedding(run, tmp_path / "report")
 
 
 def test_other_methods_represent_nothing(tmp_path: Path) -> None:

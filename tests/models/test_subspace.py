@@ -60,6 +60,18 @@ class TestExpansions:
         said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         assert said.strip() == str(expansion(kind, 50, 9, 3)(torch.arange(9.0)).tolist())
 
+    def test_it_does_not_depend_on_the_number_of_threads(self, kind: str) -> None:
+        # Of the size of FLowDUP's network on CIFAR-10, where a factorisation in float32 would.
+        d, k = (150_366, 10_000) if kind != "dense" else (3000, 100)
+        before, drawn = torch.get_num_threads(), []
+        try:
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                drawn.append(expansion(kind, d, k, seed=3).factors)
+        finally:
+            torch.set_num_threads(before)
+        assert all(torch.equal(factor, drawn[1][name]) for name, factor in drawn[0].items())
+
     def test_more_dimensions_than_parameters_are_refused(self, kind: str) -> None:
         with pytest.raises(ConfigurationError, match="a subspace of 6 dimensions does not fit a network of 5"):
             expansion(kind, 5, 6, seed=1)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from apps.settings import parse
 from clients.fedtta import PREFIX, FedTTAClient
@@ -62,12 +64,57 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
             assert adapted[name][index].item() - before == pytest.approx(-0.5 * slope, rel=1e-4, abs=1e-8)
 
 
+def test_training_looks_through_the_step() -> None:
+    """One full-batch step: −η times the gradient of ℓ(θ'(θ, φ)) in θ and φ, by central differences in double precision.
+
+    α is large, so that the gradient without the second derivatives is another one.
+    """
+    α, η = 2.0, 0.1
+    keys = {**KEYS, "fedtta.adaptation-rate": α, "learning-rate": η, "momentum": 0.0, "batch-size": 9}
+    options, hyper = parse(config(**keys))
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(9, 1, 8, 8, generator=generator), torch.randint(10, (9,), generator=generator)
+    data = ClientData(lambda: Examples(x, y), lambda: Examples(x, y), labeled=True, simulated=True, device=CPU)
+    model = build("mlp", (1, 8, 8), 10, 1)
+    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
+    client = FedTTAClient("0", data, model, get_arrays(model), state, options, hyper)
+    start = get_arrays(model) | {PREFIX + n: a for n, a in get_arrays(adaptation_network(10, 16, 1)).items()}
+    moved = client.perform(start, {"phase": "train", "round": 1}).arrays
+    network, φ = build("mlp", (1, 8, 8), 10, 1).double(), adaptation_network(10, 16, 1).double()
+    own = {**dict(network.named_parameters()), **{PREFIX + name: p for name, p in φ.named_parameters()}}
+
+    def loss() -> float:
+        θ = dict(network.named_parameters())
+        rms = φ(network(x.double())).square().mean().sqrt()
+        slopes = torch.autograd.grad(rms, list(θ.values()))
+        adapted = {name: p - α * g for (name, p), g in zip(θ.items(), slopes, strict=True)}
+        with torch.no_grad():
+            return float(cross_entropy(functional_call(network, adapted, (x.double(),)), y))
+
+    rng, step = np.random.default_rng(1), 1e-5
+    for name, parameter in own.items():
+        for _ in range(3):
+            index = tuple(int(rng.integers(n)) for n in parameter.shape)
+            before, ends = parameter.detach()[index].item(), []
+            for sign in (1, -1):
+                parameter.data[index] = before + sign * step
+                ends.append(loss())
+            parameter.data[index] = before
+            slope = (ends[0] - ends[1]) / (2 * step)
+            assert moved[name][index] - start[name][index] == pytest.approx(-η * slope, rel=2e-2, abs=2e-6)
+
+
 def test_without_adaptation_it_is_fedavg(run: Runs) -> None:
     none = read_checkpoint(run("none", **{"fedtta.adaptation-rate": 1e-12})).arrays
     plain = read_checkpoint(run("plain", method="fedavg")).arrays
     for name, array in plain.items():
         np.testing.assert_allclose(none[name], array, rtol=1e-4, atol=1e-6)
     assert {name for name in none if not name.startswith(PREFIX)} == plain.keys()
+
+
+def test_a_broken_run_goes_on_to_the_same_end_in_any_packing(run: Runs) -> None:
+    # The slope of a root, taken twice, makes more of last bits than other methods do.
+    run.check_resume_and_packing(tolerance=2e-5, **{"labeled-fraction": 0.5, "evaluate-every": 1})
 
 
 def test_the_loss_is_learned_too(run: Runs) -> None:
@@ -82,5 +129,7 @@ def test_clients_without_labels_are_served(run: Runs) -> None:
     final = json.loads((run("served", **keys) / "summary.json").read_text())["final"]
     assert set(final) == {"seen", "unseen", "unlabeled"}
     for figures in final.values():
-        assert figures["accuracy"] != figures["accuracy_global"]
         assert figures["accuracy"] > 0.4
+        assert figures["accuracy"] != figures["accuracy_global"]
+    # Where it was learned, adaptation helps: over seeds 1 to 5 the loss falls by 0.01 to 0.04.
+    assert final["seen"]["loss"] < final["seen"]["loss_global"]

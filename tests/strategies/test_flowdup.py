@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from apps.methods import METHODS
+from apps.personal import personalise
 from apps.settings import parse
+from clients.export import load_model
 from clients.flowdup import FLowDUPClient, make_hypernetwork
 from clients.ld_fedavg import POINT, LDFedAvgClient
 from clients.state import ClientState
@@ -21,8 +25,11 @@ from models.networks import build
 from models.parameters import get_arrays
 from models.subspace import Expansion, expansion
 from partitions.clientdata import CPU, ClientData, Examples
-from strategies.roster import Roster
-from strategies.run_folder import read_checkpoint
+from partitions.devices import write_device
+from partitions.federation import federate
+from strategies.flowdup import FLowDUP
+from strategies.roster import Client, Roster
+from strategies.run_folder import RunFolder, read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client, settings
 
@@ -178,14 +185,15 @@ class TestMessages:
 
     def test_a_share_of_the_cohort_has_labels(self, run: Runs) -> None:
         def labeled_per_round(**keys: Value) -> list[tuple[int, int]]:
-            run(f"cohort{len(keys)}", **{"num-clients": 20, "labeled-fraction": 0.5, "cohort-size": 8, **keys})
+            run(
+                f"cohort-{len(list(run.folder.iterdir()))}",
+                **{"num-clients": 20, "labeled-fraction": 0.5, "cohort-size": 8, **keys},
+            )
             found: dict[int, list[str]] = {}
             for message in run.grid.sent:
                 if message.metadata.message_type == "train":
                     request = Request.unpack(message.content)
                     found.setdefault(int(request.config["round"]), []).extend(request.clients)
-            from partitions.federation import federate
-
             federation, _ = federate(settings(**{**KEYS, "num-clients": 20, "labeled-fraction": 0.5}))
             return [(len(c), sum(bool(federation.labeled[int(i)]) for i in c)) for c in found.values()]
 
@@ -195,11 +203,22 @@ class TestMessages:
             (16, 10),
         ]
         assert labeled_per_round(**{"flowdup.labeled-share": 1.0, "rounds": 3}) == [(8, 8)] * 3
+        assert labeled_per_round(**{"flowdup.labeled-share": 0.01, "rounds": 4}) == [(8, 1)] * 4
 
-    def test_packing_changes_nothing(self, run: Runs) -> None:
-        one, other = (read_checkpoint(run(f"nodes{nodes}", nodes)).arrays for nodes in (1, 3))
-        for name, array in one.items():
-            np.testing.assert_allclose(other[name], array, rtol=1e-5, atol=1e-6)
+    def test_nobody_trains_while_nobody_has_labels(self, tmp_path: Path) -> None:
+        """As where the labeled devices have gone: the run waits for one, as every method does."""
+        keys = config(**KEYS)
+        roster = Roster(lambda: [], 0, "")
+        strategy = FLowDUP(*parse(keys), roster, RunFolder(tmp_path / "run", keys, "flowdup"))
+        roster.clients = {"0": Client("0", 9, 9, labeled=False)}
+        assert strategy.trainable() == []
+        roster.clients["1"] = Client("1", 9, 9)
+        assert strategy.trainable() == ["0", "1"]
+
+    @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg"])
+    def test_a_broken_run_goes_on_to_the_same_end_in_any_packing(self, method: str, run: Runs) -> None:
+        step = {"server-optimizer": "adam", "server-learning-rate": 0.01} if method == "flowdup" else {}
+        run.check_resume_and_packing(method=method, rounds=3, **{"labeled-fraction": 0.5, "evaluate-every": 1, **step})
 
 
 class TestLimits:
@@ -265,12 +284,6 @@ class TestLimits:
             assert final[group]["accuracy"] > one[group]["accuracy"] + 0.1
         assert min(figures["accuracy"] for figures in final.values()) > 0.3
 
-    def test_a_broken_run_goes_on_to_the_same_end(self, run: Runs) -> None:
-        keys = {"rounds": 3, "evaluate-every": 1, "server-optimizer": "adam", "server-learning-rate": 0.01}
-        whole, broken = run.whole_and_broken(3, **keys)
-        for name, array in read_checkpoint(whole).arrays.items():
-            np.testing.assert_array_equal(read_checkpoint(broken).arrays[name], array)
-
     def test_another_network_looks_at_the_inputs(self, run: Runs) -> None:
         arrays = read_checkpoint(run("other", **{"flowdup.inner-model": "linear"})).arrays
         assert [array.shape for name, array in arrays.items() if name.startswith("inner")] == [(7, 64), (7,)]
@@ -300,3 +313,34 @@ class TestMistakes:
     def test_a_subspace_larger_than_the_network_is_refused(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match="a subspace of 9999999 dimensions does not fit"):
             run("large", **{"flowdup.dimensions": 9_999_999, "flowdup.width": 1})
+
+    @pytest.mark.parametrize(
+        ("keys", "said"),
+        [
+            ({}, r"flowdup\.dimensions: .*10000 dimensions .* 6570 parameters; set it to 6570 or less"),
+            ({"method": "ld-fedavg"}, r"ld-fedavg\.dimensions: .*10000 dimensions"),
+            ({"flowdup.expansion": "dense", "model": "lenet", "dataset": "cifar10"}, r"flowdup\.expansion: .* 5 GiB"),
+            ({"flowdup.dimensions": 30, "flowdup.inner-model": "lenett"}, r"flowdup\.inner-model: 'lenett' is not a"),
+            ({"flowdup.dimensions": 30, "flowdup.inner-model": "lenet"}, r"flowdup\.inner-model: 'lenet' does not fit"),
+            ({"flowdup.dimensions": 30, "flowdup.inner-model": "centers"}, r"flowdup\.inner-model: 'centers' is for"),
+        ],
+    )
+    def test_the_wrong_key_is_named(self, keys: dict[str, Value], said: str, tmp_path: Path) -> None:
+        chosen = config(**{"method": "flowdup", **keys})
+        options, hyper = parse(chosen)
+        roster = Roster(lambda: [], 0, "")
+        with pytest.raises(ConfigurationError, match=f"^{said}"):
+            METHODS[options.method].strategy()(options, hyper, roster, RunFolder(tmp_path, chosen, "")).server_part({})
+
+
+def test_a_folder_without_labels_gets_the_model_of_the_client_with_its_inputs(run: Runs, tmp_path: Path) -> None:
+    path = run("served")
+    federation, dataset = federate(settings(**KEYS))
+    write_device(federation, dataset, 3, tmp_path / "labeled")
+    table = pyarrow.parquet.read_table(tmp_path / "labeled" / "train.parquet")
+    (tmp_path / "bare").mkdir()
+    pyarrow.parquet.write_table(table.drop_columns(["label"]), tmp_path / "bare" / "train.parquet")
+    made = personalise(path, tmp_path / "made", data_path=tmp_path / "bare", labeled=False)
+    own = personalise(path, tmp_path / "own", "3")
+    for name, tensor in load_model(own)[0].state_dict().items():
+        torch.testing.assert_close(load_model(made)[0].state_dict()[name], tensor, atol=1e-5, rtol=0)
