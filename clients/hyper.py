@@ -257,6 +257,9 @@ class PPFEHyper(Section):
         "units of personal layers from stage 2 on; or not at all"
     )
     ranks: str = Field(description="ranks of the dense layers, first to last, for each stage from 3 on: '9,9;5,5'")
+    factorise: Literal["saving", "always"] = Field(
+        description="which dense layers are given a low rank: those that get smaller, or all of them"
+    )
     sparsity: float = Field(ge=0, lt=1, description="share of masked weights of the first personal layers")
     later_sparsity: float = Field(ge=0, lt=1, description="the same for layers that become personal later")
     width_exponent: float = Field(ge=0, description="α: hidden units between personal layers shrink as t^−α")

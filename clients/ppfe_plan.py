@@ -96,7 +96,8 @@ class Plan:
         """
         match self.hyper.reduction:
             case "low-rank" if stage >= 3:
-                return factorise(arrays, dict(zip(self._dense, self._ranks[stage - 3], strict=True)))
+                ranks = dict(zip(self._dense, self._ranks[stage - 3], strict=True))
+                return factorise(arrays, ranks, always=self.hyper.factorise == "always")
             case "sparse":
                 return self.mask(arrays, stage)
             case "width":

@@ -53,21 +53,22 @@ def expand(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     return full
 
 
-def factorise(arrays: Mapping[str, NDArray[Any]], ranks: Mapping[str, int]) -> Arrays:
+def factorise(arrays: Mapping[str, NDArray[Any]], ranks: Mapping[str, int], *, always: bool = False) -> Arrays:
     """Replace dense layers by the best approximation of a rank, in factors (PPFE, section 4.1).
 
     W = UΣVᵀ (M × N) becomes (U√Σ)(√ΣVᵀ), cut to the r largest singular values; the error in Frobenius norm is that of
-    the others. The rank is cut to min(N, M), and a layer for which r(N + M) ≥ NM stays as it is.
+    the others. The rank is cut to min(N, M).
 
     Args:
         arrays: arrays of a network, factors or ordinary layers.
         ranks: the rank r ≥ 1 of each dense layer, by its path; layers that are not in ``arrays`` do not matter.
+        always: whether a layer is factorised, too, where that saves no parameters, r(N + M) ≥ NM.
     """
     full, result = expand(arrays), Arrays()
     for name, array in full.items():
         path, _, kind = name.rpartition(".")
         rank = min(ranks.get(path, 0), *array.shape) if kind == "weight" and path in ranks else 0
-        if not rank or rank * sum(array.shape) >= array.size:
+        if not rank or (rank * sum(array.shape) >= array.size and not always):
             result[name] = array
             continue
         u, sigma, vt = np.linalg.svd(array.astype(np.float64), full_matrices=False)

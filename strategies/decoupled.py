@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
 from clients.hyper import HeadHyper
+from clients.wire import BESIDE, pack, unpack
 from models.blocks import block_names, last_blocks, of_blocks
 from models.parameters import Arrays
+from strategies.exchange import Outcome
 from strategies.fedavg import FedAvg
 from strategies.run_folder import Checkpoint
-
-log = logging.getLogger("flwr")
 
 
 class Decoupled(FedAvg):
@@ -36,11 +39,13 @@ class Decoupled(FedAvg):
         return of_blocks(arrays, shared)
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Start from the shared blocks of another run's model; clients' own start from the run's seed all the same."""
+        """Start from another run's model: from its shared blocks; and clients' own, if it has any, from those."""
         shared = super().begin_from(network, trained)
-        if unused := sorted(block_names(trained.arrays.keys() - shared.keys())):
-            log.warning(
-                "init: %s of '%s' go unused: in method '%s' they are each client's own, and start from the run's seed",
-                ", ".join(unused), self.settings.init, self.settings.method,
-            )  # fmt: skip
+        self.beside = {BESIDE + name: array for name, array in trained.arrays.items() if name not in shared}
         return shared
+
+    def measure(
+        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
+    ) -> Outcome:
+        """Send what clients' own blocks start from to tests too, for those that have not trained."""
+        return super().measure(clients, server_round, pack(unpack(arrays) | self.beside), grid, config)

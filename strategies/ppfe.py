@@ -7,7 +7,9 @@ next example weights. Stage 1 with nothing personal is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -16,10 +18,12 @@ from flwr.serverapp import Grid
 from clients.hyper import PPFEHyper
 from clients.ppfe_plan import plan
 from clients.wire import pack, unpack
-from common.errors import ConfigurationError
+from common.errors import BudgetSpentError, ConfigurationError
 from models.blocks import of_blocks
 from models.parameters import Arrays
 from strategies.fedavg import FedAvg
+
+log = logging.getLogger("flwr")
 
 
 class PPFE(FedAvg):
@@ -38,6 +42,7 @@ class PPFE(FedAvg):
                 f"ppfe.stage-rounds: '{self.hyper.stage_rounds}' is {self._plan.rounds} rounds, but rounds = {s.rounds}"
             )
         self._first: Arrays = {}  # ψ^(1), where later stages start from it
+        self._stage = 1  # that the shared blocks are of
         self._stages: list[dict[str, float]] = []
 
     @classmethod
@@ -54,21 +59,28 @@ class PPFE(FedAvg):
         return self._plan.is_last(server_round)
 
     def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
-        """Begin a stage, train, or end a stage, as the plan says."""
-        if self._plan.is_first(server_round) and server_round > 1:
-            arrays = pack(self._begin(self._plan.stage(server_round), unpack(arrays)))
-        arrays = super().train_round(server_round, arrays, grid)
+        """Begin a stage, train, or end a stage, as the plan says.
+
+        A stage begins and ends, too, where a cohort's budgets are spent and nothing is trained.
+        """
+        stage = self._plan.stage(server_round)
+        if stage > self._stage:
+            arrays = pack(self._begin(stage, unpack(arrays)))
+        self._stage = stage
+        with _as_far_as_paid(server_round):
+            arrays = super().train_round(server_round, arrays, grid)
         if self._plan.is_last(server_round):
-            outcome = self.exchange(grid, self.trainable(), server_round, "finish", reduce="sum", arrays=arrays)
-            means = {name: float(outcome.metrics[name].mean()) for name in ("beta", "largest_weight")}
-            self._stages.append({"parameters_sent": sum(a.size for a in unpack(arrays).values()), **means})
+            with _as_far_as_paid(server_round):
+                outcome = self.exchange(grid, self.trainable(), server_round, "finish", reduce="sum", arrays=arrays)
+                means = {name: float(outcome.metrics[name].mean()) for name in ("beta", "largest_weight")}
+                self._stages.append({"parameters_sent": sum(a.size for a in unpack(arrays).values()), **means})
         return arrays
 
     def _begin(self, stage: int, arrays: Arrays) -> Arrays:
         """Return the shared blocks that a stage starts from, ``arrays`` being the final ones of the stage before."""
-        if stage == 2:
+        if not self._first:
             self._first = arrays
-        self._velocity = None
+        self._velocity = self._squares = None
         shared = self._plan.shared(stage)
         source = of_blocks(arrays, shared)
         if self.hyper.warm_start == "first":
@@ -81,7 +93,7 @@ class PPFE(FedAvg):
         arrays, facts = super().state()
         own = {f"velocity/{name}": array for name, array in arrays.items()}
         own |= {f"first/{name}": array for name, array in self._first.items()}
-        return own, {**facts, "stages": self._stages}
+        return own, {**facts, "stage": self._stage, "stages": self._stages}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
@@ -90,8 +102,17 @@ class PPFE(FedAvg):
             return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
         super().restore(part("velocity/"), facts)
-        self._first, self._stages = part("first/"), list(facts["stages"])
+        self._first, self._stage, self._stages = part("first/"), facts["stage"], list(facts["stages"])
 
     def report(self) -> dict[str, Any]:
         """For each stage: parameters that travel, and the clients' mean β and mean largest example weight."""
         return {"ppfe": {"stages": self._stages}}
+
+
+@contextmanager
+def _as_far_as_paid(server_round: int) -> Iterator[None]:
+    """Go on where the budgets of clients do not suffice for what is asked of them: a stage must begin and end."""
+    try:
+        yield
+    except BudgetSpentError as error:
+        log.warning("round %d does less: %s", server_round, error)

@@ -53,6 +53,10 @@ class TestLowRank:
             for left in ("fc3", ("fc1", "fc2", "fc3"))
         ]
         assert share == pytest.approx([0.988, 0.195], abs=0.001)
+        # In between, without the last two and with every dense layer factorised: the shared first one alone is smaller.
+        reduced = factorise(arrays, _ranks(_network("cnn128", 100), 200, 80, 60))
+        sent = sum(a.size for name, a in reduced.items() if not name.startswith(("fc2", "fc3")))
+        assert sent / _count(arrays) == pytest.approx(0.838, abs=0.001)
 
     def test_enough_rank_leaves_the_function_as_it_is(self) -> None:
         network = _network()

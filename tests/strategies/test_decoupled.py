@@ -34,7 +34,8 @@ def run(tmp_path: Path) -> Run:
     def start(name: str, **keys: Value) -> Path:
         keys = {"num-clients": 4, "rounds": 2, "evaluate-every": 0, "participation": 1.0, "local-epochs": 1,
                 "batch-size": 32, **keys}  # fmt: skip
-        run_app(config(**{**keys, "run-name": name, "runs-dir": str(tmp_path)}))
+        names = {} if "resume" in keys else {"run-name": name}
+        run_app(config(**{**keys, **names, "runs-dir": str(tmp_path)}))
         return tmp_path / name
 
     return start
@@ -196,14 +197,31 @@ class TestEvaluation:
         figures = read_metrics(run("both", method="ditto"))[-1]["seen"]
         assert {"accuracy", "accuracy_global"} <= figures.keys()
 
-    def test_the_global_model_of_a_personal_run_starts_another(
-        self, run: Run, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        run("whole", method="fedavg")
-        path = run("body", method="fedper", init="whole", rounds=1, **{"learning-rate": 1e-9})
+    @pytest.mark.parametrize("method", DECOUPLED)
+    def test_shared_and_own_blocks_start_from_the_model_of_another_run(self, method: str, run: Run) -> None:
+        """Of a client that has trained, and, in tests, of one that has not: both do as FedAvg's own model does."""
+        keys: dict[str, Value] = {"num-clients": 5, "unseen-fraction": 0.2, "fedrep.new-head-epochs": 0}
+        whole = run("whole", method="fedavg", **keys)
+        path = run("again", method=method, init="whole", rounds=1, **keys, **{"learning-rate": 1e-9})
+        trained, figures = _model(whole), [read_metrics(p)[-1] for p in (whole, path)]
         for name, array in _model(path).items():
-            np.testing.assert_allclose(array, _model(path.parent / "whole")[name], atol=1e-6)
-        assert "init: fc3 of 'whole' go unused: in method 'fedper' they are each client's own" in caplog.text
+            np.testing.assert_allclose(array, trained[name], atol=1e-6)
+        if method != "fedbabu":
+            client = min(int(folder.name) for folder in (path / "clients").iterdir() if folder.name.isdigit())
+            for name, array in _state(path, client).items():
+                np.testing.assert_allclose(array, trained[name], atol=1e-6)
+        for group in ("seen", "unseen"):
+            assert figures[1][group]["loss"] == pytest.approx(figures[0][group]["loss"], rel=1e-4)
+
+    def test_what_clients_start_from_outlasts_a_break(self, run: Run, tmp_path: Path) -> None:
+        """In the second round clients take part that were not in the first one's cohort."""
+        run("whole", method="fedavg")
+        keys: dict[str, Value] = {"method": "lg-fedavg", "init": "whole", "participation": 0.25, "num-clients": 4}
+        paths = [run("straight", rounds=4, **keys), run("broken", rounds=1, **keys)]
+        run("broken", rounds=4, resume="broken", **keys)
+        for name, array in _model(paths[0]).items():
+            np.testing.assert_array_equal(array, _model(paths[1])[name])
+        assert read_metrics(paths[0])[-1]["seen"] == read_metrics(paths[1])[-1]["seen"]
 
 
 @pytest.mark.parametrize("method", ["fedper", "ditto"])

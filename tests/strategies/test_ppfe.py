@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +20,15 @@ from clients.export import load_model
 from clients.ppfe import coefficient, reweight
 from clients.training import evaluate
 from clients.wire import unpack
-from common.errors import ConfigurationError
+from common.errors import BudgetSpentError, ConfigurationError
 from models.ensemble import Ensemble
 from models.networks import build
 from models.parameters import num_bytes, set_arrays
 from models.reduction import factorise
 from partitions.clientdata import simulated
 from partitions.federation import federate
+from strategies.fedavg import FedAvg
+from strategies.ppfe import PPFE
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
 from tests.support import Value, config, settings
@@ -156,8 +159,10 @@ class TestStages:
         assert _state(path, 0, "head3")["fc3.first"].shape == (4, 32)
         assert "fc3.weight" in _state(path, 0, "head2")
 
-    @pytest.mark.parametrize("warm_start", ["previous", "first"])
-    def test_a_new_stage_starts_where_the_setting_says(self, warm_start: str, run: Run) -> None:
+    @pytest.mark.parametrize(
+        ("warm_start", "reduction"), [("previous", "none"), ("previous", "low-rank"), ("first", "low-rank")]
+    )
+    def test_a_new_stage_starts_where_the_setting_says(self, warm_start: str, reduction: str, run: Run) -> None:
         begun: dict[int, dict[str, np.ndarray]] = {}
         drawn: set[str] = set()
 
@@ -169,26 +174,67 @@ class TestStages:
 
         # One client a round: others keep the heads that a stage gave them.
         path = run("start", intercept=look, **{
-            "ppfe.warm-start": warm_start, "ppfe.reduction": "none" if warm_start == "previous" else "low-rank",
+            "ppfe.warm-start": warm_start, "ppfe.reduction": reduction,
             "final-participation": 0.0, "cohort-size": 1, "num-clients": 6,
         })  # fmt: skip
         shared = {t: _state(path, "_node", f"shared{t}") for t in (1, 2)}
         for stage in (2, 3):
-            if warm_start == "previous" or stage == 2:
+            if reduction == "none" or stage == 2:
                 for name, array in begun[2 * stage - 1].items():
                     np.testing.assert_array_equal(array, shared[stage - 1][name])
         idle = min({"0", "1", "2", "3", "4", "5"} - drawn)
         second, third = _state(path, idle, "head2"), _state(path, idle, "head3")
         for name, array in second.items():
             np.testing.assert_array_equal(array, shared[1][name])
-        if warm_start == "previous":
-            for name, array in second.items():
-                np.testing.assert_array_equal(third[name], array)
-            np.testing.assert_array_equal(third["fc2.0.weight"], shared[2]["fc2.0.weight"])
-        else:  # the reduced form of stage 1's model, on both sides
-            expected = factorise(shared[1], {"fc1.1": 16, "fc2.0": 8, "fc3": 4})
-            for name, array in (third | begun[5]).items():
-                np.testing.assert_array_equal(array, expected[name])
+        # A newly personal block comes from the shared one, the others from the client's own; or all from stage 1.
+        before = shared[2] | second if warm_start == "previous" else shared[1]
+        expected = before if reduction == "none" else factorise(before, {"fc1.1": 16, "fc2.0": 8, "fc3": 4})
+        assert (third | begun[5]).keys() == expected.keys()
+        for name, array in (third | begun[5]).items():
+            np.testing.assert_array_equal(array, expected[name])
+
+    def test_every_layer_is_given_a_low_rank_where_asked_for(self, run: Run) -> None:
+        """A rank that is cut to min(N, M) saves nothing; by default such a layer stays as it is."""
+        keys: dict[str, Value] = {"ppfe.ranks": "16,40,20"}
+        saving, always = (_state(run(f, **keys, **{"ppfe.factorise": f}), 0, "head3") for f in ("saving", "always"))
+        assert {name for name in saving if "weight" in name} == {"fc2.0.weight", "fc3.weight"}
+        shapes = {name: array.shape for name, array in always.items() if "bias" not in name}
+        assert shapes == {
+            "fc2.0.first": (32, 64), "fc2.0.second": (32, 32), "fc3.first": (10, 32), "fc3.second": (10, 10),
+        }  # fmt: skip
+
+    def test_momentum_and_moments_begin_anew_with_a_stage(self, run: Run) -> None:
+        """What Adam remembers is of the last stage's blocks, in their form."""
+        path = run("adam", **{"server-optimizer": "adam", "server-learning-rate": 0.001})
+        state = read_checkpoint(path).state
+        assert {name.split(".")[0] for name in state if name.startswith("velocity/")} == {
+            "velocity/fc1", "velocity/square:fc1",
+        }  # fmt: skip
+
+    def test_stages_begin_and_end_where_nothing_can_be_paid_for(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody has a budget for rounds 3 and 4, all of stage 2, nor for the end of stage 1."""
+        train, exchange = FedAvg.train_round, PPFE.exchange
+
+        def unpaid(strategy: FedAvg, server_round: int, *args: Any) -> Any:
+            if server_round in (3, 4):
+                raise BudgetSpentError("nobody can pay")
+            return train(strategy, server_round, *args)
+
+        def unended(strategy: PPFE, grid: Any, cohort: Any, server_round: int, phase: str, **request: Any) -> Any:
+            if (server_round, phase) == (2, "finish"):
+                raise BudgetSpentError("nobody can pay")
+            return exchange(strategy, grid, cohort, server_round, phase, **request)
+
+        monkeypatch.setattr(FedAvg, "train_round", unpaid)
+        monkeypatch.setattr(PPFE, "exchange", unended)
+        path = run("spent", **{"ppfe.reduction": "none"})
+        assert _state(path, 0, "boosting")["stages"].tolist() == [2, 3]
+        assert {name.partition(".")[0] for name in _model(path)} == {"fc1"}
+        one = run("one", rounds=2, **{"ppfe.stage-rounds": "2", "ppfe.personal-blocks": "0", "ppfe.ranks": ""})
+        for name, array in _state(path, "_node", "shared2").items():  # stage 2 is what stage 1 has left
+            np.testing.assert_array_equal(array, _model(one)[name])
 
     def test_masked_weights_stay_zero_and_are_the_same_on_all_clients(self, run: Run) -> None:
         path = run("sparse", **{"ppfe.reduction": "sparse"})
