@@ -136,7 +136,8 @@ class BaseClient(NumPyClient):
             raise RunError(f"method '{self.settings.method}' has no phase '{name}'. Known: {', '.join(known)}.")
         answer: Answer = method(self, arrays, config)  # type: ignore[misc]
         if name == "test" and len(self.data.validation):
-            answer.metrics["validation_loss"] = evaluate(self.predictor, self.data.validation)[0]
+            loss, accuracy = evaluate(self.predictor, self.data.validation)
+            answer.metrics.update(validation_loss=loss, validation_accuracy=accuracy)
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer

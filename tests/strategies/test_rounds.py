@@ -540,12 +540,12 @@ class TestValidation:
     KEYS: ClassVar[dict[str, Value]] = {"validation-fraction": 0.25, "evaluate-every": 1, "participation": 1.0}
 
     def test_examples_are_held_back_from_training_and_measured(self, run: Run) -> None:
-        """The figure is the loss of the final model on examples that are not among those trained on."""
+        """The figures are of the final model on examples that are not among those trained on."""
         path = run("held", **self.KEYS)
         federation, dataset = federate(settings(**{"num-clients": 6}))
         network = build("mlp", (1, 8, 8), 10, 1)
         set_arrays(network, _model(path))
-        losses = []
+        judged = []
         for client in range(6):
             whole = simulated(federation, dataset, client)
             part = whole.hold_back(0.25, torch_generator(1, "validation", str(client)))
@@ -554,9 +554,10 @@ class TestValidation:
             rest = {tuple(row.flatten().tolist()) for row in part.validation.x}
             assert rows | rest == {tuple(row.flatten().tolist()) for row in whole.train.x}
             assert len(part.train) + len(part.validation) == len(whole.train)
-            losses.append(training.evaluate(network, part.validation)[0])
+            judged.append(training.evaluate(network, part.validation))
         line = read_metrics(path)[-1]["seen"]
-        assert line["validation_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+        found = [line["validation_loss"], line["validation_accuracy"]]
+        assert found == pytest.approx(np.mean(judged, axis=0).tolist(), rel=1e-4)
         with (path / "clients.csv").open() as file:
             assert all(float(row["validation_loss"]) > 0 for row in csv.DictReader(file))
 
