@@ -41,6 +41,11 @@ class Examples:
         return Examples(self.x[chosen], self.y[chosen])
 
 
+def validating(count: int, fraction: float) -> int:
+    """Return how many of ``count`` training examples :meth:`ClientData.hold_back` holds back."""
+    return int(fraction * count)
+
+
 class ClientData:
     """The training and test examples of one client, each loaded when it is first used.
 
@@ -94,7 +99,7 @@ class ClientData:
         @cache
         def held() -> Tensor:
             """Systematic sampling: of all examples in the order of classes every so manieth, from a random one on."""
-            classes, count = self.train.y.cpu(), int(fraction * len(self.train))
+            classes, count = self.train.y.cpu(), validating(len(self.train), fraction)
             order = torch.randperm(len(classes), generator=generator)
             order = order[classes[order].argsort(stable=True)]
             start = torch.rand((), generator=generator, dtype=torch.float64)

@@ -26,6 +26,7 @@ from common.settings import PARAMETER_FILES, Section, Value, folder
 from models.networks import build
 from models.parameters import Arrays, get_arrays, is_statistic
 from models.pretrained import read_pretrained
+from partitions.clientdata import validating
 from partitions.datasets import find_spec
 from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
@@ -470,7 +471,7 @@ class CohortStrategy(Strategy):
         }
         examples = outcome.metrics["num-examples"]
         self._clients = [
-            {"client": client, "group": groups[i], "train_examples": self.roster.clients[client].train,
+            {"client": client, "group": groups[i], "train_examples": self._trained_on(self.roster.clients[client]),
              "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
             | ({"epsilon": self._epsilons[client]} if client in self._epsilons else {})
             for i, client in enumerate(outcome.clients)
@@ -480,6 +481,10 @@ class CohortStrategy(Strategy):
             for group in GROUPS
             if (groups == group).any()
         }
+
+    def _trained_on(self, client: Client) -> int:
+        """Return how many of a client's training examples are not held back to validate."""
+        return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
 
     def _evaluate_round(
         self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool

@@ -545,7 +545,7 @@ class TestValidation:
         federation, dataset = federate(settings(**{"num-clients": 6}))
         network = build("mlp", (1, 8, 8), 10, 1)
         set_arrays(network, _model(path))
-        judged = []
+        judged, counts = [], []
         for client in range(6):
             whole = simulated(federation, dataset, client)
             part = whole.hold_back(0.25, torch_generator(1, "validation", str(client)))
@@ -555,11 +555,14 @@ class TestValidation:
             assert rows | rest == {tuple(row.flatten().tolist()) for row in whole.train.x}
             assert len(part.train) + len(part.validation) == len(whole.train)
             judged.append(training.evaluate(network, part.validation))
+            counts.append(len(part.train))
         line = read_metrics(path)[-1]["seen"]
         found = [line["validation_loss"], line["validation_accuracy"]]
         assert found == pytest.approx(np.mean(judged, axis=0).tolist(), rel=1e-4)
         with (path / "clients.csv").open() as file:
-            assert all(float(row["validation_loss"]) > 0 for row in csv.DictReader(file))
+            rows_of = list(csv.DictReader(file))
+        assert all(float(row["validation_loss"]) > 0 for row in rows_of)
+        assert [int(row["train_examples"]) for row in rows_of] == counts
 
     def test_training_stops_when_the_loss_has_not_fallen(self, run: Run) -> None:
         """With so high a learning rate the loss soon rises; the run ends a round after `patience` evaluations."""
