@@ -40,7 +40,8 @@ def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64])
     for i in of:
         others = np.arange(len(mixes)) != i
         near, truth = (cdist(a[i : i + 1], a[others])[0] for a in (descriptors, mixes))
-        found.append(float(spearmanr(near, truth).statistic))
+        ranked = np.ptp(near) > 0 and np.ptp(truth) > 0
+        found.append(float(spearmanr(near, truth).statistic) if ranked else np.nan)
     return np.array(found)
 
 
