@@ -63,10 +63,6 @@ class Plan:
         """Return the stage t = 1..T that a round belongs to; round 0 belongs to the first."""
         return next((t for t, last in enumerate(self._last, start=1) if server_round <= last), self.stages)
 
-    def is_first(self, server_round: int) -> bool:
-        """Return whether a round is the first of its stage."""
-        return server_round == 1 or server_round - 1 in self._last
-
     def is_last(self, server_round: int) -> bool:
         """Return whether a round is the last of its stage."""
         return server_round in self._last

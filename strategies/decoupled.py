@@ -48,4 +48,5 @@ class Decoupled(FedAvg):
         self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
     ) -> Outcome:
         """Send what clients' own blocks start from to tests too, for those that have not trained."""
-        return super().measure(clients, server_round, pack(unpack(arrays) | self.beside), grid, config)
+        sent = pack(unpack(arrays) | self.beside) if self.beside else arrays
+        return super().measure(clients, server_round, sent, grid, config)
