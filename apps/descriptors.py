@@ -21,6 +21,7 @@ from strategies.run_folder import read_checkpoint
 
 Matrix = NDArray[np.float64]
 FEWEST = 3
+"""Clients: a client's distances to the others have an order if there are two of them."""
 
 
 def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64]) -> Matrix:

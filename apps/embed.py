@@ -25,6 +25,7 @@ from strategies.run_folder import read_config
 Matrix = NDArray[np.float64]
 COLOURS, MARKERS = 10, "os^Dv"
 FEWEST = 3
+"""Clients, and numbers in a representation, that a picture in a plane needs."""
 
 
 @dataclass(frozen=True)
