@@ -113,8 +113,8 @@ def test_without_adaptation_it_is_fedavg(run: Runs) -> None:
 
 
 def test_a_broken_run_goes_on_to_the_same_end_in_any_packing(run: Runs) -> None:
-    # The slope of a root, taken twice, makes more of last bits than other methods do.
-    run.check_resume_and_packing(tolerance=2e-5, **{"labeled-fraction": 0.5, "evaluate-every": 1})
+    # A full batch a round: sums in another order differ by rounding, of which no long training makes more.
+    run.check_resume_and_packing(**{"labeled-fraction": 0.5, "evaluate-every": 1, "batch-size": 10_000})
 
 
 def test_the_loss_is_learned_too(run: Runs) -> None:
