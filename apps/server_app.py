@@ -18,6 +18,7 @@ from models.networks import build
 from models.parameters import get_arrays
 from partitions.datasets import find_spec
 from partitions.federation import federate
+from strategies.example_privacy import refuse_examples
 from strategies.roster import Client, Roster
 from strategies.run_folder import RunFolder
 
@@ -58,8 +59,6 @@ def main(grid: Grid, context: Context) -> None:
         network = build(settings.model, spec.shape, spec.classes, settings.seed)
         initial = get_arrays(network)
         if settings.privacy.unit == "example":
-            from strategies.client_privacy import refuse_examples  # dp-accounting takes seconds to import
-
             refuse_examples(settings, method.client().example_gap(hyper), network)
         # On real devices the data are theirs; only a simulation shares a dataset out.
         roster = Roster(lambda: population(settings), settings.num_clients, code_version(), settings.roster_timeout)

@@ -1,4 +1,4 @@
-"""The strategy every method builds on: it samples clients, not nodes, and owns what all methods share.
+"""The strategy every method builds on: it samples clients, not nodes, asks them, and merges what they answer.
 
 A method with one exchange a round overrides Flower's ``configure_train`` and ``aggregate_train`` where it differs; a
 method with several overrides :meth:`CohortStrategy.train_round` and calls :meth:`CohortStrategy.exchange` for each.
@@ -19,21 +19,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from clients.wire import Request, pack, unpack
+from clients.wire import Request, unpack
 from common.errors import BudgetSpentError, ConfigurationError, RunError
 from common.seeds import numpy_generator
-from common.settings import PARAMETER_FILES, Section, Value, folder
-from models.networks import build
-from models.parameters import Arrays, get_arrays, is_statistic
-from models.pretrained import read_pretrained
+from common.settings import Section, Value
+from models.parameters import Arrays
 from partitions.clientdata import validating
-from partitions.datasets import find_spec
-from privacy.ledger import SPENT
 from strategies.evaluation import Figures, summarise
+from strategies.example_privacy import ClientAccounts, expected_trainings
 from strategies.exchange import UNUSABLE, Expected, Outcome, collect, deliver
-from strategies.robust import combine, least
+from strategies.initial import replaced
+from strategies.robust import robust_sum
 from strategies.roster import Client, Roster
-from strategies.run_folder import Checkpoint, RunFolder, find_run, read_checkpoint, read_config
+from strategies.rounds import Rounds
+from strategies.run_folder import Checkpoint, RunFolder
 from strategies.settings import ServerSettings
 from strategies.telemetry import Telemetry
 
@@ -65,6 +64,14 @@ class CohortStrategy(Strategy):
         hyper: the method's own hyper-parameters.
         roster: the clients and the nodes that host them.
         run: the run's folder.
+
+    Attributes:
+        bytes_down, bytes_up: what training has cost so far, of arrays sent to clients and answered by them.
+        checkpoint_round: the round of the last checkpoint, 0 before the first.
+        client_rows: each client's figures, of the last evaluation.
+        telemetry: counts exchanges; None outside of a run.
+        protection: adds noise to sums, where clients are protected.
+        accounts: what clients say of theirs, where examples are protected.
     """
 
     broadcasts_model: ClassVar[bool] = True
@@ -79,36 +86,26 @@ class CohortStrategy(Strategy):
         self.run = run
         self.bytes_down = 0
         self.bytes_up = 0
-        self._seconds: list[float] = []
+        self.checkpoint_round = 0
+        self.client_rows: list[dict[str, object]] = []
+        self.telemetry: Telemetry | None = None
+        self.protection: ClientPrivacy | None = None
+        self.accounts = ClientAccounts()
         self._identity = uuid4().hex
         self._lineage: list[int] = []
-        self._checkpoint_round = 0
-        self._ended = False
         self.cohort: list[str] = []
         self.wanted = 0
         self._asked: dict[int, list[str]] = {}
         self._robust = False
         self._expected = Expected()
         self._round, self._phase, self._asked_at = 0, "", 0.0
-        self._telemetry: Telemetry | None = None
-        self._clients: list[dict[str, object]] = []
-        self._figures: dict[str, Figures] = {}
-        self._evaluated = 0
         self._train_config = ConfigRecord()
-        self._evaluate_config = ConfigRecord()
         self._protected: tuple[int, int, Arrays] | None = None
-        self._privacy: ClientPrivacy | None = None
-        self._spent_clients: set[str] = set()  # whose budgets do not suffice for another training
-        self._epsilons: dict[str, float] = {}  # what each client's examples have paid, as it last said
         if settings.privacy.unit == "client":
-            if settings.aggregation != "mean":
-                raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
-            if settings.oversample > 1:
-                raise ConfigurationError("oversample: whose answer comes first is no chance to count on; set it to 1")
             from strategies.client_privacy import ClientPrivacy, refuse  # dp-accounting takes seconds to import
 
             refuse(settings, self.privacy_gap())
-            self._privacy = ClientPrivacy(settings, run)
+            self.protection = ClientPrivacy(settings, run)
 
     # ----------------------------------------------------------------------- what a method may override
 
@@ -117,6 +114,20 @@ class CohortStrategy(Strategy):
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
         return ""
+
+    def check_roster(self) -> None:
+        """Refuse settings that the clients that are there cannot meet."""
+        trainable = len(self.trainable())
+        if self.settings.cohort_size > trainable:
+            raise ConfigurationError(
+                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, "
+                f"but only {trainable} clients can train"
+            )
+        if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
+            raise ConfigurationError(
+                "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
+                "Leave both out."
+            )
 
     @classmethod
     def transfer_gap(cls, hyper: Any) -> str:
@@ -158,17 +169,7 @@ class CohortStrategy(Strategy):
             raise ConfigurationError(
                 f"init: method '{self.settings.method}' sends no model, so there is none to start from"
             )
-        wrong = [name for name, a in trained.arrays.items() if name not in network or network[name].shape != a.shape]
-        if wrong:
-            shapes = [
-                f"'{name}' {trained.arrays[name].shape} against {network[name].shape if name in network else 'none'}"
-                for name in wrong[:3]
-            ]
-            raise ConfigurationError(
-                f"init: run '{self.settings.init}' trained something else than the network model = "
-                f"'{self.settings.model}': {', '.join(shapes)}{', …' if len(wrong) > 3 else ''}"
-            )
-        return self.server_part(network | trained.arrays)
+        return self.server_part(replaced(self.settings, network, trained.arrays))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -201,7 +202,7 @@ class CohortStrategy(Strategy):
             "%s on %s: %d clients (%s), %d nodes, cohort of %d, %d rounds",
             s.method, s.dataset, len(self.roster.clients),
             ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group)),
-            len(self.roster.nodes), len(self.sample(1)) if self._privacy is None else self.cohort_size(1), s.rounds,
+            len(self.roster.nodes), len(self.sample(1)) if self.protection is None else self.cohort_size(1), s.rounds,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------ cohorts
@@ -244,10 +245,10 @@ class CohortStrategy(Strategy):
         With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat. Of
         devices ``oversample`` times as many are drawn as are to answer.
         """
-        clients = [client for client in self.trainable() if client not in self._spent_clients]
+        clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
-        if self._privacy is not None and self.settings.privacy.sampling == "poisson":
-            drawn = self._privacy.choose(clients, size / len(clients))
+        if self.protection is not None and self.settings.privacy.sampling == "poisson":
+            drawn = self.protection.choose(clients, size / len(clients))
             return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
         more = self.settings.oversample if self.roster.deployed else 1.0  # in a simulation nobody is late
@@ -294,11 +295,14 @@ class CohortStrategy(Strategy):
             reduce == "stack" or robust, sent, self._heaviest(cohort), self.settings.max_update_norm, shapes or {}
         )
         if self.settings.privacy.unit == "example":
-            scalars |= self._expected_trainings()
+            more = self.settings.oversample if self.roster.deployed else 1.0
+            count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
+            shares = [min(1.0, more * self.cohort_size(r) / count) for r in rounds]
+            scalars |= expected_trainings(self.settings, shares)
         self._protected = None
-        if self._privacy is not None and changes:
+        if self.protection is not None and changes:
             self._protected = self.cohort_size(server_round), len(self.trainable()), sent or {}
-            scalars |= self._privacy.request(self.cohort_size(server_round))
+            scalars |= self.protection.request(self.cohort_size(server_round))
         position = {client: index for index, client in enumerate(cohort)}
         config = {
             "phase": phase,
@@ -307,7 +311,7 @@ class CohortStrategy(Strategy):
             "run": self.run.name,
             "identity": self._identity,
             "lineage": self._lineage,
-            "checkpoint": self._checkpoint_round,
+            "checkpoint": self.checkpoint_round,
             **scalars,
         }
         messages = []
@@ -318,16 +322,6 @@ class CohortStrategy(Strategy):
             messages.append(Message(content, node, "evaluate" if evaluation else "train"))
         return messages
 
-    def _expected_trainings(self) -> dict[str, float]:
-        """Return in how many rounds a client trains on average, and how often it is tested: what budgets are for."""
-        s, count = self.settings, max(1, len(self.trainable()))
-        more = s.oversample if self.roster.deployed else 1.0
-        tests = {r for r in range(1, s.rounds + 1) if r == s.rounds or (s.evaluate_every and r % s.evaluate_every == 0)}
-        return {
-            "trainings": sum(min(1.0, more * self.cohort_size(r) / count) for r in range(1, s.rounds + 1)),
-            "tests": float(len(tests)),
-        }
-
     def collect(self, replies: Iterable[Message]) -> Outcome:
         """Merge the replies to the last :meth:`requests`, count their bytes, and name the clients that failed."""
         replies = list(replies)
@@ -336,37 +330,22 @@ class CohortStrategy(Strategy):
             log.warning("client %s failed and is left out: %s", client, reason)
             if reason.startswith(UNUSABLE):
                 self.roster.ask_again(client)
-        if self._telemetry is not None:
+        if self.telemetry is not None:
             down, up = (float(np.sum(outcome.metrics.get(f"bytes-{way}", 0.0))) for way in ("down", "up"))
             seconds = time.perf_counter() - self._asked_at
-            self._telemetry.exchange(self._phase, seconds, len(self.cohort), len(outcome.failures), down, up)
+            self.telemetry.exchange(self._phase, seconds, len(self.cohort), len(outcome.failures), down, up)
         if outcome.failures and self.run.opened:
             self.run.note_failures(self._round, self._phase, outcome.failures)
-        if "epsilon" in outcome.metrics:
-            self._epsilons |= dict(zip(outcome.clients, outcome.metrics.pop("epsilon").tolist(), strict=True))
+        self.accounts.hear(outcome)
         if self._robust and outcome.clients:
-            outcome.arrays = self._combine(outcome)
-        self._spent_clients |= {c for c, reason in outcome.failures.items() if reason.startswith(SPENT)}
-        if self._privacy is not None and self._protected is not None:
-            outcome = self._privacy.protect(outcome, *self._protected)
+            s = self.settings
+            outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, self.wanted)
+        if self.protection is not None and self._protected is not None:
+            outcome = self.protection.protect(outcome, *self._protected)
         if outcome.clients and not any(reply.metadata.message_type.startswith("evaluate") for reply in replies):
             self.bytes_down += int(outcome.metrics["bytes-down"].sum())
             self.bytes_up += int(outcome.metrics["bytes-up"].sum())
         return outcome
-
-    def _combine(self, outcome: Outcome) -> Arrays:
-        """Return what robust aggregation makes of the changes, as a sum; none where too few have answered for it."""
-        rule, attackers = self.settings.aggregation, self.settings.attackers
-        needed, count = least(rule, attackers), len(outcome.clients)
-        if self.wanted < needed:
-            raise RunError(
-                f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {needed} clients, but "
-                f"{self.wanted} were asked"
-            )
-        if count < needed:
-            log.warning("nothing changes: %d clients have answered, '%s' needs %d", count, rule, needed)
-            return {name: np.zeros(changes.shape[1:]) for name, changes in outcome.arrays.items()}
-        return {name: change * outcome.weight for name, change in combine(outcome.arrays, rule, attackers).items()}
 
     def _heaviest(self, cohort: Sequence[str]) -> dict[str, float]:
         """Return the weight that the change of each client of ``cohort`` may have: 1, or the examples it trains on."""
@@ -381,7 +360,7 @@ class CohortStrategy(Strategy):
         """
         if asked == 0 and self._protected is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
-        spent = len(self._spent_clients & outcome.failures.keys())  # these have only done their part
+        spent = len(self.accounts.spent & outcome.failures.keys())  # these have only done their part
         if spent and spent >= asked:
             raise BudgetSpentError("all clients that were asked have spent their budgets")
         asked -= spent
@@ -395,7 +374,7 @@ class CohortStrategy(Strategy):
 
     def able(self, drawn: Cohort) -> int:
         """Return how many of the clients drawn for a round may be expected: none that have spent their budgets."""
-        return min(drawn.wanted, len({*drawn} - self._spent_clients))
+        return min(drawn.wanted, len({*drawn} - self.accounts.spent))
 
     def exchange(
         self,
@@ -470,10 +449,10 @@ class CohortStrategy(Strategy):
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }
         examples = outcome.metrics["num-examples"]
-        self._clients = [
+        self.client_rows = [
             {"client": client, "group": groups[i], "train_examples": self._trained_on(self.roster.clients[client]),
              "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
-            | ({"epsilon": self._epsilons[client]} if client in self._epsilons else {})
+            | ({"epsilon": self.accounts.epsilons[client]} if client in self.accounts.epsilons else {})
             for i, client in enumerate(outcome.clients)
         ]  # fmt: skip
         return {
@@ -486,29 +465,7 @@ class CohortStrategy(Strategy):
         """Return how many of a client's training examples are not held back to validate."""
         return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
 
-    def _evaluate_round(
-        self, server_round: int, arrays: ArrayRecord, grid: Grid, *, final: bool
-    ) -> MetricRecord | None:
-        started = time.perf_counter()
-        config = ConfigRecord({**self._evaluate_config, "keep": final})
-        clients = self.evaluated()
-        if not clients:
-            log.info("round %d: there is no client to evaluate on", server_round)
-            return None
-        self._figures = self.figures(self.measure(clients, server_round, arrays, grid, config))
-        line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
-        line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
-        line |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up, **self._figures}
-        self.run.record(line)
-        self._evaluated = server_round
-        for group, figures in self._figures.items():
-            log.info(
-                "round %d, %s clients: %s", server_round, group,
-                ", ".join(f"{name} {value:.4f}" for name, value in figures.items()),
-            )  # fmt: skip
-        return MetricRecord({f"{g}-{k}": v for g, figures in self._figures.items() for k, v in figures.items()})
-
-    # ---------------------------------------------------------------------------------------- loop
+    # ----------------------------------------------------------------------------------------- run
 
     def start(
         self,
@@ -527,144 +484,29 @@ class CohortStrategy(Strategy):
         ``evaluate_fn`` is called with the model whenever the clients evaluate it.
 
         Raises:
-            RunError: if the run cannot go on.
+            ConfigurationError: if the run cannot begin.
+            RunError: if it cannot go on.
         """
         self._train_config = train_config or ConfigRecord()
-        self._evaluate_config = evaluate_config or ConfigRecord()
-        result = Result()
         self.roster.unfit = self.unfit
         self.roster.wait(grid, timeout)
-        self._check_roster()
-        network = unpack(initial_arrays)
-        init = self.settings.init
-        first = self.begin_from(*self._named_by_init(network)) if init else self.server_part(network)
-        arrays, done = pack(first), 0
-        if self.settings.resume:
-            checkpoint = self.run.reopen(num_rounds)
-            arrays, done = pack(checkpoint.arrays), checkpoint.round
-            self.take_back(checkpoint)
-            self._save(done, arrays)  # so that a second resume knows of this one
-        else:
-            self.run.create()
-        self._telemetry = Telemetry(self.run.name, self.settings.method, self.settings.metrics_port)
-        if self._privacy is not None:
-            self._privacy.plan([self.cohort_size(r) for r in range(1, num_rounds + 1)], len(self.trainable()))
-            if done < num_rounds and self._spent(done + 1):
-                raise ConfigurationError(
-                    f"privacy.epsilon: {self.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
-                    "larger budget is a new run's"
-                )
-            if shared := [name for name in first if is_statistic(name)]:
-                raise ConfigurationError(
-                    f"model: with noise, the statistics of batch norm ('{shared[0]}') are none; use a network without "
-                    "it, or method = 'fedbn'"
-                )
-        self.summary()
-        every, saved_every = self.settings.evaluate_every, self.settings.checkpoint_every
-        for server_round in range(done, num_rounds + 1):
-            if server_round > done:
-                self.roster.refresh(grid)
-                if self.roster.away:
-                    self.run.note_failures(
-                        server_round, "roster", dict.fromkeys(sorted(self.roster.away), "its device is offline")
-                    )
-                if not self.trainable():
-                    self.roster.wait(grid, self.settings.round_timeout, "round-timeout", lambda: bool(self.trainable()))
-                started = time.perf_counter()
-                try:
-                    arrays = self.train_round(server_round, arrays, grid)
-                except BudgetSpentError as error:
-                    log.warning("round %d changes nothing: %s", server_round, error)
-                self._seconds.append(time.perf_counter() - started)
-            self._ended = self._ended or (server_round > done and self.finished(server_round))
-            if self._spent_clients >= {*self.trainable()} and self._spent_clients:
-                log.warning("round %d is the last: all clients have spent their budgets", server_round)
-                self._ended = True
-            if self._privacy is not None and done < server_round < num_rounds and not self._ended:
-                self._ended = self._spent(server_round + 1)
-            final = server_round == num_rounds or self._ended
-            if final or (server_round > done and every and server_round % every == 0):
-                metrics = self._evaluate_round(server_round, arrays, grid, final=final)
-                if metrics is not None:
-                    result.evaluate_metrics_clientapp[server_round] = metrics
-                if evaluate_fn is not None and (measured := evaluate_fn(server_round, arrays)) is not None:
-                    result.evaluate_metrics_serverapp[server_round] = measured
-                self._save(server_round, arrays)
-            elif server_round > done and saved_every and server_round % saved_every == 0:
-                self._save(server_round, arrays)
-            self._report_progress("running", server_round, num_rounds)
-            if final:
-                break
-        result.arrays = arrays
-        self._finish()
-        self._telemetry.end()
-        return result
+        self.check_roster()
+        return Rounds(self, grid, num_rounds, evaluate_config or ConfigRecord(), evaluate_fn).carry_out(initial_arrays)
 
-    def _spent(self, server_round: int) -> bool:
-        """Return whether the budget does not suffice for ``server_round``, as rounds may have been repeated."""
-        assert self._privacy is not None
-        if not self._privacy.spent(self.cohort_size(server_round) / len(self.trainable())):
-            return False
-        log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
-        return True
-
-    def _named_by_init(self, network: Arrays) -> tuple[Arrays, Checkpoint]:
-        """Return what ``init`` names, a run's last checkpoint or a file of parameters, and the network it belongs to.
-
-        Of a network whose body alone was trained, as FedBABU's, the rest is what that run's seed has made of it.
-        """
-        s = self.settings
-        if s.init.endswith(PARAMETER_FILES):
-            return network, Checkpoint(0, read_pretrained(folder(s.init), network), {}, {})
-        run = find_run(s.init.replace("{seed}", str(s.seed)), s.runs_dir)
-        trained, seed = read_checkpoint(run), read_config(run)["seed"]
-        if seed != s.seed and network.keys() - trained.arrays.keys():
-            spec = find_spec(s.dataset)
-            network = get_arrays(build(s.model, spec.shape, spec.classes, seed))
-        return network, trained
-
-    def _check_roster(self) -> None:
-        """Refuse settings that the clients that are there cannot meet."""
-        trainable = len(self.trainable())
-        if self.settings.cohort_size > trainable:
-            raise ConfigurationError(
-                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, "
-                f"but only {trainable} clients can train"
-            )
-        if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
-            raise ConfigurationError(
-                "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
-                "Leave both out."
-            )
-
-    def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
-        self.run.status(state, round=server_round, rounds=rounds, evaluated=self._evaluated, figures=self._figures)
-        if self._telemetry is not None:
-            self._telemetry.progress(server_round, rounds, len(self.roster.clients))
-            self._telemetry.write(self.run.path)
-
-    def _save(self, server_round: int, arrays: ArrayRecord) -> None:
-        own, facts = self.state()
-        model = unpack(arrays)
-        shared = {
-            "order": list(model),
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint holds besides the model and the method's own :meth:`state`; JSON values."""
+        return {
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
-            "seconds": self._seconds,
             "identity": self._identity,
             "lineage": self._lineage,
             "deployed": self.roster.deployed,
-            "ended": self._ended,
-            "clip_norm": None if self._privacy is None else self._privacy.clip_norm,
-            "epsilons": self._epsilons,
-            "spent": sorted(self._spent_clients),
-            "own": facts,
+            "clip_norm": None if self.protection is None else self.protection.clip_norm,
+            **self.accounts.facts(),
         }
-        self.run.save(Checkpoint(server_round, model, own, shared))
-        self._checkpoint_round = server_round
 
     def take_back(self, checkpoint: Checkpoint) -> None:
-        """Take back everything that a checkpoint holds but the model.
+        """Take back what :meth:`facts` and :meth:`state` returned when a checkpoint was written.
 
         Raises:
             RunError: if an earlier version has written it, without something that this one needs.
@@ -673,49 +515,14 @@ class CohortStrategy(Strategy):
         try:
             self._identity = facts["identity"]
             self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
-            self._seconds = list(facts["seconds"])
             self._lineage = [*facts["lineage"], checkpoint.round]
-            self._checkpoint_round = checkpoint.round
-            self._ended = facts.get("ended", False)
-            self._epsilons, self._spent_clients = dict(facts.get("epsilons", {})), set(facts.get("spent", []))
-            if self._privacy is not None and "clip_norm" in facts:
-                self._privacy.clip_norm = facts["clip_norm"]
+            self.checkpoint_round = checkpoint.round
+            self.accounts.take_back(facts)
+            if self.protection is not None and "clip_norm" in facts:
+                self.protection.clip_norm = facts["clip_norm"]
             self.restore(checkpoint.state, facts["own"])
         except KeyError as error:
             raise RunError(
                 f"run '{self.run.name}' is of an earlier version, whose checkpoints have no {error}; carry it out "
                 "anew, or use that version"
             ) from error
-
-    def _private_report(self) -> dict[str, Any]:
-        if self._privacy is not None:
-            return self._privacy.report()
-        spent = list(self._epsilons.values())
-        if not spent:
-            return {}
-        facts: dict[str, Any] = {"unit": "example", "delta": self.settings.privacy.delta}
-        facts |= {"clients": len(spent), "clients_spent": len(self._spent_clients)}
-        return {"privacy": {**facts, "epsilon_max": max(spent), "epsilon_mean": float(np.mean(spent))}}
-
-    def _finish(self) -> None:
-        if self._clients:
-            self.run.write_clients(self._clients)
-        seconds = self._seconds
-        summary = {
-            "method": self.settings.method,
-            "dataset": self.settings.dataset,
-            "seed": self.settings.seed,
-            "rounds": len(seconds),
-            "clients": len(self.roster.clients),
-            "nodes": len(self.roster.nodes),
-            **({"left_out": self.roster.left_out} if self.roster.left_out else {}),
-            "seconds": round(sum(seconds), 3),
-            "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "final": self._figures,
-            **self._private_report(),
-            **self.report(),
-        }
-        self.run.write_summary(summary)
-        self._report_progress("completed", len(seconds), len(seconds))

@@ -76,8 +76,8 @@ class FedGTST(FedAvg):
         self._course[-1] |= entry
         log.info("gradient norms: mean %(norm).4g, variance %(variance).4g, guide %(guide).4g", entry)
 
-    def _check_roster(self) -> None:
-        super()._check_roster()
+    def check_roster(self) -> None:
+        super().check_roster()
         if self.hyper.diagnose and self.roster.deployed:
             raise ConfigurationError("fedgtst.diagnose: devices send their norms alone; it is for simulations")
 

@@ -59,7 +59,7 @@ class FLowDUP(Subspace):
         }
         return Cohort((client for client in self.trainable() if client in chosen), drawn.wanted)
 
-    def _check_roster(self) -> None:
+    def check_roster(self) -> None:
         if not self.roster.ids("seen"):
             raise ConfigurationError("method 'flowdup' needs clients with labels in training; here none has any")
-        super()._check_roster()
+        super().check_roster()

@@ -129,8 +129,8 @@ class PeFLL(Generated):
             return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"
         return super().unfit(client)
 
-    def _check_roster(self) -> None:
-        super()._check_roster()
+    def check_roster(self) -> None:
+        super().check_roster()
         if self.hyper.embedding not in WITHOUT_LABELS and self.roster.ids("unlabeled"):
             raise ConfigurationError(
                 f"labeled-fraction: some clients have no labels, but pefll.embedding = '{self.hyper.embedding}' looks "

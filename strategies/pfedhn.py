@@ -57,11 +57,11 @@ class PFedHN(Generated):
         new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
         failures: dict[str, str] = {}
         for repetition in range(1, self.hyper.new_client_exchanges + 1):
-            new = [client for client in new if client not in failures and client not in self._spent_clients]
+            new = [client for client in new if client not in failures and client not in self.accounts.spent]
             if new:
                 outcome, _ = self._fit(new, own, server_round, grid, repetition=repetition)
                 # Who has spent its budget on this keeps the descriptor that it has by then.
-                failures |= {c: why for c, why in outcome.failures.items() if c not in self._spent_clients}
+                failures |= {c: why for c, why in outcome.failures.items() if c not in self.accounts.spent}
         served = [client for client in clients if client not in failures]
         v = [own[client][0].detach() for client in served]
         return served, torch.stack(v) if v else torch.empty(0, self.size), failures

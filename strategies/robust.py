@@ -5,12 +5,18 @@ Each takes the place of the mean of a cohort's changes and needs to see them one
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from clients.wire import pack
+from common.errors import RunError
 from models.parameters import Arrays
+from strategies.exchange import Outcome
+
+log = logging.getLogger("flwr")
 
 LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
 """How many clients a rule needs beside two for every attacker."""
@@ -19,6 +25,31 @@ LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
 def least(rule: str, attackers: int) -> int:
     """Return how many clients a rule needs."""
     return LEAST[rule] + 2 * attackers
+
+
+def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Arrays:
+    """Return what :func:`combine` makes of a cohort's changes, as the sum that their mean would be of.
+
+    Nothing changes where too few have answered for it.
+
+    Args:
+        outcome: the changes, stacked.
+        rule, attackers: as of :func:`combine`.
+        asked: how many clients were to answer.
+
+    Raises:
+        RunError: if too few were asked.
+    """
+    needed, count = least(rule, attackers), len(outcome.clients)
+    if asked < needed:
+        raise RunError(
+            f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {needed} clients, but {asked} "
+            "were asked"
+        )
+    if count < needed:
+        log.warning("nothing changes: %d clients have answered, '%s' needs %d", count, rule, needed)
+        return {name: np.zeros(changes.shape[1:]) for name, changes in outcome.arrays.items()}
+    return {name: change * outcome.weight for name, change in combine(outcome.arrays, rule, attackers).items()}
 
 
 def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
