@@ -23,8 +23,9 @@ from common.files import write_text
 from models.parameters import exchanged, set_arrays
 from partitions.clientdata import Examples, to_inputs
 from partitions.datasets import Dataset
-from partitions.federation import Federation, federate
+from partitions.federation import federate
 from partitions.rotation import rotate_images
+from partitions.shares import Federation
 
 CONFIDENCE = 0.95
 _TOLERANCE = 1e-4

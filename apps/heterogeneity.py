@@ -19,8 +19,9 @@ from common.files import write_atomically, write_text
 from common.seeds import numpy_generator
 from partitions.dirichlet_multinomial import Counts
 from partitions.features import find_feature, uncovered
-from partitions.federation import client_rows, federate
+from partitions.federation import federate
 from partitions.mdm_params import read_law
+from partitions.shares import client_rows
 from strategies.run_folder import read_checkpoint, read_config
 
 Shares = NDArray[np.float64]

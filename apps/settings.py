@@ -17,7 +17,7 @@ from common.settings import Section, Value
 from common.toml import flatten
 from models.networks import FOR_TEXT, NETWORKS
 from partitions.datasets import find_spec
-from partitions.federation import PARTITIONERS
+from partitions.dealing import PARTITIONERS
 from partitions.settings import check_rows
 from privacy.settings import PrivacySettings
 from strategies.run_folder import read_config

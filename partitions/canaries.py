@@ -7,7 +7,6 @@ than a private run gives away (Carlini et al. 2019; Steinke, Nasr, Jagielski 202
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from common.errors import ConfigurationError
 from common.seeds import numpy_generator
 from partitions.datasets import Dataset
 from partitions.settings import FederationSettings
-
-if TYPE_CHECKING:
-    from partitions.federation import Federation
+from partitions.shares import Canaries, Federation, Shares
 
 
 def plant(federation: Federation, dataset: Dataset, settings: FederationSettings) -> Federation:
@@ -29,8 +26,6 @@ def plant(federation: Federation, dataset: Dataset, settings: FederationSettings
     Raises:
         ConfigurationError: if there are not as many, or the data have no classes.
     """
-    from partitions.federation import Canaries, Shares
-
     if dataset.spec.kind == "regression":
         raise ConfigurationError(f"canaries: '{dataset.spec.name}' has no classes that could be wrong")
     rng = numpy_generator(settings.seed, "federation", "canaries")

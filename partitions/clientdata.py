@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from partitions.datasets import Dataset, DatasetSpec
-from partitions.federation import Federation, client_rows
+from partitions.shares import Federation, client_rows
 from partitions.words import Vocabulary
 
 CPU = torch.device("cpu")

@@ -30,7 +30,7 @@ from common.seeds import torch_generator
 from partitions.clientdata import CPU, ClientData, Examples, to_inputs
 from partitions.datasets import DatasetSpec
 from partitions.decode import decode, decode_inputs, labels_of, read_parquet
-from partitions.federation import HELD_BACK
+from partitions.natural_clients import HELD_BACK
 from partitions.picture_folders import pictures_in, resized
 from partitions.words import Vocabulary
 

@@ -14,7 +14,7 @@ from common.errors import DataError
 from common.files import write_atomically
 from partitions.clientdata import decoded
 from partitions.datasets import Dataset
-from partitions.federation import Federation
+from partitions.shares import Federation
 
 
 def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from common.files import write_atomically
 from partitions.datasets import Dataset
-from partitions.federation import Federation
+from partitions.shares import Federation
 
 
 class _AsPartitioner(Partitioner):

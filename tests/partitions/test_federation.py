@@ -15,8 +15,10 @@ from scipy.stats import chi2_contingency
 import partitions.federation
 from common.errors import ConfigurationError, DataError
 from partitions.datasets import DATASETS, Dataset, Split
-from partitions.federation import PARTITIONERS, Shares, _federate, build, federate
+from partitions.dealing import PARTITIONERS
+from partitions.federation import _federate, build, federate
 from partitions.settings import FederationSettings
+from partitions.shares import Shares
 from tests.partitions.made import write
 from tests.support import settings
 

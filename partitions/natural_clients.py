@@ -1,0 +1,94 @@
+"""Clients that the data name: which rows are whose, which clients are left out, and what each keeps for its tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import ConfigurationError, DataError, nearest
+from partitions.datasets import Dataset, Split
+from partitions.settings import FederationSettings
+from partitions.shares import Rows
+
+HELD_BACK = 0.2
+"""Share of the rows that becomes the test part where the source has no test split."""
+
+
+def with_enough_tests(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
+) -> Rows:
+    """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples."""
+    owners = client_names(dataset.train, column)
+    if test_from_train:
+        names, counts = np.unique(owners, return_counts=True)
+        counts = np.minimum(counts, settings.samples_per_client or counts)
+        counts = counts - np.array([kept(int(count)) for count in counts])
+    else:
+        assert dataset.test is not None
+        names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
+    left = rows[np.isin(owners[rows], names[counts >= settings.min_test_examples])]
+    if len(left) == 0:
+        raise DataError(
+            f"min-test-examples: no client of '{settings.dataset}' has {settings.min_test_examples} test examples; the "
+            f"most are {counts.max()}"
+        )
+    return left
+
+
+def client_column(settings: FederationSettings, dataset: Dataset) -> str:
+    """Return the column that names natural clients: ``client-column``, or the dataset's first one."""
+    columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
+    if not columns:
+        raise ConfigurationError(
+            f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none"
+        )
+    unknown = [c for c in settings.client_column.split("+") if c not in columns] if settings.client_column else []
+    if unknown:
+        raise ConfigurationError(
+            f"client-column: '{unknown[0]}' is not one of {', '.join(columns)}, the columns of '{settings.dataset}' "
+            f"that name clients; several are joined by '+'{nearest(unknown[0], columns)}"
+        )
+    return settings.client_column or columns[0]
+
+
+def names_clients(split: Split, column: str) -> bool:
+    """Return whether the rows of a split have names in ``column``."""
+    return set(column.split("+")) <= split.clients.keys()
+
+
+def client_names(split: Split, column: str) -> NDArray[np.str_]:
+    """Return the name of each row's client, (n,): a column's, or those of several joined by "+"."""
+    first, *others = (split.clients[part] for part in column.split("+"))
+    for other in others:
+        first = np.char.add(np.char.add(first, "+"), other)
+    return np.asarray(first)
+
+
+def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
+    """Return the rows of each named client."""
+    values = client_names(split, column)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    return [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
+
+
+def choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
+    """Draw ``num-clients`` of the ``available`` natural clients; all for 0."""
+    if settings.num_clients > available:
+        raise DataError(
+            f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
+            f"{settings.num_clients}; 0 takes all"
+        )
+    return np.sort(rng.permutation(available)[: settings.num_clients or available])
+
+
+def kept(count: int) -> int:
+    """Return how many of a client's ``count`` examples remain for training where a share is held back."""
+    return count - round(count * HELD_BACK)
+
+
+def hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
+    """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
+    cuts = [kept(len(rows)) for rows in train]
+    pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
+    return [a for a, _ in pairs], [b for _, b in pairs]

@@ -1,0 +1,106 @@
+"""Who holds what: the rows of each client, as index tables over a dataset's splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitions.datasets import Dataset, Split
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One list of row numbers per client, stored end to end: client i has ``rows[offsets[i]:offsets[i + 1]]``."""
+
+    rows: Rows
+    offsets: Rows
+
+    @staticmethod
+    def of(parts: list[Rows]) -> Shares:
+        """Store ``parts``, one array of row numbers per client."""
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        return Shares(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64), offsets)
+
+    def __getitem__(self, client: int) -> Rows:
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Rows:
+        """Number of rows of each client."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Training examples with wrong classes (:mod:`partitions.canaries`), c of them.
+
+    Attributes:
+        clients: whose each is, or would be, (c,).
+        rows: its row of the training split, (c,).
+        classes: its wrong class, (c,).
+        present: whether it takes part, bool (c,).
+    """
+
+    clients: Rows
+    rows: Rows
+    classes: Rows
+    present: NDArray[np.bool_]
+
+
+_NONE = np.zeros(0, np.int64)
+_NO_CANARIES = Canaries(_NONE, _NONE, _NONE, np.zeros(0, bool))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who holds what.
+
+    Attributes:
+        train: rows of the training split per client.
+        test: rows of the test split per client (of the training split where ``test_from_train``).
+        test_from_train: whether test rows were held back from the training split.
+        unseen: clients held back to measure generalisation to new clients, bool (n,).
+        labeled: clients whose labels may be used in training, bool (n,).
+        angles: rotation of each client's images in degrees, (n,); zeros where there is none.
+        names: the natural name of each client, or its domain ("" where there is none).
+        server: rows of the training split that the server holds, and no client.
+        canaries: examples for an audit.
+    """
+
+    train: Shares
+    test: Shares
+    test_from_train: bool
+    unseen: NDArray[np.bool_]
+    labeled: NDArray[np.bool_]
+    angles: NDArray[np.float32]
+    names: NDArray[np.str_]
+    server: Rows
+    canaries: Canaries = _NO_CANARIES
+
+    def __len__(self) -> int:
+        return len(self.unseen)
+
+    def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
+        """Return how many examples of each class each client holds in ``part``, shape (n, C)."""
+        if dataset.spec.kind == "regression":
+            return (self.train if part == "train" else self.test).sizes[:, None]
+        classes = dataset.spec.classes
+        return np.stack(
+            [
+                np.bincount(split.y[rows], minlength=classes)
+                for split, rows in (client_rows(self, dataset, i, part) for i in range(len(self)))
+            ]
+        )
+
+
+def client_rows(federation: Federation, dataset: Dataset, client: int, part: str) -> tuple[Split, Rows]:
+    """Return the split that ``part`` ("train" or "test") of a client comes from, and its rows in it."""
+    if part == "train":
+        return dataset.train, federation.train[client]
+    split = dataset.train if federation.test_from_train else dataset.test
+    assert split is not None
+    return split, federation.test[client]
