@@ -28,8 +28,8 @@ from strategies.cohort import CohortStrategy
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, read_checkpoint, read_config
 
-NEW = "new"
-"""What a client from elsewhere is called."""
+NEW = "_new"
+"""What a client from elsewhere is called: as no device may be, whose descriptor a run might know."""
 
 
 @dataclass(frozen=True)
