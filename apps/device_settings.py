@@ -18,6 +18,9 @@ from partitions.words import vocabulary
 
 log = logging.getLogger("flwr")
 
+NEW = "new"
+"""What a client that no run has seen is called, where its model is made (``florilegium personalise``)."""
+
 
 class DeviceSettings(Section):
     """The keys of ``--node-config``.
@@ -41,6 +44,13 @@ class DeviceSettings(Section):
     embeddings: str = ""
 
     _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
+
+    @field_validator("client_id")
+    @classmethod
+    def _is_nobody_elses(cls, client_id: str) -> str:
+        if client_id == NEW:
+            raise ValueError(f"'{NEW}' is what clients are called that no run has seen; choose another name")
+        return client_id
 
 
 def parse_node(node: Mapping[str, Value]) -> DeviceSettings:

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 
 from apps.client_app import DeviceClient, SimulatedClients
 from apps.code_version import code_version
-from apps.device_settings import DeviceSettings, own_data
+from apps.device_settings import NEW, DeviceSettings, own_data
 from apps.methods import METHODS, table_of
 from apps.one_process import OneProcess
 from apps.server_app import population
@@ -27,9 +27,6 @@ from partitions.datasets import find_spec
 from strategies.cohort import CohortStrategy
 from strategies.roster import Roster
 from strategies.run_folder import Checkpoint, RunFolder, read_checkpoint, read_config
-
-NEW = "_new"
-"""What a client from elsewhere is called: as no device may be, whose descriptor a run might know."""
 
 
 @dataclass(frozen=True)
