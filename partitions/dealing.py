@@ -47,6 +47,10 @@ def deal(
     """Share training and test rows out; return each client's, and the name of its domain.
 
     With ``domain-column``, each domain's rows are shared out over an equal number of clients.
+
+    Raises:
+        ConfigurationError: if keys do not go together, or with the data.
+        DataError: if there are not enough rows.
     """
     train: list[Rows] = []
     test: list[Rows] = []

@@ -18,7 +18,7 @@ from common.settings import folder
 from partitions.canaries import plant
 from partitions.datasets import Dataset, find_spec, load
 from partitions.dealing import PARTITIONERS, deal, partition
-from partitions.natural_clients import HELD_BACK, client_column, hold_back, names_clients, rows_of, with_enough_tests
+from partitions.natural_clients import HELD_BACK, client_column, has_names, hold_back, rows_of, with_enough_tests
 from partitions.server_rows import choose_rows
 from partitions.settings import FederationSettings
 from partitions.shares import Canaries, Federation, Shares
@@ -127,7 +127,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         )
     if settings.min_test_examples and not natural:
         raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
-    test_from_train = dataset.test is None or (column is not None and not names_clients(dataset.test, column))
+    test_from_train = dataset.test is None or (column is not None and not has_names(dataset.test, column))
     train_rows = rng.permutation(len(dataset.train))
     train_rows, server = choose_rows(settings, dataset, train_rows)
     if test_from_train and not natural:

@@ -17,12 +17,16 @@ HELD_BACK = 0.2
 def with_enough_tests(
     settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
 ) -> Rows:
-    """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples."""
+    """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples.
+
+    Raises:
+        DataError: if there is no such client.
+    """
     owners = client_names(dataset.train, column)
     if test_from_train:
         names, counts = np.unique(owners, return_counts=True)
         counts = np.minimum(counts, settings.samples_per_client or counts)
-        counts = counts - np.array([kept(int(count)) for count in counts])
+        counts = counts - np.array([_kept(int(count)) for count in counts])
     else:
         assert dataset.test is not None
         names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
@@ -36,7 +40,11 @@ def with_enough_tests(
 
 
 def client_column(settings: FederationSettings, dataset: Dataset) -> str:
-    """Return the column that names natural clients: ``client-column``, or the dataset's first one."""
+    """Return the column that names natural clients: ``client-column``, or the dataset's first one.
+
+    Raises:
+        ConfigurationError: if the dataset has no such column.
+    """
     columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
     if not columns:
         raise ConfigurationError(
@@ -51,7 +59,7 @@ def client_column(settings: FederationSettings, dataset: Dataset) -> str:
     return settings.client_column or columns[0]
 
 
-def names_clients(split: Split, column: str) -> bool:
+def has_names(split: Split, column: str) -> bool:
     """Return whether the rows of a split have names in ``column``."""
     return set(column.split("+")) <= split.clients.keys()
 
@@ -65,7 +73,7 @@ def client_names(split: Split, column: str) -> NDArray[np.str_]:
 
 
 def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
-    """Return the rows of each named client."""
+    """Return the rows of each of the clients ``names``; none for one that the split does not know."""
     values = client_names(split, column)
     order = np.argsort(values, kind="stable")
     values = values[order]
@@ -73,7 +81,11 @@ def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
 
 
 def choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
-    """Draw ``num-clients`` of the ``available`` natural clients; all for 0."""
+    """Draw ``num-clients`` of the ``available`` natural clients; all for 0.
+
+    Raises:
+        DataError: if there are fewer.
+    """
     if settings.num_clients > available:
         raise DataError(
             f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
@@ -82,13 +94,13 @@ def choose_natural(settings: FederationSettings, available: int, rng: np.random.
     return np.sort(rng.permutation(available)[: settings.num_clients or available])
 
 
-def kept(count: int) -> int:
+def _kept(count: int) -> int:
     """Return how many of a client's ``count`` examples remain for training where a share is held back."""
     return count - round(count * HELD_BACK)
 
 
 def hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
     """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
-    cuts = [kept(len(rows)) for rows in train]
+    cuts = [_kept(len(rows)) for rows in train]
     pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
     return [a for a, _ in pairs], [b for _, b in pairs]

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from common.errors import ConfigurationError, RunError
 from privacy.ledger import SPENT
 from strategies.exchange import Outcome
 from strategies.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class ClientAccounts:
@@ -76,8 +74,6 @@ def refuse_examples(settings: ServerSettings, gap: str, network: nn.Module) -> N
         gap: what breaks it in the method's client; "" if nothing does.
         network: what is trained.
     """
-    from torch import nn
-
     from privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
 
     p = settings.privacy
