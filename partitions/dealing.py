@@ -101,7 +101,20 @@ def partition(
     rng: np.random.Generator,
     domain: str = "",
 ) -> tuple[list[Rows], list[str]]:
-    """Share the training ``rows`` out; return each client's rows and its natural name."""
+    """Share the training ``rows`` out; return each client's rows and its natural name.
+
+    Args:
+        settings: the federation's.
+        dataset: the data.
+        rows: the rows of its training split to share out.
+        column: of natural clients' names; None where a partitioner makes the clients.
+        rng: chooses natural clients where not all of them take part.
+        domain: the domain the rows are of, "" for all.
+
+    Raises:
+        ConfigurationError: if ``num-clients`` is 0 without natural clients.
+        DataError: if there are not enough rows, or the partitioner cannot share them out.
+    """
     from datasets import Dataset as HubDataset
     from datasets import disable_progress_bars
 

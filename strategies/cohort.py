@@ -251,9 +251,17 @@ class CohortStrategy(Strategy):
             drawn = self.protection.choose(clients, size / len(clients))
             return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        more = self.settings.oversample if self.roster.deployed else 1.0  # in a simulation nobody is late
-        chosen = rng.choice(len(clients), size=min(math.ceil(more * size), len(clients)), replace=False)
+        chosen = rng.choice(len(clients), size=min(math.ceil(self._oversample() * size), len(clients)), replace=False)
         return Cohort((clients[i] for i in sorted(chosen)), size)
+
+    def _oversample(self) -> float:
+        """Return how many times as many clients are asked as are to answer; in a simulation nobody is late."""
+        return self.settings.oversample if self.roster.deployed else 1.0
+
+    def _shares(self) -> list[float]:
+        """Return the share of the trainable clients that each round of the run asks."""
+        count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
+        return [min(1.0, self._oversample() * self.cohort_size(r) / count) for r in rounds]
 
     # ---------------------------------------------------------------------------------- exchanges
 
@@ -295,10 +303,7 @@ class CohortStrategy(Strategy):
             reduce == "stack" or robust, sent, self._heaviest(cohort), self.settings.max_update_norm, shapes or {}
         )
         if self.settings.privacy.unit == "example":
-            more = self.settings.oversample if self.roster.deployed else 1.0
-            count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
-            shares = [min(1.0, more * self.cohort_size(r) / count) for r in rounds]
-            scalars |= expected_trainings(self.settings, shares)
+            scalars |= expected_trainings(self.settings, self._shares())
         self._protected = None
         if self.protection is not None and changes:
             self._protected = self.cohort_size(server_round), len(self.trainable()), sent or {}
