@@ -269,6 +269,9 @@ class PPFEHyper(Section):
     shared_learning_rate: float = Field(gt=0, description="learning rate of shared blocks in later stages")
     later_stage: int = Field(ge=1, description="the first of these later stages")
     reweighting: bool = Field(description="give examples that the ensemble gets wrong more weight in the next stage")
+    reweight_by: Literal["ensemble", "stage"] = Field(
+        description="whose losses make the next stage's weights: those of the ensemble so far, or of the stage's model"
+    )
     loss: Literal["zero-one", "cross-entropy"] = Field(description="ℓ in the reweighting")
     max_loss: float = Field(gt=0, description="ℓ_max: where cross-entropy is clipped; 1 for the 0–1 loss")
     min_error: float = Field(gt=0, lt=0.5, description="ε is kept between this and one minus this")

@@ -53,7 +53,7 @@ def coefficient(
 
 
 def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
-    """Return ω ← ω·exp(βℓ), normalised to Σω = n (Algorithm 1, lines 3 to 5); ``losses`` are the ensemble's."""
+    """Return ω ← ω·exp(βℓ), normalised to Σω = n (Algorithm 1, lines 3 to 5)."""
     heavier: Vector = weights * np.exp(β * (losses - losses.max(initial=0.0)))  # the shift cancels, and avoids overflow
     return heavier * (len(weights) / heavier.sum())
 
@@ -98,12 +98,15 @@ class PPFEClient(BaseClient):
         kept = self._boosting()
         ω = kept["weights"]
         own = features(self._member(stage), self.data.train)
-        β = coefficient(self._losses(own), ω, self.hyper.max_loss, self.hyper.min_error, self.released)
+        losses = self._losses(own)
+        β = coefficient(losses, ω, self.hyper.max_loss, self.hyper.min_error, self.released)
         stages, betas = np.append(kept["stages"], stage), np.append(kept["betas"], β)
         outputs = np.concatenate([kept["outputs"], own.cpu().numpy()[None]])
         if self.hyper.reweighting:
-            members = [torch.from_numpy(logits).to(own.device) for logits in outputs]
-            ω = reweight(self._losses(combine(members, betas.tolist(), self.hyper.combination)), ω, β)
+            if self.hyper.reweight_by == "ensemble":
+                members = [torch.from_numpy(logits).to(own.device) for logits in outputs]
+                losses = self._losses(combine(members, betas.tolist(), self.hyper.combination))
+            ω = reweight(losses, ω, β)
         self.state.save({"stages": stages, "betas": betas, "weights": ω, "outputs": outputs}, "boosting")
         return Answer({}, len(self.data.train), {"beta": β, "largest_weight": float(ω.max())})
 
@@ -193,10 +196,16 @@ class PPFEClient(BaseClient):
         examples (T', n_k, C), so that no finished member has to be run again for the next weights.
         """
         n, classes = len(self.data.train), find_spec(self.settings.dataset).classes
-        return self.state.load("boosting") or {
+        kept = self.state.load("boosting") or {
             "stages": np.empty(0), "betas": np.empty(0), "weights": np.ones(n),
             "outputs": np.empty((0, n, classes), np.float32),
         }  # fmt: skip
+        if (known := len(kept["weights"])) != n:
+            raise DataError(
+                f"this client had {known} training examples when stage {int(kept['stages'][-1])} ended, for which it "
+                f"has weights, and has {n} now; its data must stay as they are during a run"
+            )
+        return kept
 
     def _losses(self, logits: Tensor) -> Vector:
         """Return ℓ of each training example, (n_k,), 0..ℓ_max, for outputs (n_k, C)."""

@@ -76,7 +76,7 @@ class Plan:
         return frozenset(block_names(self._names)) - self.personal(stage)
 
     def reduced(self, stage: int) -> frozenset[str]:
-        """Return the blocks whose dense layers are smaller than in the stage before."""
+        """Return the blocks whose dense layers a stage makes smaller, or would where that saves parameters."""
         match self.hyper.reduction:
             case "low-rank":
                 return frozenset(map(block_of, self._dense)) if stage >= 3 else frozenset()

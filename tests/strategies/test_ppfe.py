@@ -14,24 +14,26 @@ import pytest
 import torch
 from flwr.app import Message
 from safetensors.numpy import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from apps.personal import personalise
 from clients.export import load_model
 from clients.ppfe import coefficient, reweight
 from clients.training import evaluate
 from clients.wire import unpack
-from common.errors import BudgetSpentError, ConfigurationError
+from common.errors import BudgetSpentError, ConfigurationError, DataError
 from models.ensemble import Ensemble
 from models.networks import build
-from models.parameters import num_bytes, set_arrays
+from models.parameters import get_arrays, num_bytes, set_arrays
 from models.reduction import factorise
-from partitions.clientdata import simulated
+from partitions.clientdata import Examples, simulated
 from partitions.federation import federate
 from strategies.fedavg import FedAvg
 from strategies.ppfe import PPFE
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
-from tests.support import Value, config, settings
+from tests.support import Value, config, make_client, settings
 
 Run = Callable[..., Path]
 STAGES: dict[str, Value] = {
@@ -252,26 +254,77 @@ class TestStages:
         weights = _state(path, 0, "boosting")["weights"]
         np.testing.assert_array_equal(weights, np.ones_like(weights))
 
-    def test_coefficients_and_weights_are_those_of_the_members(self, run: Run) -> None:
+    @pytest.mark.parametrize("by", ["ensemble", "stage"])
+    @pytest.mark.parametrize(("loss", "largest"), [("zero-one", 1.0), ("cross-entropy", 2.0)])
+    def test_coefficients_and_weights_are_those_of_the_members(
+        self, loss: str, largest: float, by: str, run: Run
+    ) -> None:
         # Once more from the files that a client has, with networks put together by hand.
-        path = run("again", **{"ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "3,3", "ppfe.ranks": ""})
-        data = simulated(*federate(settings(num_clients=4)), 1).train
+        path = run("again", rounds=8, partitioner="iid", **{
+            "learning-rate": 0.1, "ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "6,2", "ppfe.ranks": "",
+            "ppfe.loss": loss, "ppfe.max-loss": largest, "ppfe.reweight-by": by,
+        })  # fmt: skip
+        data = simulated(*federate(settings(num_clients=4, partitioner="iid")), 1).train
+
+        def losses(probabilities: Tensor) -> np.ndarray:
+            if loss == "zero-one":
+                return (probabilities.argmax(dim=1) != data.y).numpy().astype(float)
+            own = probabilities[torch.arange(len(data)), data.y].double().numpy()
+            assert (-np.log(own) > largest).any()
+            return np.minimum(-np.log(own), largest)
+
         ω, betas, outputs = np.ones(len(data)), [], []
         for stage in (1, 2):
             model = build("mlp", (1, 8, 8), 10, 1)
             set_arrays(model, _state(path, "_node", f"shared{stage}") | _state(path, 1, f"head{stage}"))
             with torch.no_grad():
                 outputs.append(model(data.x).softmax(dim=1))
-            wrong = (outputs[-1].argmax(dim=1) != data.y).numpy()
-            ε = min(max((ω * wrong).sum() / ω.sum(), 0.01), 0.99)
+            ε = (ω * losses(outputs[-1])).sum() / (largest * ω.sum())
+            ε = min(max(ε, 0.01), 0.99)
             betas.append(max(0.0, 0.5 * math.log((1 - ε) / ε)))
-            mixed = sum((β * p for β, p in zip(betas, outputs, strict=True)), torch.zeros_like(outputs[0]))
-            ω = ω * np.exp(betas[-1] * (mixed.argmax(dim=1) != data.y).numpy())
+            mixed = sum((β * p for β, p in zip(betas, outputs, strict=True)), torch.zeros_like(outputs[0])) / sum(betas)
+            ω = ω * np.exp(betas[-1] * losses(mixed if by == "ensemble" else outputs[-1]))
             ω *= len(ω) / ω.sum()
         kept = _state(path, 1, "boosting")
-        np.testing.assert_allclose(kept["betas"], betas)
-        np.testing.assert_allclose(kept["weights"], ω)
+        np.testing.assert_allclose(kept["betas"], betas, rtol=1e-5)
+        np.testing.assert_allclose(kept["weights"], ω, rtol=1e-5)
+        assert min(betas) > 0
         assert np.ptp(ω) > 0
+
+    @pytest.mark.parametrize(("later_stage", "shared_rate"), [(2, 0.02), (3, 0.1)])
+    def test_each_part_has_its_rate(self, later_stage: int, shared_rate: float, run: Run) -> None:
+        # One full batch of plain SGD in stage 2: from what stage 1 has left, −η times the gradient.
+        path = run("rates", rounds=2, **{
+            "ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "1,1", "ppfe.ranks": "", "ppfe.reweighting": False,
+            "ppfe.shared-learning-rate": 0.02, "ppfe.later-stage": later_stage, "learning-rate": 0.1, "momentum": 0.0,
+            "batch-size": 10_000, "weighting": "uniform",
+        })  # fmt: skip
+        begun, steps = _state(path, "_node", "shared1"), []
+        for client in range(4):
+            data = simulated(*federate(settings(num_clients=4)), client).train
+            model = build("mlp", (1, 8, 8), 10, 1)
+            set_arrays(model, begun)
+            cross_entropy(model(data.x), data.y).backward()
+            steps.append({n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None})
+            for name, array in _state(path, client, "head2").items():
+                np.testing.assert_allclose(array, begun[name] - 0.1 * steps[-1][name], atol=1e-6)
+        for name, array in _model(path).items():
+            expected = begun[name] - shared_rate * np.mean([step[name] for step in steps], axis=0)
+            np.testing.assert_allclose(array, expected, atol=1e-6)
+
+    def test_the_last_model_alone_predicts_where_asked_for(self, run: Run) -> None:
+        figures = read_metrics(run("last", **{"ppfe.combination": "last"}))[-1]["seen"]
+        assert figures["accuracy"] == figures["accuracy_stage3"] == figures["accuracy_ensemble3"]
+        assert figures["accuracy"] != figures["accuracy_stage2"]
+
+    def test_data_that_have_changed_since_a_stage_are_named(self, tmp_path: Path) -> None:
+        model = build("mlp", (1, 8, 8), 10, 1)
+        client = make_client(Examples(torch.zeros(5, 1, 8, 8), torch.zeros(5).long()), model, folder=tmp_path,
+                             method="ppfe", **STAGES)  # fmt: skip
+        kept = {"stages": np.ones(1), "betas": np.ones(1), "weights": np.ones(3)}
+        client.state.save({**kept, "outputs": np.zeros((1, 3, 10), np.float32)}, "boosting")
+        with pytest.raises(DataError, match=r"had 3 training examples when stage 1 ended, .* and has 5 now"):
+            client.perform(get_arrays(model), {"phase": "train", "round": 3})
 
     def test_weights_reach_the_training(self, run: Run) -> None:
         keys: dict[str, Value] = {
