@@ -29,14 +29,9 @@ class SetHypernetwork(nn.Module):
             for parameter in self.outer[-1].parameters():
                 parameter.mul_(scale)
 
-    def represent(self, x: Tensor) -> Tensor:
-        """Return r(X), (e,), of inputs (n, *shape) (equation 9)."""
-        mean: Tensor = self.inner(x).mean(dim=0)
-        return mean
-
     def forward(self, x: Tensor) -> Tensor:
-        """Return v = h(X), (k,)."""
-        result: Tensor = self.outer(self.represent(x))
+        """Return v = h(X), (k,), of inputs (n, *shape)."""
+        result: Tensor = self.outer(self.inner(x).mean(dim=0))
         return result
 
 

@@ -118,10 +118,15 @@ class CohortStrategy(Strategy):
     def check_roster(self) -> None:
         """Refuse settings that the clients that are there cannot meet."""
         trainable = len(self.trainable())
+        if self.settings.rounds and not trainable:
+            raise ConfigurationError(
+                f"method '{self.settings.method}' has nobody to train with: of {self._population()}. Let clients with "
+                "labels take part, or set rounds to 0"
+            )
         if self.settings.cohort_size > trainable:
             raise ConfigurationError(
-                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, "
-                f"but only {trainable} clients can train"
+                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, but only {trainable} clients can "
+                f"train, of {self._population()}"
             )
         if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
             raise ConfigurationError(
@@ -199,11 +204,14 @@ class CohortStrategy(Strategy):
         """Log what is about to run."""
         s = self.settings
         log.info(
-            "%s on %s: %d clients (%s), %d nodes, cohort of %d, %d rounds",
-            s.method, s.dataset, len(self.roster.clients),
-            ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group)),
+            "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
             len(self.roster.nodes), len(self.sample(1)) if self.protection is None else self.cohort_size(1), s.rounds,
         )  # fmt: skip
+
+    def _population(self) -> str:
+        """Say how many clients there are, and of which groups."""
+        groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
+        return f"{len(self.roster.clients)} clients ({groups})"
 
     # ------------------------------------------------------------------------------------ cohorts
 

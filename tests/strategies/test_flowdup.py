@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -72,6 +74,18 @@ def _update(client: FLowDUPClient, arrays: dict[str, np.ndarray]) -> dict[str, n
     return {name: answer.arrays[name] - array for name, array in arrays.items()}
 
 
+def _devices(folder: Path, labeled: int) -> list[dict[str, Any]]:
+    """Return three devices with the data of simulated clients, so many of which may use their labels."""
+    federation, dataset = federate(settings(**KEYS))
+    for device in range(3):
+        write_device(federation, dataset, device, folder / f"device-{device}")
+    return [
+        {"client-id": f"d{device}", "data-path": str(folder / f"device-{device}"), "labeled": device < labeled,
+         "state-dir": str(folder / "state")}
+        for device in range(3)
+    ]  # fmt: skip
+
+
 class TestObjective:
     def test_a_step_is_the_gradient_of_the_whole_objective(self) -> None:
         """Against an objective written anew with the dense P in double precision, by central differences."""
@@ -127,6 +141,11 @@ class TestObjective:
         alone, unlabeled = (_update(_client(x, y, labeled=labeled), arrays) for labeled in (True, False))
         for name, change in alone.items():
             np.testing.assert_array_equal(change, unlabeled[name])
+        h = make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1)
+        h.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+        with torch.no_grad():  # the gradient of λ‖v − ψ_r‖² in ψ_r, λ = 0.001, at a learning rate of 0.1
+            np.testing.assert_allclose(alone["center"], 0.1 * 0.002 * (h(x) - h.center), rtol=1e-3, atol=1e-7)
+        assert np.abs(alone["center"]).max() > 1e-5
 
     def test_a_center_that_is_not_learned_stays_zero(self, run: Runs) -> None:
         path = run("still", **{"flowdup.learn-center": False})
@@ -173,15 +192,21 @@ class TestBatchNorm:
 class TestMessages:
     def test_only_psi_travels(self, run: Runs) -> None:
         run("traffic", **{"labeled-fraction": 0.5})
-        names = set(get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1)))
+        h = get_arrays(make_hypernetwork(parse(config(**KEYS))[1], "mlp", (1, 8, 8), 1))
+        shapes = {name: array.shape for name, array in h.items()}
         for message in run.grid.sent:
             if message.metadata.message_type != "query.roster":
                 request = Request.unpack(message.content)
-                assert set(request.arrays) == names
+                assert {name: array.shape for name, array in request.arrays.items()} == shapes
                 assert not request.scatter
+        answered = {"train": 0, "evaluate": 0}
         for message in run.grid.received:
-            if message.metadata.message_type == "train":
-                assert set(Reply.unpack(message.content).arrays) == names
+            if message.metadata.message_type in answered:
+                answered[message.metadata.message_type] += 1
+                arrays = Reply.unpack(message.content).arrays
+                trains = message.metadata.message_type == "train"
+                assert {name: array.shape for name, array in arrays.items()} == (shapes if trains else {})
+        assert all(answered.values())
 
     def test_a_share_of_the_cohort_has_labels(self, run: Runs) -> None:
         def labeled_per_round(**keys: Value) -> list[tuple[int, int]]:
@@ -219,6 +244,23 @@ class TestMessages:
     def test_a_broken_run_goes_on_to_the_same_end_in_any_packing(self, method: str, run: Runs) -> None:
         step = {"server-optimizer": "adam", "server-learning-rate": 0.01} if method == "flowdup" else {}
         run.check_resume_and_packing(method=method, rounds=3, **{"labeled-fraction": 0.5, "evaluate-every": 1, **step})
+
+
+class TestDevices:
+    def test_those_without_labels_train_and_are_tested(self, run: Runs, tmp_path: Path) -> None:
+        """Two devices of three have no labels: they pull ψ_r all the same, and each gets a model that is scored."""
+        path = run("devices", _devices(tmp_path, labeled=1), **{"num-clients": 3, "flowdup.labeled-share": 0.5})
+        asked = [
+            Request.unpack(message.content).clients
+            for message in run.grid.sent
+            if message.metadata.message_type == "train"
+        ]
+        assert sorted(itertools.chain.from_iterable(asked)) == ["d0", "d0", "d1", "d1", "d2", "d2"]
+        final = json.loads((path / "summary.json").read_text())["final"]
+        assert {group: np.isfinite(figures["loss"]) for group, figures in final.items()} == {
+            "seen": True,
+            "unlabeled": True,
+        }
 
 
 class TestLimits:
@@ -298,12 +340,11 @@ class TestLimits:
 
 
 class TestMistakes:
-    def test_a_federation_without_labels_is_refused(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Devices may all lack labels; a simulation has one client with labels at least."""
-        ids = Roster.ids
-        monkeypatch.setattr(Roster, "ids", lambda roster, *groups: [] if groups == ("seen",) else ids(roster, *groups))
-        with pytest.raises(ConfigurationError, match="needs clients with labels"):
-            run("none", **{"labeled-fraction": 0.5})
+    @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg", "fedtta", "fedavg"])
+    def test_devices_that_all_lack_labels_are_refused(self, method: str, run: Runs, tmp_path: Path) -> None:
+        """At once, and not when a timeout is over; a simulation has one client with labels at least."""
+        with pytest.raises(ConfigurationError, match=rf"'{method}' has nobody .* of 3 clients \(3 unlabeled\)"):
+            run("none", _devices(tmp_path, labeled=0), **{"method": method, "num-clients": 3})
 
     def test_there_is_no_model_to_start_from(self, run: Runs) -> None:
         trained = run("trained", method="fedavg", rounds=1)
