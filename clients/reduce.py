@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from models.parameters import Arrays
 Protection = Callable[[Arrays], Arrays]
 
 REDUCTIONS = ("delta", "deltas", "sum", "stack")
+
+_BLOCK = 1 << 16
+"""Numbers of a large array that are added at a time: with what is computed of them they stay in a processor's cache."""
 
 
 class Reduction:
@@ -73,18 +77,21 @@ class Reduction:
         """Take in the checked answer of one client, whose weight is wᵢ."""
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
-        if self._changes:
+        if self._changes and (self._protect or self._stacks):
             change = self._change(arrays)
             arrays = self._protect(change) if self._protect else change
         for name, array in arrays.items():
             if self._stacks:
                 self._stacked.setdefault(name, []).append(array.astype(self._type(name, array)))
                 continue
-            part = weight * array if self._changes else array
-            if name in self._sums:
-                self._sums[name] += part
+            if name not in self._sums:
+                self._sums[name] = np.zeros(array.shape)
+            if not self._changes:
+                self._sums[name] += array
+            elif self._protect:
+                self._sums[name] += weight * array
             else:
-                self._sums[name] = np.array(part, dtype=np.float64)
+                _add_change(self._sums[name], array, self._sent[name], weight)
 
     def result(self) -> Arrays:
         """Return what the node sends; empty if no client succeeded.
@@ -98,3 +105,13 @@ class Reduction:
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
         """Return the precision in which an array travels: changes in that of the model."""
         return self._sent[name].dtype if self._changes and name in self._sent else array.dtype
+
+
+def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any], weight: float) -> None:
+    """Add weight·(array − sent) to ``total`` in double precision, a block at a time."""
+    sums, new, old = total.reshape(-1), array.reshape(-1), sent.reshape(-1)
+    for start in range(0, len(sums), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        change = np.subtract(new[block], old[block], dtype=np.float64)
+        change *= weight
+        sums[block] += change

@@ -71,6 +71,14 @@ class TestDelta:
         sent, one = {"x": np.zeros(1, np.float32)}, {"x": np.ones(1, np.float32)}
         assert _reduce("delta", [one, one, one, one], [1e8, 1.0, 1.0, -1e8], sent)["x"].tolist() == [2.0]
 
+    def test_large_arrays_as_small_ones(self):
+        """In whatever pieces they are added, the sum is Σ wᵢ·(returned − sent), in double precision."""
+        rng, weights = np.random.default_rng(0), [3.0, 0.25]
+        sent, *answers = ({"x": rng.normal(size=(3, 70_001)).astype(np.float32)} for _ in range(3))
+        changes = [weight * (a["x"].astype(float) - sent["x"]) for weight, a in zip(weights, answers, strict=True)]
+        result = _reduce("delta", answers, weights, sent)["x"]
+        np.testing.assert_array_equal(result, (changes[0] + changes[1]).astype(np.float32))
+
     def test_unchanged_models_sum_to_exactly_zero(self):
         result = _reduce("delta", [SENT, SENT], [0.1, 0.7])
         assert all(not array.any() for array in result.values())
