@@ -50,12 +50,12 @@ def representations(run: Path) -> Representations:
         RunError: if the run is not one of FLowDUP.
     """
     settings, _ = read_settings(run)
-    if not hasattr(METHODS[settings.method].client(), "embed"):
+    if not hasattr(METHODS[settings.method].client(), "represent"):
         raise RunError(f"run {run} is one of method '{settings.method}', which represents no inputs; 'flowdup' does")
     with reopened(run) as again:
         arrays, clients = pack(again.checkpoint.arrays), list(again.strategy.roster.clients)
         outcome = again.strategy.exchange(
-            again.grid, clients, again.checkpoint.round, "embed", reduce="stack", arrays=arrays, evaluation=True
+            again.grid, clients, again.checkpoint.round, "represent", reduce="stack", arrays=arrays, evaluation=True
         )
     federation, dataset = federate(settings)
     rows = [int(client) for client in outcome.clients]
@@ -102,7 +102,8 @@ def picture(found: Representations, seed: int) -> Figure:
     FigureCanvasAgg(figure)
     kinds, edges = np.array(found.kinds), np.where(found.unseen, "black", "none")
     styles = [(f"C{colour}", marker) for marker in MARKERS for colour in range(COLOURS)]
-    groups = sorted(set(found.kinds)) if are_groups(found.kinds) and len(set(found.kinds)) <= len(styles) else []
+    distinct = sorted(set(found.kinds), key=lambda kind: (len(kind), kind))  # 90° before 180°
+    groups = distinct if are_groups(found.kinds) and len(distinct) <= len(styles) else []
     for axes, (title, points) in zip(figure.subplots(1, 2), planes.items(), strict=True):
         for kind, (colour, marker) in zip(groups, styles, strict=False):
             own = points[kinds == kind]

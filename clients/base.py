@@ -213,13 +213,21 @@ class BaseClient(NumPyClient):
         """Give the network its arrays; return those that came beside it, without ``BESIDE`` in their names.
 
         Raises:
-            RunError: if none came, as from stock strategies, which send a model alone.
+            RunError: if none came.
         """
         own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
-        if not own:
-            raise RunError(f"method '{self.settings.method}' needs its own strategy: only a model was received")
+        self.expect_own_strategy(bool(own))
         set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
         return own
+
+    def expect_own_strategy(self, came: bool) -> None:
+        """Check that what only the method's own strategy sends ``came``.
+
+        Raises:
+            RunError: if it did not, as from stock strategies, which send a model alone.
+        """
+        if not came:
+            raise RunError(f"method '{self.settings.method}' needs its own strategy: only a model was received")
 
     def generator(self, config: Config, *purpose: str) -> torch.Generator:
         """Return the generator of this client in this round and phase, for one ``purpose`` where there are several."""

@@ -7,6 +7,7 @@ labels; those with labels train θ and φ so that θ' predicts well.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -55,7 +56,10 @@ class FedTTAClient(BaseClient):
         φ = self._receive(arrays)
         before = evaluate(self.model, self.data.test)
         self.model.eval()
-        for part in self.data.train.x.split(EVALUATION_BATCH):
+        x = self.data.train.x
+        if not len(x):
+            raise RunError("it has no inputs to adapt to")
+        for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):  # even ones: every part is a step
             adapted = self.adapted(φ, part, dict(self.model.named_parameters()), differentiable=False)
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
@@ -80,6 +84,7 @@ class FedTTAClient(BaseClient):
         classes = find_spec(self.settings.dataset).classes
         φ = _adaptation(classes, self.hyper.width, self.settings.seed).to(self.data.train.y.device)
         own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        self.expect_own_strategy(bool(own))
         set_arrays(φ, own)
         return φ
 

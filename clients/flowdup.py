@@ -61,7 +61,7 @@ class FLowDUPClient(SubspaceClient):
         return self.judged()
 
     @phase
-    def embed(self, arrays: Arrays, config: Config) -> Answer:
+    def represent(self, arrays: Arrays, config: Config) -> Answer:
         """Answer ``representation``, r(X) (e,), of all the client's inputs (equation 9)."""
         r = self._represent(self._received(arrays), self.data.train.x)
         return Answer({"representation": r.cpu().numpy()}, len(self.data.train))
@@ -70,6 +70,7 @@ class FLowDUPClient(SubspaceClient):
 
     def _received(self, arrays: Arrays) -> SetHypernetwork:
         """Return h with the received ψ."""
+        self.expect_own_strategy("center" in arrays)
         s, spec = self.settings, find_spec(self.settings.dataset)
         h = _hypernetwork(self.hyper, s.model, spec.shape, s.seed).to(self.data.train.y.device)
         set_arrays(h, arrays)

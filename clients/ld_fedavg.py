@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients.base import Answer, phase
@@ -21,7 +21,7 @@ class LDFedAvgClient(SubspaceClient):
     def train(self, arrays: Arrays, config: Config) -> Answer:
         """Take steps along the gradient of the loss in v; answer the new v."""
         examples = self.data.train
-        point = nn.ParameterList([nn.Parameter(torch.from_numpy(arrays[POINT]).clone().to(examples.y.device))])
+        point = nn.ParameterList([nn.Parameter(self._received(arrays).clone())])
         self.model.train()
         loss = self.descend(
             config,
@@ -33,5 +33,10 @@ class LDFedAvgClient(SubspaceClient):
     @phase
     def test(self, arrays: Arrays, config: Config) -> Answer:
         """Evaluate the network at v."""
-        self.become(torch.from_numpy(arrays[POINT]).to(self.data.train.y.device), self.data.train.x)
+        self.become(self._received(arrays), self.data.train.x)
         return self.judged()
+
+    def _received(self, arrays: Arrays) -> Tensor:
+        """Return the received v."""
+        self.expect_own_strategy(POINT in arrays)
+        return torch.from_numpy(arrays[POINT]).to(self.data.train.y.device)

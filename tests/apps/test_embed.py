@@ -68,6 +68,12 @@ def test_clients_of_a_kind_each_agree_with_nothing() -> None:
     assert not picture(Representations(r, kinds, np.zeros(30, bool)), 1).legends[0].get_texts()
 
 
+def test_angles_are_named_in_their_order() -> None:
+    r, kinds = np.random.default_rng(1).normal(size=(40, 4)), ["180°", "0°", "270°", "90°"] * 10
+    legend = picture(Representations(r, kinds, np.zeros(40, bool)), 1).legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["0°", "90°", "180°", "270°"]
+
+
 def test_many_kinds_can_be_told_apart() -> None:
     r, kinds = np.random.default_rng(1).normal(size=(90, 4)), [f"{kind:02}" for kind in np.tile(range(45), 2)]
     drawn = picture(Representations(r, kinds, np.arange(90) < 9), 1)
@@ -85,7 +91,9 @@ def test_two_of_a_thing_are_no_picture(key: str, value: int, tmp_path: Path) -> 
         write_embedding(run, tmp_path / "report")
 
 
-def test_other_methods_represent_nothing(tmp_path: Path) -> None:
-    run = run_here(config(**{"rounds": 1, "num-clients": 4, "runs-dir": str(tmp_path)}), tmp_path / "fedavg")
-    with pytest.raises(RunError, match="is one of method 'fedavg', which represents no inputs"):
+@pytest.mark.parametrize("method", ["fedavg", "pefll"])
+def test_other_methods_represent_nothing(method: str, tmp_path: Path) -> None:
+    keys = config(**{"method": method, "rounds": 1, "num-clients": 4, "runs-dir": str(tmp_path)})
+    run = run_here(keys, tmp_path / method)
+    with pytest.raises(RunError, match=f"is one of method '{method}', which represents no inputs"):
         representations(run)

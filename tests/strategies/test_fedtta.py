@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from apps.settings import parse
 from clients.fedtta import PREFIX, FedTTAClient
 from clients.state import ClientState
+from common.errors import RunError
 from common.settings import Value
 from models.mlp import adaptation_network
 from models.networks import build
@@ -21,7 +22,7 @@ from models.parameters import get_arrays
 from partitions.clientdata import CPU, ClientData, Examples
 from strategies.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config
+from tests.support import config, make_client
 
 KEYS: dict[str, Value] = {
     "method": "fedtta", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 3, "local-epochs": 1,
@@ -62,6 +63,30 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
             parameter.data[index] = before
             slope = (ends[0] - ends[1]) / (2 * step)
             assert adapted[name][index].item() - before == pytest.approx(-0.5 * slope, rel=1e-4, abs=1e-8)
+
+
+def test_each_even_part_of_the_inputs_is_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven inputs, six at most at once: a step for four and one for three, not for six and one."""
+    monkeypatch.setattr("clients.fedtta.EVALUATION_BATCH", 6)
+    x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    examples, network = Examples(x, torch.zeros(7, dtype=torch.int64)), build("mlp", (1, 8, 8), 10, 1)
+    client, φ = make_client(examples, network, **KEYS), adaptation_network(10, 16, 1)
+    expected = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    for part in (x[:4], x[4:]):
+        adapted = client.adapted(φ, part, expected, differentiable=False)
+        expected = {name: p.detach().requires_grad_() for name, p in adapted.items()}
+    sent = get_arrays(network) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
+    client.perform(sent, {"phase": "test", "round": 1})
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter, expected[name])
+        assert not np.array_equal(parameter.detach().numpy(), sent[name])
+
+
+def test_nothing_to_adapt_to_is_said() -> None:
+    nothing, network = Examples(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()), build("mlp", (1, 8, 8), 10, 1)
+    sent = get_arrays(network) | {PREFIX + n: a for n, a in get_arrays(adaptation_network(10, 16, 1)).items()}
+    with pytest.raises(RunError, match="no inputs to adapt to"):
+        make_client(nothing, network, **KEYS).perform(sent, {"phase": "test", "round": 1})
 
 
 def test_training_looks_through_the_step() -> None:

@@ -21,7 +21,7 @@ from clients.flowdup import FLowDUPClient, make_hypernetwork
 from clients.ld_fedavg import POINT, LDFedAvgClient
 from clients.state import ClientState
 from clients.wire import Reply, Request
-from common.errors import ConfigurationError
+from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from models.networks import build
 from models.parameters import get_arrays
@@ -345,6 +345,15 @@ class TestMistakes:
         """At once, and not when a timeout is over; a simulation has one client with labels at least."""
         with pytest.raises(ConfigurationError, match=rf"'{method}' has nobody .* of 3 clients \(3 unlabeled\)"):
             run("none", _devices(tmp_path, labeled=0), **{"method": method, "num-clients": 3})
+
+    @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg", "fedtta"])
+    @pytest.mark.parametrize("call", ["fit", "evaluate"])
+    def test_a_model_alone_is_refused(self, call: str, method: str, tmp_path: Path) -> None:
+        """As stock strategies send it."""
+        network = build("mlp", (1, 8, 8), 10, 1)
+        client = make_client(Examples(*_examples(4)), network, folder=tmp_path, **{**KEYS, "method": method})
+        with pytest.raises(RunError, match=rf"'{method}' needs its own strategy: only a model was received"):
+            getattr(client, call)([*get_arrays(network).values()], {})
 
     def test_there_is_no_model_to_start_from(self, run: Runs) -> None:
         trained = run("trained", method="fedavg", rounds=1)
