@@ -36,14 +36,21 @@ def read_recipe(name: str) -> dict[str, Value]:
     """Return the keys of a recipe: a path to a TOML file, or the name of one of ``apps/recipes``.
 
     ``extends = "<recipe>"`` takes another recipe's keys first. ``<recipe>:<variant>`` adds the keys of its table
-    ``[variants.<variant>]``, or of that of a recipe it extends.
+    ``[variants.<variant>]``, or of that of a recipe it extends. In ``init``, ``{recipe}`` is the recipe's own name, so
+    that a recipe which extends another starts from its own runs.
 
     Raises:
         ConfigurationError: if there is no such recipe or variant, or it is no TOML.
     """
     stem, _, variant = name.partition(":")
     recipe = read_layers(stem)
-    return recipe.keys | (pick(variant, recipe.variants, f"recipe '{stem}'", "variant") if variant else {})
+    keys = recipe.keys | (pick(variant, recipe.variants, f"recipe '{stem}'", "variant") if variant else {})
+    return keys | ({"init": str(keys["init"]).replace("{recipe}", recipe_name(stem))} if "init" in keys else {})
+
+
+def recipe_name(recipe: str) -> str:
+    """Return what runs and reports call a recipe, a name or a path: ``ppfe-cifar10-dir0.3``."""
+    return Path(recipe).name.removesuffix(".toml")
 
 
 def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:

@@ -26,7 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from apps.experiment import pick, read_layers, read_recipe
+from apps.experiment import pick, read_layers, read_recipe, recipe_name
 from apps.methods import table_of
 from apps.report import load_run
 from apps.settings import Settings, defaults, parse
@@ -82,11 +82,6 @@ class Cell:
     value: Value | None
     name: str
     keys: Mapping[str, Value]
-
-
-def recipe_name(recipe: str) -> str:
-    """Return what runs and reports call a recipe, a name or a path: ``ppfe-cifar10-dir0.3``."""
-    return Path(recipe).name.removesuffix(".toml")
 
 
 def read_sweep(recipe: str, name: str) -> Sweep:

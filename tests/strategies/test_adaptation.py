@@ -23,7 +23,7 @@ from partitions.clientdata import Examples, simulated
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
-from tests.support import config, settings
+from tests.support import config, make_client, settings
 
 Run = Callable[..., Path]
 ONE_CLIENT: dict[str, Value] = {
@@ -93,6 +93,29 @@ class TestPerFedAvg:
             distances.append(max(np.abs(found[n] - expected[n]).max() for n in names))
         assert sorted(distances)[0] < 2e-5  # float32; what the difference of gradients adds to it included
         assert sorted(distances)[1] > 1e-4
+
+    def test_every_gradient_has_a_batch_of_its_own(self, tmp_path: Path) -> None:
+        """Two batches of four: D is the first of one order; D' and D'' are both of another, for the whole training."""
+        keys = {**ONE_CLIENT, "method": "per-fedavg", "per-fedavg.hessian": "hessian-free", "batch-size": 4}
+        generator = torch.Generator().manual_seed(0)
+        x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
+        network = build("linear", (1, 8, 8), 10, 1)
+        client = make_client(Examples(x, y), network, folder=tmp_path, **keys)
+        asked: list[list[int]] = []
+        whole = network.forward
+
+        def listening(inputs: Tensor) -> Tensor:
+            asked.append([int((x == one).flatten(1).all(dim=1).nonzero()) for one in inputs])
+            return whole(inputs)
+
+        network.forward = listening  # type: ignore[method-assign]
+        client.perform(
+            {n: p.detach().numpy().copy() for n, p in network.named_parameters()}, {"phase": "train", "round": 1}
+        )
+        first, after_adaptation, above, below = asked
+        assert above == below
+        assert sorted(after_adaptation + above) == list(range(8))
+        assert {*first} not in ({*after_adaptation}, {*above})
 
     def test_the_second_derivative_matters(self, run: Run) -> None:
         keys = {**ONE_CLIENT, "method": "per-fedavg", "per-fedavg.adaptation-rate": 0.3}
@@ -214,6 +237,39 @@ class TestKNNPer:
         (row,) = (dict(zip(header, row, strict=True)) for row in rows if row[0] == "1")
         accuracy = float((model(test.x).argmax(dim=1) == test.y).float().mean())
         assert accuracy == pytest.approx(float(row["accuracy"]), abs=1e-6)
+
+    def test_a_client_chooses_what_predicts_most_of_its_examples_from_the_others(self, tmp_path: Path) -> None:
+        """Against a search by brute force, on twenty clients whose labels are more or less those of the network."""
+        network = build("linear", (1, 8, 8), 3, 1)
+        chosen = set()
+        for seed in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            x = torch.randn(12, 1, 8, 8, generator=generator) + 3 * torch.randn(1, 1, 8, 8, generator=generator)
+            with torch.no_grad():
+                own = network(x).softmax(dim=1).numpy()
+            y = torch.from_numpy(own.argmax(axis=1))
+            noisy = torch.rand(12, generator=generator) < 0.08 * (seed % 10)
+            y = torch.where(noisy, torch.randint(3, (12,), generator=generator), y)
+            keys = {"method": "knn-per", "model": "linear", "knn-per.neighbors": "1,4", "knn-per.weights": 4}
+            client = make_client(Examples(x, y), network, folder=tmp_path, **keys, **{"knn-per.scale": 1.0})
+            assert client.personalise({"phase": "test", "round": 1})
+            flat, right = x.flatten(1).double().numpy(), {}
+            for k in (1, 4):
+                for weight in (0.0, 0.25, 0.5, 0.75, 1.0):
+                    hits = 0
+                    for i in range(12):
+                        squares = ((flat - flat[i]) ** 2).sum(axis=1)
+                        near = [j for j in np.argsort(squares) if j != i][:k]
+                        votes = np.zeros(3)
+                        for j in near:
+                            votes[y[j]] += np.exp((squares[near[0]] - squares[j]) / 64)
+                        mixed = weight * votes / votes.sum() + (1 - weight) * own[i]
+                        hits += int(mixed.argmax() == y[i])
+                    right[k, weight] = hits
+            best = max(right, key=lambda pair: right[pair])  # the first of the best
+            assert tuple(client.predictor.mixture.tolist()) == (*best, 1.0)
+            chosen.add(best)
+        assert len(chosen) > 2
 
     def test_a_network_of_one_block_has_its_inputs_as_features(self, run: Run) -> None:
         assert read_metrics(run("linear", method="knn-per", model="linear"))[-1]["seen"]["accuracy"] > 0.5
