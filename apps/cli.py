@@ -92,9 +92,9 @@ def sweep(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Make a table or figure of a paper: every run of a recipe's sweep. What has been run already is not run again."""
-    from apps.experiment import resolve, run_experiment
+    from apps.experiment import recipe_name, resolve, run_experiment
     from apps.launch import Simulation
-    from apps.sweep import cells, read_sweep, recipe_name, run_cells, write_sweep
+    from apps.sweep import cells, read_sweep, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)

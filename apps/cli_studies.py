@@ -28,8 +28,7 @@ def pareto(
     output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
 ) -> None:
     """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
-    from apps.experiment import resolve
-    from apps.sweep import recipe_name
+    from apps.experiment import recipe_name, resolve
 
     base = resolve(recipe, assignments or [], {})
     target = output or Path(runs_folder(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
@@ -258,10 +257,9 @@ def fidelity(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Train on real and on simulated clients over hyper-parameters: which simulation predicts the accuracy?"""
-    from apps.experiment import resolve, run_experiment
+    from apps.experiment import recipe_name, resolve, run_experiment
     from apps.fidelity import Grid, study, write_fidelity
     from apps.launch import Simulation
-    from apps.sweep import recipe_name
     from clients.hyper import parse_counts
     from common.settings import parse_numbers
 

@@ -18,10 +18,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from apps.experiment import pick, read_layers
+from apps.experiment import pick, read_layers, recipe_name
 from apps.heterogeneity import histograms
 from apps.settings import Settings, defaults, parse
-from apps.sweep import Cell, recipe_name, run_cells
+from apps.sweep import Cell, run_cells
 from clients.hyper import MDMHyper
 from clients.training import evaluate
 from common.errors import ConfigurationError, RunError

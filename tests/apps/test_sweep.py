@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.sweep import cells, read_sweep, recipe_name, run_cells, write_sweep
+from apps.experiment import recipe_name
+from apps.sweep import cells, read_sweep, run_cells, write_sweep
 from common.errors import ConfigurationError, RunError
 from common.settings import Value
 from strategies.run_folder import read_metrics
