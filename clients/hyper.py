@@ -435,9 +435,7 @@ class SubspaceHyper(Section):
     """Models in a random subspace."""
 
     dimensions: int = Field(ge=1, description="k, dimensions of the subspace")
-    expansion: Literal["kronecker", "shuffled-kronecker", "fastfood", "dense"] = Field(
-        description="how the matrix P is drawn and applied"
-    )
+    expansion: Literal["kronecker", "fastfood", "dense"] = Field(description="how the matrix P is drawn and applied")
 
 
 class FLowDUPHyper(SubspaceHyper):

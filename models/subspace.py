@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,53 +96,6 @@ class Kronecker(Expansion):
         return (a @ whole.view(a.shape[1], b.shape[1]) @ b.T).reshape(-1)[: self.d]
 
 
-class ShuffledKronecker(Expansion):
-    """P = Π(A ⊗ B), the first d rows and k columns of A ⊗ B, shuffled.
-
-    Neighbouring rows of A ⊗ B share a row of A, so that those of a small layer span few dimensions: the 610 parameters
-    in the last layer of ``cnn`` have 209 of them with k = 10,000. Shuffled they have all 610. A has about 2√d rows and
-    2√k columns, B √d/2 and √k/2, as AVBᵀ then takes half the multiplications. What a shuffle costs is memory access:
-    rows stay together in blocks of a third of B's columns, which are independent still; with k = 10,000 a cache line.
-    """
-
-    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return A (d₁, k₁), B (d₂, k₂), Π and its inverse, of blocks; A holds the factor, and fills the last block."""
-        d2 = math.ceil(math.sqrt(self.d) / 2)
-        d1 = math.ceil(self.d / d2)
-        k2 = max(math.ceil(math.sqrt(self.k) / 2), math.ceil(self.k / d1))
-        k1, self.block = math.ceil(self.k / k2), max(1, k2 // 3)
-        a, b = _orthonormal(d1, k1, generator), _orthonormal(d2, k2, generator)
-        full, blocks = self.d // self.block, math.ceil(self.d / self.block)
-        order = torch.cat([torch.randperm(full, generator=generator), torch.arange(full, blocks)])
-        filling = max(0, math.ceil(blocks * self.block / d2) - d1)
-        return {
-            "a": nn.functional.pad(a * math.sqrt(d1 * d2 / self.d), (0, 0, 0, filling)), "b": b,
-            "order": order.int(), "inverse": order.argsort().int(),
-        }  # fmt: skip
-
-    def __call__(self, v: Tensor) -> Tensor:
-        """Return Pv: AVBᵀ, with its blocks in their order."""
-        a, b, order = self.factors["a"], self.factors["b"], self.factors["order"]
-        whole = nn.functional.pad(v, (0, a.shape[1] * b.shape[1] - self.k)).view(a.shape[1], b.shape[1])
-        blocks = (a @ whole @ b.T).view(-1)[: len(order) * self.block].view(-1, self.block)
-        shuffled: Tensor = _Shuffle.apply(blocks, order, self.factors["inverse"])  # type: ignore[no-untyped-call]
-        return shuffled.view(-1)[: self.d]
-
-
-class _Shuffle(torch.autograd.Function):
-    """Rows in another order; the way back reads rows too, where automatic differentiation would add them one by one."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return gradients[0].index_select(0, inverse), None, None
-
-
 class Fastfood(Expansion):
     """Blocks HGΠHB of n rows, n ≥ k a power of two (Le et al. 2013; Li et al. 2018, section S7).
 
@@ -176,12 +128,7 @@ class Fastfood(Expansion):
         return (left @ x.view(len(x), len(left), len(right)) @ right).view(x.shape) / math.sqrt(x.shape[1])
 
 
-EXPANSIONS: Mapping[str, type[Expansion]] = {
-    "dense": Dense,
-    "kronecker": Kronecker,
-    "shuffled-kronecker": ShuffledKronecker,
-    "fastfood": Fastfood,
-}
+EXPANSIONS: Mapping[str, type[Expansion]] = {"dense": Dense, "kronecker": Kronecker, "fastfood": Fastfood}
 
 
 def expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
