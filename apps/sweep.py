@@ -6,6 +6,7 @@
     values = [20, 50, 100]
     seeds = [1, 2, 3]                       # default: the recipe's own
     clients = "unseen"                      # whose figures: default "seen"; "target": those after a transfer
+    figure = "validation_accuracy"          # which: default "accuracy", or "loss" where labels are numbers
 
 Runs have names that say what they are, so that a sweep that was broken off goes on where it stopped.
 """
@@ -47,6 +48,7 @@ class Sweep(BaseModel):
     values: list[bool | int | float | str] = []
     seeds: list[int] = []
     clients: Literal["seen", "unlabeled", "unseen", "target"] = "seen"
+    figure: Literal["", "accuracy", "loss", "validation_accuracy", "validation_loss"] = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Sweep:
@@ -66,6 +68,8 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
     }.get(sweep.clients)
     if lacking:
         raise ConfigurationError(f"sweep '{name}': clients = '{sweep.clients}', but {lacking} makes none")
+    if sweep.figure.startswith("validation") and not settings.validation_fraction:
+        raise ConfigurationError(f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0")
     if settings.transfer_target:
         check_target(settings, hyper)
 
@@ -179,11 +183,11 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
 def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
     """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
 
-    Figures are those of the sweep's group of clients at the end: accuracy in %, or the loss where labels are numbers;
-    means over seeds, and the standard deviation (n − 1) where there are several.
+    Figures are those of the sweep's group of clients at the end, accuracies in %; means over seeds, and the standard
+    deviation (n − 1) where there are several.
     """
     found: dict[tuple[str, Value | None], list[float]] = {}
-    metric = "accuracy"
+    metric = ""
     for cell, path in zip(wanted, paths, strict=True):
         groups: dict[str, Any] = load_run(path).summary["final"]
         if sweep.clients not in groups:
@@ -191,15 +195,16 @@ def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequenc
                 f"sweep: run {path} has no figures of clients = '{sweep.clients}', only of {', '.join(groups)}"
             )
         final = groups[sweep.clients]
-        metric = "accuracy" if "accuracy" in final else "loss"
-        figure = 100 * final["accuracy"] if "accuracy" in final else final["loss"]
-        found.setdefault((cell.variant, cell.value), []).append(figure)
+        metric = sweep.figure or ("accuracy" if "accuracy" in final else "loss")
+        if metric not in final:
+            raise ConfigurationError(f"sweep: run {path} has no figure = '{metric}', only {', '.join(final)}")
+        found.setdefault((cell.variant, cell.value), []).append((1 if "loss" in metric else 100) * final[metric])
     variants = list(dict.fromkeys(cell.variant for cell in wanted))
     values = list(dict.fromkeys(cell.value for cell in wanted))
     own = {cell.variant: str(cell.keys.get("method", defaults()["method"])) for cell in wanted}
     labels = [variant or own[variant] for variant in variants]
-    digits = 1 if metric == "accuracy" else 3
-    unit = f"{metric}{' (%)' if metric == 'accuracy' else ''}"
+    digits = 3 if "loss" in metric else 1
+    unit = metric.replace("_", " ") + ("" if "loss" in metric else " (%)")
     lines = [f"| {sweep.over} | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
     for value in values:
         shown = [_figure(found[variant, value], digits) for variant in variants]

@@ -16,20 +16,22 @@ class HyperNetwork(nn.Module):
     The layers of Scott's thesis, Table B.3: l → width, ``hidden`` layers width → width, each with ReLU, then width → D.
 
     Args:
-        inputs: l, length of a descriptor.
+        inputs: l ≥ 1, length of a descriptor.
         shapes: the shape of every tensor to make, by name.
         hidden: how many layers width → width.
         width: width of the hidden layers.
         seed: the run's seed; torch's own initialisation is drawn from it.
 
     Raises:
-        ValueError: if there is nothing to make.
+        ValueError: if there is nothing to make, or nothing to make it of.
     """
 
     def __init__(self, inputs: int, shapes: Mapping[str, tuple[int, ...]], hidden: int, width: int, seed: int) -> None:
         super().__init__()
         if not shapes:
             raise ValueError("a hypernetwork makes the parameters of a network, and this one has none")
+        if inputs < 1:
+            raise ValueError(f"a descriptor has at least one number (found: {inputs})")
         self._shapes = dict(shapes)
         with torch_initialisation(seed, "hypernetwork"):
             layers: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU()]

@@ -28,6 +28,10 @@ values = [0.01, 0.05]
 [sweeps.methods]
 variants = ["", "prox"]
 seeds = [1, 2]
+[sweeps.held]
+figure = "validation_accuracy"
+[sweeps.losses]
+figure = "validation_loss"
 [sweeps.splits]
 over = "angles"
 values = ["0,90"]
@@ -109,6 +113,20 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
         assert table in (tmp_path / name / "report.md").read_text()
 
 
+def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> None:
+    overrides: dict[str, Value] = {**_overrides(tmp_path), "validation-fraction": 0.3}
+    for name, digits, scale in (("held", 1, 100), ("losses", 3, 1)):
+        wanted = cells(recipe, name, overrides)
+        paths = run_cells(wanted, tmp_path, _run)
+        table = write_sweep("held", read_sweep(recipe, name), wanted, paths, tmp_path / name)
+        final = read_metrics(paths[0])[-1]["seen"]
+        figure = final["validation_accuracy" if name == "held" else "validation_loss"]
+        assert table.splitlines()[2].endswith(f"| {scale * figure:.{digits}f} |")
+        assert figure != final["accuracy" if name == "held" else "loss"]
+        with pytest.raises(ConfigurationError, match="validation-fraction is 0"):
+            cells(recipe, name, _overrides(tmp_path))
+
+
 def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Path) -> None:
     run_cells(cells(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run)
     for key, value in (("momentum", 0.5), ("rounds", 1), ("evaluate-clients", 2)):
@@ -147,7 +165,7 @@ def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Pat
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
     for name, said in (
-        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, splits, "),
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, losses, splits, "),
         ("halved", "sweep 'halved': halved: Value error, over and values go together"),
         ("misspelt", "sweep 'misspelt': varaints"),
         ("seeds", "a sweep cannot go over 'seed'"),

@@ -46,6 +46,8 @@ class TestHyperNetwork:
     def test_there_must_be_something_to_make(self) -> None:
         with pytest.raises(ValueError, match="has none"):
             HyperNetwork(3, {}, 1, 5, 1)
+        with pytest.raises(ValueError, match="at least one number"):
+            HyperNetwork(0, {"w": (2, 4)}, 1, 5, 1)
 
     def test_the_seed_decides_and_nothing_else_is_drawn(self) -> None:
         before = torch.random.get_rng_state()

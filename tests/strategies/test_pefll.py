@@ -25,16 +25,16 @@ from clients.pefll import DESCRIPTOR, PeFLLClient
 from clients.state import ClientState
 from clients.wire import unpack
 from common.errors import ConfigurationError, DataError, RunError
+from common.seeds import torch_generator
 from common.settings import Value
 from models.embedding import build_embedding
 from models.hypernetwork import HyperNetwork
 from models.networks import build
-from models.parameters import Arrays, exchanged, get_arrays, num_bytes
+from models.parameters import Arrays, exchanged, get_arrays
 from partitions.clientdata import ClientData, Examples, simulated
 from partitions.devices import write_device
 from partitions.federation import federate
 from strategies import generated
-from strategies.generated import part
 from strategies.run_folder import read_checkpoint, read_metrics
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
@@ -128,6 +128,43 @@ class TestUpdate:
             np.testing.assert_allclose(learned[name], expected.detach().numpy(), atol=1e-5, err_msg=name)
             assert np.abs(learned[name] - start.numpy()).max() > 1e-5, f"{name} stood still"
 
+    def test_a_round_of_pfedhn_with_one_full_batch_step_is_a_step_of_all_its_networks_and_descriptors(
+        self, run: Run
+    ) -> None:
+        # The hypernetwork goes down the mean of f_i(h(v_i)), each descriptor down its own f_i, at rate β.
+        β, λ_h, λ_v = 0.5, 0.01, 0.02
+        keys: dict[str, Value] = {
+            "method": "pfedhn", "participation": 1.0, "local-steps": 1, "batch-size": 10_000, "learning-rate": β,
+            "momentum": 0.0, "server-learning-rate": 1.0, "pfedhn.hypernetwork-penalty": λ_h,
+            "pfedhn.descriptor-penalty": λ_v, "pfedhn.model-penalty": 0.1, "pfedhn.server-max-grad-norm": 0.0,
+        }  # fmt: skip
+        learned = _everything(run("one", **keys))
+        options = settings(**{**SMALL, **keys})
+        federation, dataset = federate(options)
+        model = build("linear", (1, 8, 8), 10, options.seed)
+        h = HyperNetwork(4, {n: tuple(t.shape) for n, t in exchanged(model).items()}, 3, 8, options.seed)
+        parts = [simulated(federation, dataset, i).train for i in range(6)]
+        v = [torch.randn(4, generator=torch_generator(options.seed, "descriptor", str(i))) for i in range(6)]
+        v = [descriptor.requires_grad_() for descriptor in v]
+        first = [descriptor.detach().clone() for descriptor in v]
+        for _ in range(2):
+            losses = []
+            for data, descriptor in zip(parts, v, strict=True):
+                θ = {name: tensor[0] for name, tensor in h(descriptor[None]).items()}
+                penalty = 0.1 * sum((tensor**2).sum() for tensor in θ.values())
+                losses.append(cross_entropy(functional_call(model, θ, data.x), data.y) + penalty)
+            whole = sum(losses) / 6 + λ_h * sum((p**2).sum() for p in h.parameters())
+            slopes = torch.autograd.grad(whole, list(h.parameters()), retain_graph=True)
+            own = torch.autograd.grad(sum(losses) + λ_v * sum((d**2).sum() for d in v), v)
+            with torch.no_grad():
+                for parameter, slope in zip([*h.parameters(), *v], [*slopes, *own], strict=True):
+                    parameter -= β * slope
+        for name, parameter in h.named_parameters():
+            np.testing.assert_allclose(learned[f"hypernetwork/{name}"], parameter.detach(), atol=1e-5, err_msg=name)
+        for i, (start, descriptor) in enumerate(zip(first, v, strict=True)):
+            np.testing.assert_allclose(learned[f"descriptor/{i}"], descriptor.detach(), atol=1e-5)
+            assert (descriptor - start).abs().max() > 1e-3
+
     def test_plain_steps_are_the_averages_times_the_server_learning_rate(self, run: Run) -> None:
         keys = {
             "rounds": 1, "pefll.hypernetwork-penalty": 0.0, "pefll.embedding-penalty": 0.0,
@@ -165,10 +202,22 @@ class TestTraffic:
                 found.append((phases[index], way, arrays))
         return found
 
-    def test_no_message_holds_a_parameter_of_the_hypernetwork(self, run: Run) -> None:
-        path = run("traffic", rounds=2)
-        h = part(read_checkpoint(path).state, "hypernetwork/")
-        sizes = {array.size for array in h.values()}
+    def test_no_message_holds_a_parameter_of_the_hypernetwork(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        networks: list[HyperNetwork] = []
+        held: set[bytes] = set()  # all that the hypernetwork's parameters have been when a message was sent
+
+        class Watched(HyperNetwork):
+            def __init__(self, *args: Any) -> None:
+                super().__init__(*args)
+                networks.append(self)
+
+        def look(message: Message) -> None:
+            held.update(parameter.detach().numpy().tobytes() for parameter in networks[-1].parameters())
+
+        monkeypatch.setattr(generated, "HyperNetwork", Watched)
+        run("traffic", rounds=2, intercept=look)
+        parameters = list(networks[-1].parameters())
+        assert len(held) > 2 * len(parameters)  # it learned
         network, φ = exchanged(build("linear", (1, 8, 8), 10, 1)), build_embedding("linear", (1, 8, 8), 10, 4, 1)
         names = {
             ("describe", "down"): set(exchanged(φ)), ("describe", "up"): {DESCRIPTOR},
@@ -180,16 +229,24 @@ class TestTraffic:
         for phase, way, arrays in self._arrays(run.grid):  # type: ignore[attr-defined]
             assert set(arrays) == names[phase, way]
             seen.add((phase, way))
-            for array in arrays.values():
-                assert not any(np.array_equal(array.ravel(), mine.ravel()) for mine in h.values())
+            assert not held & {array.tobytes() for array in arrays.values()}
         assert seen == names.keys()
-        assert max(sizes) == 640 * 8  # the layer that makes the 640 weights, larger than anything that travels
+        # The layer that makes the 640 weights is larger than anything that travels.
+        assert max(parameter.numel() for parameter in parameters) == 640 * 8
 
-    def test_bytes_of_a_round_are_those_of_the_thesis(self, run: Run) -> None:
-        # 2c(|θ| + |η_v| + |v|) numbers of four bytes.
-        record = read_metrics(run("bytes", rounds=3, **{"cohort-size": 4}))[-1]
-        θ, η_v = num_bytes(get_arrays(build("linear", (1, 8, 8), 10, 1))), 4 * (10 * 4 + 4)
-        assert record["bytes_down"] + record["bytes_up"] == 3 * 2 * 4 * (θ + η_v + 4 * 4)
+    def test_numbers_in_a_round_are_those_of_the_thesis(self, run: Run) -> None:
+        # 2c(|θ| + |η_v| + |v|) in a round of c clients, each on a node of its own; evaluation is not in it.
+        record = read_metrics(run("bytes", nodes=6, rounds=3, **{"cohort-size": 4}))[-1]
+        θ, η_v = get_arrays(build("linear", (1, 8, 8), 10, 1)), 10 * 4 + 4
+        expected = 3 * 2 * 4 * (sum(array.size for array in θ.values()) + η_v + 4)
+        sizes: dict[str, list[int]] = {"describe": [], "adapt": [], "embed": []}
+        for phase, _, arrays in self._arrays(run.grid):  # type: ignore[attr-defined]
+            if phase in sizes:
+                sizes[phase].append(sum(array.size for array in arrays.values()))
+        assert [len(found) for found in sizes.values()] == [2 * (3 * 4 + 6), 2 * 3 * 4, 2 * 3 * 4]
+        tested = 6 * (η_v + 4)  # the descriptors before the tests
+        assert sum(sum(found) for found in sizes.values()) - tested == expected
+        assert record["bytes_down"] + record["bytes_up"] == 4 * expected
 
     def test_nothing_needs_to_be_kept_between_rounds(self, run: Run, tmp_path: Path) -> None:
         whole = run("whole", rounds=4)
