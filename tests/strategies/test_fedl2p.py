@@ -33,6 +33,7 @@ from partitions.devices import write_device
 from partitions.federation import federate
 from strategies.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
+from tests.partitions.made import write
 from tests.runs import Runs
 from tests.support import make_client, settings
 
@@ -581,7 +582,7 @@ def test_a_device_that_has_gone_without_a_loss_judges_no_more(
     assert sorted(read_checkpoint(path).facts["own"]["best_losses"]) == ["d0", "d1", "d2"]
 
 
-def test_what_is_refused(run: Runs) -> None:
+def test_what_is_refused(run: Runs, tmp_path: Path) -> None:
     for keys in ({"validation-fraction": 0.0}, {"finetune-epochs": 0}):
         with pytest.raises(ConfigurationError, match="validation-fraction and"):
             run("refused", **keys)
@@ -591,8 +592,9 @@ def test_what_is_refused(run: Runs) -> None:
         run("refused", **{"fedl2p.pretraining-rounds": 3})
     with pytest.raises(ConfigurationError, match="no batch norm"):
         run("refused", model="mlp", **{"fedl2p.learn": "bn"})
+    write(tmp_path / "data", "shakespeare", 300, 60)
     with pytest.raises(ConfigurationError, match="texts"):
-        run("refused", dataset="shakespeare", model="char-lstm")
+        run("refused", dataset="shakespeare", model="char-lstm", **{"data-dir": str(tmp_path / "data")})
     with pytest.raises(RunError, match="validation-fraction"):
         run("empty", **{"validation-fraction": 0.0001})
 
