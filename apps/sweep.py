@@ -69,7 +69,9 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
     if lacking:
         raise ConfigurationError(f"sweep '{name}': clients = '{sweep.clients}', but {lacking} makes none")
     if sweep.figure.startswith("validation") and not settings.validation_fraction:
-        raise ConfigurationError(f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0")
+        raise ConfigurationError(
+            f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0: nothing is held back"
+        )
     if settings.transfer_target:
         check_target(settings, hyper)
 
