@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from apps.experiment import pick, read_layers, read_recipe, recipe_name
-from apps.methods import table_of
+from apps.methods import METHODS, table_of
 from apps.report import load_run
 from apps.settings import Settings, defaults, parse
 from apps.transfer import check_target, transfer_once
@@ -71,6 +71,11 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
     if sweep.figure.startswith("validation") and not settings.validation_fraction:
         raise ConfigurationError(
             f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0: nothing is held back"
+        )
+    if "accuracy" in sweep.figure and METHODS[settings.method].task != "classification":
+        raise ConfigurationError(
+            f"sweep '{name}': figure = '{sweep.figure}', but method '{settings.method}' has no classes to predict; "
+            "leave figure out, or set it to 'loss'"
         )
     if settings.transfer_target:
         check_target(settings, hyper)

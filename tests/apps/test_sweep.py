@@ -21,6 +21,10 @@ num-clients = 5
 evaluate-every = 1
 [variants.prox]
 method = "fedprox"
+[variants.solved]
+dataset = "synthetic-linear"
+model = "linear"
+method = "ppfe-linear"
 [sweeps.rates]
 variants = ["", "prox"]
 over = "learning-rate"
@@ -32,6 +36,9 @@ seeds = [1, 2]
 figure = "validation_accuracy"
 [sweeps.losses]
 figure = "validation_loss"
+[sweeps.numbers]
+variants = ["solved"]
+figure = "accuracy"
 [sweeps.splits]
 over = "angles"
 values = ["0,90"]
@@ -165,7 +172,7 @@ def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Pat
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
     for name, said in (
-        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, losses, splits, "),
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, losses, numbers, "),
         ("halved", "sweep 'halved': halved: Value error, over and values go together"),
         ("misspelt", "sweep 'misspelt': varaints"),
         ("seeds", "a sweep cannot go over 'seed'"),
@@ -178,6 +185,7 @@ def test_mistakes(recipe: str, tmp_path: Path) -> None:
         ("methods", {"resume": "old"}, "--set resume: a sweep sets it"),
         ("rates", {"learning-rate": 0.1}, "--set learning-rate: a sweep sets it"),
         ("twice", {}, "has the run small-seed1 twice"),
+        ("numbers", {}, "figure = 'accuracy', but method 'ppfe-linear' has no classes to predict"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             cells(recipe, name, {**_overrides(tmp_path), **wrong})
