@@ -186,7 +186,10 @@ class PeFLLHyper(HyperNetworkHyper):
     embedding_penalty: float = Field(ge=0, description="λ_v, weight of the embedding network's squared norm")
     descriptor_batch: int = Field(ge=1, description="examples that a descriptor is made of in training")
     test_batch: int = Field(ge=0, description="the same before a test; 0: all training examples of the client")
-    normalize: bool = Field(description="subtract from descriptors the mean, and divide by the deviation, of the first")
+    normalize: Literal["none", "together", "each"] = Field(
+        description="subtract from descriptors the mean, and divide by the deviation, of the first: of all their "
+        "numbers together, or of each by itself"
+    )
     keep_descriptors: bool = Field(description="write the descriptors of every evaluation to the run's folder")
     mask_labels: bool = Field(description="never predict classes that a client's training examples do not have")
 

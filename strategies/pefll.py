@@ -30,9 +30,6 @@ from strategies.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 
-AS_IT_IS = (0.0, 1.0)
-"""The scale of descriptors that are not normalised."""
-
 
 class PeFLL(Generated):
     """An embedding network on the clients and a hypernetwork on the server, trained as one."""
@@ -51,7 +48,7 @@ class PeFLL(Generated):
         )
         self._parameters = [*self.hypernetwork.parameters(), *self._embedding.parameters()]
         self._optimizer = self.make_optimizer(self._parameters)
-        self._scale = None if self.hyper.normalize else AS_IT_IS  # mean and deviation of the first descriptors
+        self._scale: tuple[Tensor, Tensor] | None = None  # mean and deviation of the first descriptors
         self._descriptors: Arrays = {}  # of the clients in the present evaluation
 
     def server_part(self, arrays: Arrays) -> Arrays:
@@ -117,9 +114,12 @@ class PeFLL(Generated):
         )  # fmt: skip
 
     def _normalized(self, v: Tensor) -> Tensor:
-        """Return (v − m)/s with m and s of the first descriptors that arrive."""
+        """Return (v − m)/s with m and s of the first descriptors that arrive; s = 1 for what is the same in all."""
+        if self.hyper.normalize == "none":
+            return v
         if self._scale is None:
-            self._scale = (float(v.detach().mean()), float(v.detach().std(correction=0)) or 1.0)
+            s, m = torch.std_mean(v.detach(), dim=0 if self.hyper.normalize == "each" else None, correction=0)
+            self._scale = (m, torch.where(s > 0, s, 1.0))
         m, s = self._scale
         return (v - m) / s
 
@@ -140,11 +140,10 @@ class PeFLL(Generated):
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
         """Start from another run's networks; they know descriptors of one scale."""
         arrays = super().begin_from(network, trained)
-        normalized = (scale := trained.facts["own"]["scale"]) is not None and tuple(scale) != AS_IT_IS
-        if trained.round and normalized != self.hyper.normalize:
+        if (normalize := trained.facts["own"]["normalize"]) != self.hyper.normalize:
             raise ConfigurationError(
-                f"pefll.normalize: run '{self.settings.init}' has descriptors "
-                f"{'normalised' if normalized else 'as they are'}; set it to {str(normalized).lower()}"
+                f"pefll.normalize: run '{self.settings.init}' has '{normalize}', this run '{self.hyper.normalize}'; "
+                f"set it to '{normalize}'"
             )
         return arrays
 
@@ -155,10 +154,12 @@ class PeFLL(Generated):
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The hypernetwork, the optimiser's memory, and the scale of descriptors."""
         arrays, facts = super().state()
-        return arrays, {**facts, "scale": self._scale}
+        scale = None if self._scale is None else [tensor.tolist() for tensor in self._scale]
+        return arrays, {**facts, "normalize": self.hyper.normalize, "scale": scale}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         super().restore(arrays, facts)
-        if self.hyper.normalize:
-            self._scale = None if facts["scale"] is None else tuple(facts["scale"])
+        if facts["scale"] is not None:
+            m, s = (torch.tensor(numbers) for numbers in facts["scale"])
+            self._scale = (m, s)

@@ -87,9 +87,9 @@ def _same(one: Path, other: Path, tolerance: float = 0.0) -> None:
 
 
 class TestUpdate:
-    @pytest.mark.parametrize("normalize", [False, True])
+    @pytest.mark.parametrize("normalize", ["none", "together", "each"])
     def test_three_exchanges_with_one_full_batch_step_are_autograd_through_the_whole(
-        self, run: Run, normalize: bool
+        self, run: Run, normalize: str
     ) -> None:
         # With Δθ = −β∇f(θ), the chain rule makes η + mean Δη − 2βλη a gradient step on
         # 1/|P| Σ f_i(h(v(S_i; η_v); η_h)) + λ‖η‖², equation 4.1, at rate β.
@@ -110,12 +110,13 @@ class TestUpdate:
         parts = [simulated(federation, dataset, i).train for i in range(6)]
         parameters = [*h.parameters(), *φ.parameters()]
         first = [parameter.detach().clone() for parameter in parameters]
-        m, s = 0.0, 1.0
-        for round_rate in (β, β / 2):
+        m, s = np.float32(0), np.float32(1)
+        for number, round_rate in enumerate((β, β / 2)):
             v = torch.stack([φ(data.x, data.y).mean(dim=0) for data in parts])
-            if normalize and (m, s) == (0.0, 1.0):
-                m, s = float(v.detach().mean()), float(v.detach().std(correction=0))
-            θ = h((v - m) / s)
+            if normalize != "none" and number == 0:
+                axis = 0 if normalize == "each" else None
+                m, s = v.detach().numpy().mean(axis), v.detach().numpy().std(axis)
+            θ = h((v - torch.as_tensor(m)) / torch.as_tensor(s))
             loss = sum(
                 cross_entropy(functional_call(model, own, d.x), d.y) + 0.1 * sum((p**2).sum() for p in own.values())
                 for d, own in ((d, {n: t[i] for n, t in θ.items()}) for i, d in enumerate(parts))
@@ -127,6 +128,10 @@ class TestUpdate:
         for name, start, expected in zip(names, first, parameters, strict=True):
             np.testing.assert_allclose(learned[name], expected.detach().numpy(), atol=1e-5, err_msg=name)
             assert np.abs(learned[name] - start.numpy()).max() > 1e-5, f"{name} stood still"
+
+    def test_a_first_cohort_of_one_has_no_deviation_to_divide_by(self, run: Run) -> None:
+        path = run("one", **{"cohort-size": 1, "pefll.normalize": "each"})
+        assert all(np.isfinite(array).all() for array in _everything(path).values())
 
     def test_a_round_of_pfedhn_with_one_full_batch_step_is_a_step_of_all_its_networks_and_descriptors(
         self, run: Run
@@ -262,7 +267,8 @@ class TestRuns:
     @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
     def test_resume_is_exact(self, method: str, optimizer: str, run: Run, tmp_path: Path) -> None:
-        keys = {"method": method, "server-optimizer": optimizer, "server-momentum": 0.9}
+        keys: dict[str, Value] = {"method": method, "server-optimizer": optimizer, "server-momentum": 0.9}
+        keys["pefll.normalize"] = "each" if optimizer == "adam" else "together"
         whole = run("whole", rounds=4, **keys)
         run("parts", rounds=2, **keys)
         run("parts", rounds=4, resume="parts", **keys)
@@ -329,7 +335,7 @@ class TestRuns:
                 return original(client, arrays, config)
 
             monkeypatch.setattr(GeneratedClient, "perform", perform)
-            keys = {"participation": 1.0, "rounds": 1, "pefll.normalize": False}
+            keys = {"participation": 1.0, "rounds": 1, "pefll.normalize": "none"}
             learned[fails] = run(f"fails-{fails}", **keys)
         _same(learned["describe"], learned["adapt"], 1e-6)
         others, all_ = _everything(learned["adapt"]), _everything(learned["never"])
@@ -463,13 +469,11 @@ class TestRuns:
         with pytest.raises(ConfigurationError, match="other networks on its server"):
             run("second", init="fedavg")
 
-    @pytest.mark.parametrize("before", [False, True])
-    def test_descriptors_of_another_scale_are_refused(self, before: bool, run: Run) -> None:
+    @pytest.mark.parametrize(("before", "now"), [("none", "together"), ("together", "each"), ("each", "none")])
+    def test_descriptors_of_another_scale_are_refused(self, before: str, now: str, run: Run) -> None:
         run("first", **{"pefll.normalize": before})
-        with pytest.raises(
-            ConfigurationError, match=f"pefll.normalize: run 'first' .* set it to {str(before).lower()}"
-        ):
-            run("second", init="first", **{"pefll.normalize": not before})
+        with pytest.raises(ConfigurationError, match=f"pefll.normalize: run 'first' .* set it to '{before}'"):
+            run("second", init="first", **{"pefll.normalize": now})
 
 
 class TestStudies:
