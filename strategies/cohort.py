@@ -32,7 +32,7 @@ from strategies.initial import replaced
 from strategies.robust import robust_sum
 from strategies.roster import Client, Roster
 from strategies.rounds import Rounds
-from strategies.run_folder import Checkpoint, RunFolder
+from strategies.run_folder import Checkpoint, RunFolder, earlier_version
 from strategies.settings import ServerSettings
 from strategies.telemetry import Telemetry
 
@@ -525,7 +525,7 @@ class CohortStrategy(Strategy):
             RunError: if an earlier version has written it, without something that this one needs.
         """
         facts = checkpoint.facts
-        try:
+        with earlier_version(self.run.name):
             self._identity = facts["identity"]
             self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
             self._lineage = [*facts["lineage"], checkpoint.round]
@@ -534,8 +534,3 @@ class CohortStrategy(Strategy):
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
             self.restore(checkpoint.state, facts["own"])
-        except KeyError as error:
-            raise RunError(
-                f"run '{self.run.name}' is of an earlier version, whose checkpoints have no {error}; carry it out "
-                "anew, or use that version"
-            ) from error

@@ -17,7 +17,7 @@ from common.errors import BudgetSpentError, ConfigurationError
 from models.parameters import is_statistic
 from strategies.evaluation import Figures
 from strategies.initial import named_by_init
-from strategies.run_folder import Checkpoint
+from strategies.run_folder import Checkpoint, earlier_version
 from strategies.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class Rounds:
         """Return the model to start or go on from, and the number of rounds that are behind it."""
         strategy = self._strategy
         s, run, network = strategy.settings, strategy.run, unpack(initial)
-        first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
+        with earlier_version(s.init):
+            first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
         arrays, done = pack(first), 0
         if s.resume:
             checkpoint = run.reopen(self._last)

@@ -9,7 +9,8 @@ import csv
 import io
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,6 +220,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@contextmanager
+def earlier_version(run: str) -> Iterator[None]:
+    """Say of a fact that is missing from a checkpoint that an earlier version has written it.
+
+    Raises:
+        RunError: in the place of a KeyError.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise RunError(
+            f"run '{run}' is of an earlier version, whose checkpoints have no {error}; carry it out anew, or use that "
+            "version"
+        ) from error
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -35,7 +35,7 @@ from partitions.clientdata import ClientData, Examples, simulated
 from partitions.devices import write_device
 from partitions.federation import federate
 from strategies import generated
-from strategies.run_folder import read_checkpoint, read_metrics
+from strategies.run_folder import RunFolder, read_checkpoint, read_metrics
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
 from tests.support import config, settings
@@ -468,6 +468,16 @@ class TestRuns:
         run("fedavg", method="fedavg")
         with pytest.raises(ConfigurationError, match="other networks on its server"):
             run("second", init="fedavg")
+
+    def test_a_run_cannot_begin_from_one_of_an_earlier_version(self, run: Run) -> None:
+        path = run("first")
+        checkpoint = read_checkpoint(path)
+        del checkpoint.facts["own"]["normalize"]
+        RunFolder(path, {}, "").save(checkpoint)
+        with pytest.raises(
+            RunError, match="run 'first' is of an earlier version, whose checkpoints have no 'normalize'"
+        ):
+            run("second", init="first")
 
     @pytest.mark.parametrize(("before", "now"), [("none", "together"), ("together", "each"), ("each", "none")])
     def test_descriptors_of_another_scale_are_refused(self, before: str, now: str, run: Run) -> None:
