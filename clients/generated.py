@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+import torch
 
 from clients.base import Answer, BaseClient, phase
 from clients.hyper import HyperNetworkHyper
-from clients.training import GradientHook
+from clients.training import GradientHook, pull_towards
 from clients.wire import Config
 from common.errors import RunError
 from models.parameters import Arrays, get_arrays, set_arrays
@@ -45,10 +45,4 @@ class GeneratedClient(BaseClient):
         """Return the gradient of λ_θ‖θ‖²."""
         if not self.hyper.model_penalty:
             return None
-
-        def hook(model: nn.Module, rows: Tensor) -> None:
-            for parameter in model.parameters():
-                assert parameter.grad is not None
-                parameter.grad.add_(parameter.detach(), alpha=2 * self.hyper.model_penalty)
-
-        return hook
+        return pull_towards([torch.zeros_like(w) for w in self.model.parameters()], 2 * self.hyper.model_penalty)

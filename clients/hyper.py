@@ -198,6 +198,9 @@ class PFedHNHyper(HyperNetworkHyper):
     """Keys ``pfedhn.*``."""
 
     descriptor_penalty: float = Field(ge=0, description="weight of a descriptor's squared norm")
+    descriptor_learning_rate: float = Field(
+        ge=0, description="the server's step size for descriptors; 0: server-learning-rate"
+    )
     new_client_exchanges: int = Field(ge=0, description="exchanges that fit the descriptor of a client never seen")
 
 

@@ -42,6 +42,10 @@ class Generated(CohortStrategy):
         self.spec = find_spec(s.dataset)
         network = build(s.model, self.spec.shape, self.spec.classes, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
+        if not shapes:
+            raise ConfigurationError(
+                f"model: '{s.model}' has no parameters, and there is nothing for a hypernetwork to make"
+            )
         if shapes.keys() != dict(network.named_parameters()).keys():
             raise ConfigurationError(
                 f"model: '{s.model}' has running statistics (batch normalisation), which a hypernetwork does not make"
@@ -101,12 +105,12 @@ class Generated(CohortStrategy):
         """Return the products of Δθ with the derivatives of θ by ``inputs``: the updates that Δθ asks of them."""
         return list(torch.autograd.grad(list(made.values()), inputs, [Δθ[name] for name in made]))
 
-    def make_optimizer(self, parameters: Sequence[Tensor]) -> Optimizer:
-        """Return the configured server optimiser."""
-        rate, momentum = self.settings.server_learning_rate, self.settings.server_momentum
+    def make_optimizer(self, parameters: Sequence[Tensor], rate: float = 0.0) -> Optimizer:
+        """Return the configured server optimiser; ``rate`` 0 is the configured one."""
+        rate = rate or self.settings.server_learning_rate
         if self.settings.server_optimizer == "adam":
             return Adam(parameters, rate, 0.0)
-        return SGD(parameters, rate, momentum, 0.0)
+        return SGD(parameters, rate, self.settings.server_momentum, 0.0)
 
     def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]], server_round: int) -> None:
         """Move every parameter along its update, less the gradient 2βλη of its penalty (Algorithm 8, lines 17, 18).

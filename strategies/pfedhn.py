@@ -20,7 +20,6 @@ from clients.hyper import PFedHNHyper
 from clients.optimizers import Optimizer
 from common.seeds import torch_generator
 from models.parameters import Arrays
-from strategies.exchange import Outcome
 from strategies.generated import Generated, part
 
 log = logging.getLogger("flwr")
@@ -41,11 +40,15 @@ class PFedHN(Generated):
         """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
         cohort = self.sample(server_round)
         own = {client: self._descriptors.get(client) or self._begin(client) for client in cohort}
-        outcome, Δη_h = self._fit(cohort, own, server_round, grid, whole=True)
+        v = _values(own, cohort)
+        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid)
         log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
-        self._descriptors |= {client: own[client] for client in outcome.clients}
-        λ_h = self.hyper.hypernetwork_penalty
-        updates = [(η, Δ, λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
+        parameters, λ_h = list(self.hypernetwork.parameters()), self.hyper.hypernetwork_penalty
+        *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
+        trained = {client: own[client] for client in outcome.clients}
+        self._move(trained, dict(zip(cohort, Δv, strict=True)), server_round)
+        self._descriptors |= trained
+        updates = [(η, Δ.div_(len(trained)), λ_h) for η, Δ in zip(parameters, Δη_h, strict=True)]
         self.step(self._optimizer, updates, server_round)
         return arrays
 
@@ -59,52 +62,31 @@ class PFedHN(Generated):
         for repetition in range(1, self.hyper.new_client_exchanges + 1):
             new = [client for client in new if client not in failures and client not in self.accounts.spent]
             if new:
-                outcome, _ = self._fit(new, own, server_round, grid, repetition=repetition)
+                v = _values(own, new)
+                outcome, made, Δθ = self.adapt(new, v, server_round, grid, repetition=repetition, of=0, evaluation=True)
+                if outcome.clients:
+                    [Δv] = self.descent(made, Δθ, [v])
+                    fitted = {client: own[client] for client in outcome.clients}
+                    self._move(fitted, dict(zip(new, Δv, strict=True)), server_round)
                 # Who has spent its budget on this keeps the descriptor that it has by then.
                 failures |= {c: why for c, why in outcome.failures.items() if c not in self.accounts.spent}
         served = [client for client in clients if client not in failures]
-        v = [own[client][0].detach() for client in served]
-        return served, torch.stack(v) if v else torch.empty(0, self.size), failures
+        return served, _values(own, served).detach() if served else torch.empty(0, self.size), failures
 
     # ----------------------------------------------------------------------------------------- details
 
     def _begin(self, client: str) -> Descriptor:
         """Return a client's first descriptor, standard normal, and its optimiser."""
         v = torch.randn(self.size, generator=torch_generator(self.settings.seed, "descriptor", client)).requires_grad_()
-        return v, self.make_optimizer([v])
+        return self._with_optimizer(v)
 
-    def _fit(
-        self,
-        cohort: Sequence[str],
-        descriptors: Mapping[str, Descriptor],
-        server_round: int,
-        grid: Grid,
-        *,
-        whole: bool = False,
-        repetition: int = 0,
-    ) -> tuple[Outcome, list[Tensor]]:
-        """Do one exchange and let the clients' descriptors take a step.
+    def _with_optimizer(self, v: Tensor) -> Descriptor:
+        return v, self.make_optimizer([v], self.hyper.descriptor_learning_rate)
 
-        Args:
-            cohort: the clients to ask.
-            descriptors: theirs.
-            server_round, grid, repetition: of the exchange.
-            whole: whether this is training, in which enough must succeed and the hypernetwork learns too.
-
-        Returns:
-            The outcome, and if ``whole`` the hypernetwork's mean update.
-        """
-        v = torch.stack([descriptors[client][0].detach() for client in cohort]).requires_grad_()
-        request: dict[str, Any] = {} if whole else {"of": 0, "evaluation": True}
-        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid, repetition=repetition, **request)
-        if not outcome.clients:
-            return outcome, []
-        parameters = list(self.hypernetwork.parameters()) if whole else []
-        *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
-        for client in outcome.clients:
-            own, optimizer = descriptors[client]
-            self.step(optimizer, [(own, Δv[cohort.index(client)], self.hyper.descriptor_penalty)], server_round)
-        return outcome, [Δ.div_(len(outcome.clients)) for Δ in Δη_h]
+    def _move(self, descriptors: Mapping[str, Descriptor], Δv: Mapping[str, Tensor], server_round: int) -> None:
+        """Let descriptors take a step along what is asked of them."""
+        for client, (v, optimizer) in descriptors.items():
+            self.step(optimizer, [(v, Δv[client], self.hyper.descriptor_penalty)], server_round)
 
     def optimizers(self) -> dict[str, Optimizer]:
         """That of the hypernetwork, and those of the descriptors."""
@@ -118,6 +100,10 @@ class PFedHN(Generated):
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Take it back."""
         for client, array in part(arrays, "descriptor/").items():
-            v = torch.from_numpy(array).requires_grad_()
-            self._descriptors[client] = v, self.make_optimizer([v])
+            self._descriptors[client] = self._with_optimizer(torch.from_numpy(array).requires_grad_())
         super().restore(arrays, facts)
+
+
+def _values(descriptors: Mapping[str, Descriptor], clients: Sequence[str]) -> Tensor:
+    """Return the clients' descriptors as a tensor (c, l) of its own, by which can be differentiated."""
+    return torch.stack([descriptors[client][0].detach() for client in clients]).requires_grad_()

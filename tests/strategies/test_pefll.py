@@ -30,11 +30,12 @@ from common.settings import Value
 from models.embedding import build_embedding
 from models.hypernetwork import HyperNetwork
 from models.networks import build
-from models.parameters import Arrays, exchanged, get_arrays
+from models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from partitions.clientdata import ClientData, Examples, simulated
 from partitions.devices import write_device
 from partitions.federation import federate
 from strategies import generated
+from strategies.generated import part
 from strategies.run_folder import RunFolder, read_checkpoint, read_metrics
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
@@ -133,15 +134,18 @@ class TestUpdate:
         path = run("one", **{"cohort-size": 1, "pefll.normalize": "each"})
         assert all(np.isfinite(array).all() for array in _everything(path).values())
 
+    @pytest.mark.parametrize(("key", "factor"), [(0.0, 1.0), (3.0, 3.0)])
     def test_a_round_of_pfedhn_with_one_full_batch_step_is_a_step_of_all_its_networks_and_descriptors(
-        self, run: Run
+        self, run: Run, key: float, factor: float
     ) -> None:
-        # The hypernetwork goes down the mean of f_i(h(v_i)), each descriptor down its own f_i, at rate β.
+        # The hypernetwork goes down the mean of f_i(h(v_i)) at rate β, each descriptor down its own f_i at β times the
+        # quotient of its learning rate and the server's.
         β, λ_h, λ_v = 0.5, 0.01, 0.02
         keys: dict[str, Value] = {
             "method": "pfedhn", "participation": 1.0, "local-steps": 1, "batch-size": 10_000, "learning-rate": β,
             "momentum": 0.0, "server-learning-rate": 1.0, "pfedhn.hypernetwork-penalty": λ_h,
             "pfedhn.descriptor-penalty": λ_v, "pfedhn.model-penalty": 0.1, "pfedhn.server-max-grad-norm": 0.0,
+            "pfedhn.descriptor-learning-rate": key,
         }  # fmt: skip
         learned = _everything(run("one", **keys))
         options = settings(**{**SMALL, **keys})
@@ -162,8 +166,10 @@ class TestUpdate:
             slopes = torch.autograd.grad(whole, list(h.parameters()), retain_graph=True)
             own = torch.autograd.grad(sum(losses) + λ_v * sum((d**2).sum() for d in v), v)
             with torch.no_grad():
-                for parameter, slope in zip([*h.parameters(), *v], [*slopes, *own], strict=True):
+                for parameter, slope in zip(h.parameters(), slopes, strict=True):
                     parameter -= β * slope
+                for descriptor, slope in zip(v, own, strict=True):
+                    descriptor -= factor * β * slope
         for name, parameter in h.named_parameters():
             np.testing.assert_allclose(learned[f"hypernetwork/{name}"], parameter.detach(), atol=1e-5, err_msg=name)
         for i, (start, descriptor) in enumerate(zip(first, v, strict=True)):
@@ -718,6 +724,38 @@ class TestNewClients:
         seen = [read_metrics(path)[-1]["seen"]["loss"] for path in (without, fitted)]
         assert seen[0] == seen[1]
 
+    def test_that_vector_goes_down_the_loss_of_the_new_client(self, run: Run) -> None:
+        # With one full-batch step each exchange is a gradient step on f_i(h(v)) by v alone.
+        β, factor, exchanges = 0.5, 2.0, 3
+        keys: dict[str, Value] = {
+            "method": "pfedhn", "local-steps": 1, "batch-size": 10_000, "learning-rate": β, "momentum": 0.0,
+            "server-learning-rate": 1.0, "pfedhn.server-max-grad-norm": 0.0, "unseen-fraction": 0.34,
+            "pfedhn.descriptor-learning-rate": factor, "pfedhn.new-client-exchanges": exchanges,
+        }  # fmt: skip
+        path = run("new", **keys)
+        options = settings(**{**SMALL, **keys})
+        federation, dataset = federate(options)
+        model = build("linear", (1, 8, 8), 10, options.seed)
+        h = HyperNetwork(4, {n: tuple(t.shape) for n, t in exchanged(model).items()}, 3, 8, options.seed)
+        set_arrays(h, part(read_checkpoint(path).state, "hypernetwork/"))
+
+        def loss(v: torch.Tensor, data: Examples) -> torch.Tensor:
+            θ = {name: tensor[0] for name, tensor in h(v[None]).items()}
+            return cross_entropy(functional_call(model, θ, data.x), data.y)
+
+        losses: dict[int, list[float]] = {0: [], exchanges: []}
+        for i in np.flatnonzero(federation.unseen):
+            data = simulated(federation, dataset, int(i))
+            v = torch.randn(4, generator=torch_generator(options.seed, "descriptor", str(i))).requires_grad_()
+            losses[0].append(loss(v, data.test).item())
+            for _ in range(exchanges):
+                (slope,) = torch.autograd.grad(loss(v, data.train), v)
+                v = (v - factor * β * slope).detach().requires_grad_()
+            losses[exchanges].append(loss(v, data.test).item())
+        found = read_metrics(path)[-1]["unseen"]["loss"]
+        assert found == pytest.approx(np.mean(losses[exchanges]), abs=1e-5)
+        assert found != pytest.approx(np.mean(losses[0]), abs=1e-3)
+
     @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
     def test_the_model_of_a_client_can_be_written(self, method: str, run: Run, tmp_path: Path) -> None:
         path = run("exported", method=method, **{"unseen-fraction": 0.34})
@@ -749,6 +787,12 @@ class TestNewClients:
 def test_a_descriptor_has_numbers(run: Run) -> None:
     with pytest.raises(ConfigurationError, match=r"pefll.descriptor-size: .* greater than or equal to 0 \(found: -1\)"):
         run("negative", **{"pefll.descriptor-size": -1})
+
+
+def test_a_model_without_parameters_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "build", lambda *_: torch.nn.Sequential(torch.nn.Flatten()))
+    with pytest.raises(ConfigurationError, match="model: 'linear' has no parameters"):
+        run("nothing")
 
 
 def test_running_statistics_are_refused(run: Run) -> None:
