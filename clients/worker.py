@@ -19,8 +19,8 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
 
     glibc is told to keep freed memory: otherwise the activations of every step are given back to the system and come
     back as zeroed pages, one page fault each, which costs a small convolutional network a tenth of its time.
-    Numbers below 1e-38 become 0: processors compute with them many times slower, and the gradients of a recurrent network
-    whose units are saturated are full of them.
+    Numbers below 1e-38 become 0: processors compute with them many times slower, and the gradients of a recurrent
+    network whose units are saturated are full of them.
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
