@@ -19,8 +19,6 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
 
     glibc is told to keep freed memory: otherwise the activations of every step are given back to the system and come
     back as zeroed pages, one page fault each, which costs a small convolutional network a tenth of its time.
-    Numbers below 1e-38 become 0: processors compute with them many times slower, and the gradients of a recurrent
-    network whose units are saturated are full of them.
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
@@ -29,7 +27,6 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
     if one_thread:
         torch.set_num_threads(1)
         threadpool_limits(1)
-    torch.set_flush_denormal(True)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

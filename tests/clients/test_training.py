@@ -266,6 +266,20 @@ class TestHook:
             np.testing.assert_allclose(gradient, _loss_and_gradient(*_numpy(model), part)[1], rtol=1e-4, atol=1e-6)
 
 
+class TestDenormals:
+    def test_they_are_zero_in_training_and_nowhere_else(self):
+        products = []
+
+        def hook(model: nn.Module, rows: torch.Tensor) -> None:
+            products.append(float(torch.tensor(1e-30) * torch.tensor(1e-10)))
+            raise RuntimeError("in the middle of training")
+
+        with pytest.raises(RuntimeError, match="in the middle"):
+            train(_linear(), _examples(8), settings(), _generator(), gradient_hook=hook)
+        assert products == [0.0]
+        assert float(torch.tensor(1e-30) * torch.tensor(1e-10)) > 0.0
+
+
 class TestDeterminism:
     def test_the_generator_alone_decides(self):
         chosen = settings(local_epochs=2, batch_size=3)
