@@ -81,6 +81,7 @@ class PFedHN(Generated):
         return self._with_optimizer(v)
 
     def _with_optimizer(self, v: Tensor) -> Descriptor:
+        """Return a descriptor (l,) with an optimiser of its own."""
         return v, self.make_optimizer([v], self.hyper.descriptor_learning_rate)
 
     def _move(self, descriptors: Mapping[str, Descriptor], Δv: Mapping[str, Tensor], server_round: int) -> None:
