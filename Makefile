@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install run test test-long lint bench clean
+.PHONY: install generate types run test test-long lint bench clean
 
 install: $(VENV)/.installed
 
@@ -18,10 +18,23 @@ $(VENV)/.installed: pyproject.toml
 run: install
 	$(BIN)/florilegium run
 
-lint: install
+# What follows from the declarations of the configuration keys: pyproject.toml, docs/configuration.md.
+generate: install
+	$(BIN)/python -m florilegium.apps.generate
+
+# mypy does not follow the package's __path__: it gets a folder where the layers do lie inside `florilegium`.
+LAYERS := apps clients common models partitions privacy strategies
+TYPES := build/types/florilegium
+
+types:
+	mkdir -p $(TYPES)
+	ln -sfn $(addprefix $(CURDIR)/,$(LAYERS)) $(CURDIR)/florilegium/__init__.py $(CURDIR)/florilegium/__main__.py $(TYPES)/
+
+lint: install types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPYPATH=build/types $(BIN)/mypy -p florilegium
+	MYPYPATH=build/types $(BIN)/mypy benchmarks
 
 test: install lint
 	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from apps.cli_device import device
-from apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
-from apps.cli_studies import studies
-from common.errors import FlorilegiumError
+from florilegium.apps.cli_device import device
+from florilegium.apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
+from florilegium.apps.studies.commands import studies
+from florilegium.common.errors import FlorilegiumError
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cli.add_typer(studies)
@@ -40,11 +40,11 @@ def run(
     recipe: Recipe = None, assignments: Assignments = None, workers: Workers = CORES, runs_dir: RunsDir = None
 ) -> None:
     """Run one experiment in a simulation. The last line on standard output is the run's folder."""
-    from apps.launch import Simulation
+    from florilegium.apps.launch import Simulation
 
     # Flower's processes start while this one reads and checks the configuration.
     with Simulation(workers) as simulation:
-        from apps.experiment import resolve, run_experiment
+        from florilegium.apps.experiment import resolve, run_experiment
 
         overrides = resolve(recipe, assignments or [], _options(runs_dir))
         path = run_experiment(simulation, overrides, Console(stderr=True))
@@ -61,11 +61,11 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Run several methods on one federation; print one table and draw one picture."""
-    from apps.experiment import resolve, run_experiment
-    from apps.launch import Simulation
-    from apps.methods import METHODS
-    from apps.report import write_report
-    from common.errors import ConfigurationError, nearest
+    from florilegium.apps.experiment import resolve, run_experiment
+    from florilegium.apps.launch import Simulation
+    from florilegium.apps.methods import METHODS
+    from florilegium.apps.report import write_report
+    from florilegium.common.errors import ConfigurationError, nearest
 
     for method in methods:
         if method not in METHODS:
@@ -92,9 +92,9 @@ def sweep(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Make a table or figure of a paper: every run of a recipe's sweep. What has been run already is not run again."""
-    from apps.experiment import recipe_name, resolve, run_experiment
-    from apps.launch import Simulation
-    from apps.sweep import cells, read_sweep, run_cells, write_sweep
+    from florilegium.apps.experiment import recipe_name, resolve, run_experiment
+    from florilegium.apps.launch import Simulation
+    from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, console = cells(recipe, name, overrides), Console(stderr=True)
@@ -113,8 +113,8 @@ def report(
     output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
 ) -> None:
     """Turn finished runs into a Markdown table and a picture."""
-    from apps.report import write_report
-    from strategies.run_folder import find_run
+    from florilegium.apps.report import write_report
+    from florilegium.strategies.core.run_folder import find_run
 
     print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output))
     print(output)
@@ -128,9 +128,9 @@ def partition(
     devices: Annotated[Path | None, typer.Option(help="write every client's data here, a folder per device")] = None,
 ) -> None:
     """Show a federation: who holds how much of which class."""
-    from apps.experiment import resolve
-    from apps.settings import defaults, parse
-    from partitions.federation import federate
+    from florilegium.apps.experiment import resolve
+    from florilegium.apps.settings import defaults, parse
+    from florilegium.partitions.federation import federate
 
     settings, _ = parse({**defaults(), **resolve(recipe, assignments or [], {})})
     federation, dataset = federate(settings)
@@ -150,14 +150,14 @@ def partition(
         table.add_row(str(i), str(federation.names[i]), group, *sizes, f"{federation.angles[i]:g}", *cells)
     _show(table)
     if output:
-        from partitions.plots import plot_federation
+        from florilegium.partitions.plots import plot_federation
 
         plot_federation(
             federation, dataset, output, f"{settings.dataset}: {settings.partitioner}, seed {settings.seed}"
         )
         print(output)
     if devices:
-        from partitions.devices import write_device
+        from florilegium.partitions.devices import write_device
 
         for client in range(len(federation)):
             write_device(federation, dataset, client, devices / str(client))
@@ -167,8 +167,8 @@ def partition(
 @cli.command()
 def methods() -> None:
     """List the methods."""
-    from apps.methods import METHODS
-    from apps.settings import defaults
+    from florilegium.apps.methods import METHODS
+    from florilegium.apps.settings import defaults
 
     table = Table("method", "what it is", "source", "own keys")
     for name, method in METHODS.items():
@@ -180,7 +180,7 @@ def methods() -> None:
 @cli.command()
 def datasets() -> None:
     """List the datasets."""
-    from partitions.datasets import DATASETS
+    from florilegium.partitions.datasets import DATASETS
 
     table = Table("dataset", "hub id", "kind", "input", "classes", "natural clients")
     for name, spec in DATASETS.items():
@@ -204,8 +204,8 @@ def export(
     runs_dir: RunsDir = None,
 ) -> None:
     """Write the model that a client would use after a run, personalised where the method personalises."""
-    from apps.personal import personalise as make
-    from strategies.run_folder import find_run
+    from florilegium.apps.personal import personalise as make
+    from florilegium.strategies.core.run_folder import find_run
 
     print(make(find_run(run, runs_folder(runs_dir)), output, client))
 
@@ -220,9 +220,9 @@ def personalise(
     runs_dir: RunsDir = None,
 ) -> None:
     """Make the model of a client from its own data: of one that a run held back, or that no run has seen."""
-    from apps.personal import personalise as make
-    from common.errors import ConfigurationError
-    from strategies.run_folder import find_run
+    from florilegium.apps.personal import personalise as make
+    from florilegium.common.errors import ConfigurationError
+    from florilegium.strategies.core.run_folder import find_run
 
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
@@ -242,7 +242,7 @@ def predict(
     embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
 ) -> None:
     """Predict with an exported model, or with the one a device has kept; CSV on standard output."""
-    from apps.predictions import write_predictions
+    from florilegium.apps.predictions import write_predictions
 
     write_predictions(model, inputs, embeddings)
 

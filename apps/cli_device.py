@@ -23,11 +23,11 @@ def check(
     """Read a device's data as a run would, and say what was found."""
     from flwr.common.config import parse_config_args
 
-    from apps.device_settings import own_data, parse_node
-    from apps.settings import defaults
-    from partitions.clientdata import CPU
-    from partitions.datasets import find_spec
-    from partitions.device_data import report
+    from florilegium.apps.device_settings import own_data, parse_node
+    from florilegium.apps.settings import defaults
+    from florilegium.partitions.clientdata import CPU
+    from florilegium.partitions.datasets import find_spec
+    from florilegium.partitions.device_data import report
 
     owner = parse_node(parse_config_args([node_config]))
     dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
@@ -38,7 +38,7 @@ def check(
 @device.command()
 def status(state_dir: StateDir) -> None:
     """List what is kept: of which run and client, up to which round, and what it has cost in privacy."""
-    from apps.device import status as look
+    from florilegium.apps.device import status as look
 
     Console().print(look(state_dir))
 
@@ -53,8 +53,8 @@ def predict(
     schema: Annotated[Path | None, typer.Option(help="the device's own names of columns, as in its data")] = None,
 ) -> None:
     """Predict with the device's own model; CSV on standard output."""
-    from apps.device import model_folder
-    from apps.predictions import write_predictions
+    from florilegium.apps.device import model_folder
+    from florilegium.apps.predictions import write_predictions
 
     write_predictions(model_folder(state_dir, run, client), inputs, embeddings, schema)
 
@@ -68,8 +68,8 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
 ) -> None:
     """Copy the device's own model to a folder."""
-    from apps.device import export as copy
-    from apps.device import model_folder
+    from florilegium.apps.device import export as copy
+    from florilegium.apps.device import model_folder
 
     print(copy(model_folder(state_dir, run, client), output, onnx=onnx))
 
@@ -82,8 +82,8 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete all that is kept of a run: models, heads, and the account of privacy."""
-    from apps.device import forget as delete
-    from apps.device import kept
+    from florilegium.apps.device import forget as delete
+    from florilegium.apps.device import kept
 
     folders = "\n".join(str(one.folder) for one in kept(state_dir, run, client))
     if not yes:

@@ -17,6 +17,6 @@ RunsDir = Annotated[Path | None, typer.Option(help="where runs are written (defa
 
 def runs_folder(runs_dir: Path | None) -> str:
     """Return the folder of runs: the option, or the key's default."""
-    from apps.settings import defaults
+    from florilegium.apps.settings import defaults
 
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])

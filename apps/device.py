@@ -13,12 +13,12 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from clients.base import ACCOUNT
-from clients.export import load_model
-from common.errors import ConfigurationError, RunError
-from common.files import write_atomically
-from common.settings import NAME
-from partitions.datasets import find_spec
+from florilegium.clients.core.base import ACCOUNT
+from florilegium.clients.core.export import load_model
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.files import write_atomically
+from florilegium.common.settings import NAME
+from florilegium.partitions.datasets import find_spec
 
 _VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+-\w+\.safetensors")
 MODEL = "model.safetensors"
@@ -80,7 +80,7 @@ def _look(folder: Path) -> Kept:
     rounds = [int(match[1]) for file in files if (match := _VERSION.fullmatch(file.name))]
     epsilon = 0.0
     if (folder / ACCOUNT).exists():
-        from privacy.dp_sgd import Account
+        from florilegium.privacy.dp_sgd import Account
 
         delta = float(json.loads((folder / ACCOUNT).read_text(encoding="utf-8"))["delta"])
         epsilon = Account(folder / ACCOUNT, delta).epsilon()

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from pydantic import Field, ValidationError, field_validator
 
-from common.errors import DataError, nearest
-from common.settings import NAME, Section, Value, check_folder
-from partitions.clientdata import ClientData
-from partitions.datasets import find_spec
-from partitions.device_data import DeviceSchema, read_device, read_device_schema, report
-from partitions.words import vocabulary
+from florilegium.common.errors import DataError, nearest
+from florilegium.common.settings import NAME, Section, Value, check_folder
+from florilegium.partitions.clientdata import ClientData
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
+from florilegium.partitions.sources.words import vocabulary
 
 log = logging.getLogger("flwr")
 
@@ -26,7 +26,7 @@ class DeviceSettings(Section):
     """The keys of ``--node-config``.
 
     Attributes:
-        data_path: where the data are (:func:`partitions.device_data.read_device`).
+        data_path: where the data are (:func:`florilegium.partitions.device_data.read_device`).
         client_id: the client's name in runs.
         state_dir: the folder of what it keeps; "": that of the run configuration.
         labeled: whether its training rows have labels that may be used.

@@ -20,16 +20,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from apps.launch import Simulation
-from apps.settings import ROOT, Settings, defaults, parse
-from common.errors import ConfigurationError, nearest
-from common.settings import PARAMETER_FILES, Value, folder
-from common.toml import flatten
-from strategies.run_folder import find_run, read_config
+from florilegium.apps.code_version import layer_folder
+from florilegium.apps.launch import Simulation
+from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.settings import PARAMETER_FILES, Value, folder
+from florilegium.common.toml import flatten
+from florilegium.strategies.core.run_folder import find_run, read_config
 
 T = TypeVar("T")
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
-RECIPES = ROOT / "apps" / "recipes"
+RECIPES = layer_folder("apps") / "recipes"
 
 
 def read_recipe(name: str) -> dict[str, Value]:
@@ -159,7 +160,10 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
     """
     settings, hyper = parse({**defaults(), **overrides})
     if settings.transfer_target:
-        from apps.transfer import check_target, transfer_once  # torch takes seconds, and no other run needs it here
+        from florilegium.apps.studies.transfer import (  # torch takes seconds, and no other run needs it here
+            check_target,
+            transfer_once,
+        )
 
         check_target(settings, hyper)
     path = run_folder(settings)

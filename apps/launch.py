@@ -33,11 +33,10 @@ import psutil
 import tomli_w
 import typer
 
-from common.errors import RunError
-from common.settings import Value
-from common.toml import nested
-
-ROOT = Path(__file__).resolve().parent.parent
+from florilegium.apps.app_folder import checkout, write_app
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.common.toml import nested
 
 _POLL = 0.25
 _FIRST_ROUND = 60.0
@@ -199,6 +198,13 @@ class Simulation:
             f"{_tail(self._home / 'superlink.log')}"
         )
 
+    def _app(self) -> Path:
+        """Return the folder of the Flower app: the checkout, or one laid out for this simulation."""
+        if root := checkout():
+            return root
+        laid_out = self._home / "app"
+        return laid_out if laid_out.exists() else write_app(laid_out)
+
     def _submit(self, flwr: typer.Typer, overrides: Mapping[str, Value], device: str, limit: float) -> str:
         run_config = self._home / "run.toml"
         run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
@@ -211,7 +217,7 @@ class Simulation:
         if device.startswith("cuda"):
             federation["client-resources-num-gpus"] = f"{0.99 / self._workers:.4f}"
         arguments = [
-            "run", str(ROOT), "here", "--run-config", str(run_config),
+            "run", str(self._app()), "here", "--run-config", str(run_config),
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
         ]  # fmt: skip
         with _environment(self._environment()), contextlib.redirect_stdout(io.StringIO()) as output:

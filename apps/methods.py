@@ -1,80 +1,63 @@
-"""The registry of methods: a strategy and a client of the same file name each."""
+"""The registry of methods: where each one's strategy, client and keys are, and what to tell people about it.
+
+A method has a client file (``clients/``) and, where its server does something of its own, a strategy file
+(``strategies/``); else it names the strategy that it shares. All are named by reference and imported when used: the
+command line imports neither, a client process no strategy.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clients.hyper import (
-    DittoHyper,
-    FedBABUHyper,
-    FedGTSTHyper,
-    FedIIRHyper,
-    FedL2PHyper,
-    FedProxHyper,
-    FedRepHyper,
-    FedSRHyper,
-    FedTTAHyper,
-    FLowDUPHyper,
-    HeadHyper,
-    KMeansHyper,
-    KNNPerHyper,
-    MDMHyper,
-    PeFLLHyper,
-    PerFedAvgHyper,
-    PFedFDAHyper,
-    PFedHNHyper,
-    PFedMeHyper,
-    PPFEHyper,
-    PPFELinearHyper,
-    ScaffoldHyper,
-    SubspaceHyper,
-)
-from common.settings import NoHyper, Section
+from florilegium.common.references import resolve
+from florilegium.common.settings import Section
 
 if TYPE_CHECKING:
-    from clients.base import BaseClient
-    from strategies.cohort import CohortStrategy
+    from florilegium.clients.core.base import BaseClient
+    from florilegium.strategies.core.cohort import CohortStrategy
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method's two halves are, and what to tell people about it.
-
-    The halves are imported when used: a client process never imports strategies, the command line neither.
+    """One method.
 
     Attributes:
-        module: file name of both halves.
-        name: class name of the strategy; its client's is ``<name>Client``.
-        hyper: the method's own keys.
         title, source: what it is, and whose.
+        strategy, client: references to its two classes.
+        keys: reference to the section of its own keys.
         task: what it does with a dataset: predict classes or numbers, cluster inputs, or count values.
         table: the table of its own keys where several methods share one; "": that of its name.
     """
 
-    module: str
-    name: str
-    hyper: type[Section]
     title: str
     source: str
+    strategy: str
+    client: str
+    keys: str = "florilegium.common.settings:NoHyper"
     task: Literal["classification", "regression", "clustering", "histograms"] = "classification"
     table: str = ""
 
-    def strategy(self) -> type[CohortStrategy]:
+    def strategy_class(self) -> type[CohortStrategy]:
         """Import and return the server side."""
-        found: type[CohortStrategy] = getattr(importlib.import_module(f"strategies.{self.module}"), self.name)
+        found: type[CohortStrategy] = resolve(self.strategy)
         return found
 
-    def client(self) -> type[BaseClient]:
+    def client_class(self) -> type[BaseClient]:
         """Import and return the client side."""
-        found: type[BaseClient] = getattr(importlib.import_module(f"clients.{self.module}"), f"{self.name}Client")
+        found: type[BaseClient] = resolve(self.client)
         return found
 
+    def hyper(self) -> type[Section]:
+        """Import and return the section of the method's own keys."""
+        found: type[Section] = resolve(self.keys)
+        return found
 
-def _clustering(module: str, name: str, title: str, source: str) -> Method:
-    return Method(module, name, KMeansHyper, title, source, task="clustering", table="kmeans")
+    @property
+    def references(self) -> tuple[str, str, str]:
+        """All code that the method consists of."""
+        return self.strategy, self.client, self.keys
 
 
 def table_of(method: str) -> str:
@@ -82,53 +65,131 @@ def table_of(method: str) -> str:
     return METHODS[method].table or method
 
 
+_STRATEGIES, _CLIENTS, _KEYS = "florilegium.strategies", "florilegium.clients", "florilegium.clients.hyper"
+_FEDAVG = f"{_STRATEGIES}.fedavg:FedAvg"
+_SHARED_BODY = f"{_STRATEGIES}.families.decoupled:SharedBody"
+_HEAD_KEYS = f"{_KEYS}.personal:HeadHyper"
+
+
+def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KMeansClient") -> Method:
+    return Method(
+        title, source, f"{_STRATEGIES}.clustering.{strategy}", f"{_CLIENTS}.clustering.{client}",
+        f"{_KEYS}.clustering:KMeansHyper", task="clustering", table="kmeans",
+    )  # fmt: skip
+
+
 METHODS: Mapping[str, Method] = {
-    "fedavg": Method("fedavg", "FedAvg", NoHyper, "Federated averaging", "McMahan et al. 2017"),
-    "fedprox": Method("fedprox", "FedProx", FedProxHyper, "Proximal local objectives", "Li et al. 2020"),
-    "scaffold": Method(
-        "scaffold", "Scaffold", ScaffoldHyper, "Steps corrected by control variates", "Karimireddy et al. 2020"
+    "fedavg": Method("Federated averaging", "McMahan et al. 2017", _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient"),
+    "fedprox": Method(
+        "Proximal local objectives", "Li et al. 2020",
+        f"{_STRATEGIES}.fedprox:FedProx", f"{_CLIENTS}.fedprox:FedProxClient", f"{_KEYS}.federated:FedProxHyper",
     ),
-    "fedgtst": Method("fedgtst", "FedGTST", FedGTSTHyper, "Features that transfer, by gradient norms", "FedGTST"),
-    "fedsr": Method("fedsr", "FedSR", FedSRHyper, "Simple representations", "Nguyen et al. 2022"),
-    "fediir": Method("fediir", "FedIIR", FedIIRHyper, "Aligned gradients of classifiers", "Guo et al. 2023"),
-    "fedper": Method("fedper", "FedPer", HeadHyper, "Shared body, personal head", "Arivazhagan et al. 2019"),
-    "fedrep": Method("fedrep", "FedRep", FedRepHyper, "Shared body, head fitted first", "Collins et al. 2021"),
-    "fedbabu": Method("fedbabu", "FedBABU", FedBABUHyper, "Shared body under a fixed head", "Oh et al. 2022"),
-    "fedbn": Method("fedbn", "FedBN", NoHyper, "Shared network, personal batch norm", "Li et al. 2021"),
-    "fedl2p": Method("fedl2p", "FedL2P", FedL2PHyper, "Learning how to fine-tune", "Lee et al. 2023"),
-    "l2p": Method("l2p", "L2P", FedL2PHyper, "The same, each client alone", "Lee et al. 2023", table="fedl2p"),
-    "lg-fedavg": Method("lg_fedavg", "LGFedAvg", HeadHyper, "Personal body, shared head", "Liang et al. 2020"),
-    "ditto": Method("ditto", "Ditto", DittoHyper, "Personal models tied to the global one", "Li et al. 2021"),
-    "pfedfda": Method("pfedfda", "PFedFDA", PFedFDAHyper, "Adapted generative classifiers", "McLaughlin, Su 2024"),
-    "ppfe": Method("ppfe", "PPFE", PPFEHyper, "Progressive personalised ensembles", "Emrani et al."),
+    "scaffold": Method(
+        "Steps corrected by control variates", "Karimireddy et al. 2020",
+        f"{_STRATEGIES}.scaffold:Scaffold", f"{_CLIENTS}.scaffold:ScaffoldClient", f"{_KEYS}.federated:ScaffoldHyper",
+    ),
+    "fedgtst": Method(
+        "Features that transfer, by gradient norms", "FedGTST",
+        f"{_STRATEGIES}.fedgtst:FedGTST", f"{_CLIENTS}.fedgtst:FedGTSTClient", f"{_KEYS}.federated:FedGTSTHyper",
+    ),
+    "fedsr": Method(
+        "Simple representations", "Nguyen et al. 2022",
+        f"{_STRATEGIES}.fedsr:FedSR", f"{_CLIENTS}.fedsr:FedSRClient", f"{_KEYS}.federated:FedSRHyper",
+    ),
+    "fediir": Method(
+        "Aligned gradients of classifiers", "Guo et al. 2023",
+        f"{_STRATEGIES}.fediir:FedIIR", f"{_CLIENTS}.fediir:FedIIRClient", f"{_KEYS}.federated:FedIIRHyper",
+    ),
+    "fedper": Method(
+        "Shared body, personal head", "Arivazhagan et al. 2019",
+        _SHARED_BODY, f"{_CLIENTS}.fedper:FedPerClient", _HEAD_KEYS,
+    ),
+    "fedrep": Method(
+        "Shared body, head fitted first", "Collins et al. 2021",
+        _SHARED_BODY, f"{_CLIENTS}.fedrep:FedRepClient", f"{_KEYS}.personal:FedRepHyper",
+    ),
+    "fedbabu": Method(
+        "Shared body under a fixed head", "Oh et al. 2022",
+        _SHARED_BODY, f"{_CLIENTS}.fedbabu:FedBABUClient", f"{_KEYS}.personal:FedBABUHyper",
+    ),
+    "fedbn": Method(
+        "Shared network, personal batch norm", "Li et al. 2021",
+        f"{_STRATEGIES}.fedbn:FedBN", f"{_CLIENTS}.fedbn:FedBNClient",
+    ),
+    "fedl2p": Method(
+        "Learning how to fine-tune", "Lee et al. 2023",
+        f"{_STRATEGIES}.fedl2p:FedL2P", f"{_CLIENTS}.fedl2p:FedL2PClient", f"{_KEYS}.fedl2p:FedL2PHyper",
+    ),
+    "l2p": Method(
+        "The same, each client alone", "Lee et al. 2023",
+        f"{_STRATEGIES}.l2p:L2P", f"{_CLIENTS}.l2p:L2PClient", f"{_KEYS}.fedl2p:FedL2PHyper", table="fedl2p",
+    ),
+    "lg-fedavg": Method(
+        "Personal body, shared head", "Liang et al. 2020",
+        f"{_STRATEGIES}.families.decoupled:SharedHead", f"{_CLIENTS}.lg_fedavg:LGFedAvgClient", _HEAD_KEYS,
+    ),
+    "ditto": Method(
+        "Personal models tied to the global one", "Li et al. 2021",
+        _FEDAVG, f"{_CLIENTS}.ditto:DittoClient", f"{_KEYS}.personal:DittoHyper",
+    ),
+    "pfedfda": Method(
+        "Adapted generative classifiers", "McLaughlin, Su 2024",
+        f"{_STRATEGIES}.pfedfda:PFedFDA", f"{_CLIENTS}.pfedfda:PFedFDAClient", f"{_KEYS}.personal:PFedFDAHyper",
+    ),
+    "ppfe": Method(
+        "Progressive personalised ensembles", "Emrani et al.",
+        f"{_STRATEGIES}.ppfe:PPFE", f"{_CLIENTS}.ppfe:PPFEClient", f"{_KEYS}.ppfe:PPFEHyper",
+    ),
     "ppfe-linear": Method(
-        "ppfe_linear",
-        "PPFELinear",
-        PPFELinearHyper,
-        "PPFE for linear regression",
-        "Emrani et al., section 6.1",
-        task="regression",
+        "PPFE for linear regression", "Emrani et al., section 6.1",
+        f"{_STRATEGIES}.ppfe_linear:PPFELinear", f"{_CLIENTS}.ppfe_linear:PPFELinearClient",
+        f"{_KEYS}.ppfe:PPFELinearHyper", task="regression",
     ),
     "per-fedavg": Method(
-        "per_fedavg", "PerFedAvg", PerFedAvgHyper, "A model that adapts in a step", "Fallah et al. 2020"
+        "A model that adapts in a step", "Fallah et al. 2020",
+        _FEDAVG, f"{_CLIENTS}.per_fedavg:PerFedAvgClient", f"{_KEYS}.personal:PerFedAvgHyper",
     ),
-    "pfedme": Method("pfedme", "PFedMe", PFedMeHyper, "Personal models by Moreau envelopes", "Dinh et al. 2020"),
+    "pfedme": Method(
+        "Personal models by Moreau envelopes", "Dinh et al. 2020",
+        _FEDAVG, f"{_CLIENTS}.pfedme:PFedMeClient", f"{_KEYS}.personal:PFedMeHyper",
+    ),
     "knn-per": Method(
-        "knn_per", "KNNPer", KNNPerHyper, "Nearest neighbours beside a global model", "Marfoq et al. 2022"
+        "Nearest neighbours beside a global model", "Marfoq et al. 2022",
+        _FEDAVG, f"{_CLIENTS}.knn_per:KNNPerClient", f"{_KEYS}.personal:KNNPerHyper",
     ),
-    "pefll": Method("pefll", "PeFLL", PeFLLHyper, "Models made of clients' descriptors", "Scott, thesis, chapter 4"),
-    "pfedhn": Method("pfedhn", "PFedHN", PFedHNHyper, "Models made of learned descriptors", "Shamsian et al. 2021"),
-    "feddp-kmeans": _clustering("feddp_kmeans", "FedDPKMeans", "Private clustering", "Scott, thesis, chapter 6"),
-    "server-kmeans++": _clustering("server_kmeans_pp", "ServerKMeansPP", "k-means++ of the server's data", "reference"),
-    "server-lloyds": _clustering("server_lloyds", "ServerLloyds", "k-means of the server's data", "reference"),
-    "sphere-packing": _clustering("sphere_packing", "SpherePacking", "Centres without data", "Su et al. 2017"),
-    "k-fed": _clustering("k_fed", "KFed", "One-shot clustering of centres", "Dennis et al. 2021"),
-    "optimal": _clustering("optimal", "Optimal", "k-means of all data in one place", "reference"),
-    "flowdup": Method("flowdup", "FLowDUP", FLowDUPHyper, "Models of unlabeled data, in a subspace", "FLowDUP"),
-    "ld-fedavg": Method("ld_fedavg", "LDFedAvg", SubspaceHyper, "FedAvg in a random subspace", "FLowDUP, section 5.1"),
-    "fedtta": Method("fedtta", "FedTTA", FedTTAHyper, "A model that adapts to unlabeled inputs", "Ye et al. 2024"),
+    "pefll": Method(
+        "Models made of clients' descriptors", "Scott, thesis, chapter 4",
+        f"{_STRATEGIES}.pefll:PeFLL", f"{_CLIENTS}.pefll:PeFLLClient", f"{_KEYS}.hypernetworks:PeFLLHyper",
+    ),
+    "pfedhn": Method(
+        "Models made of learned descriptors", "Shamsian et al. 2021",
+        f"{_STRATEGIES}.pfedhn:PFedHN", f"{_CLIENTS}.pfedhn:PFedHNClient", f"{_KEYS}.hypernetworks:PFedHNHyper",
+    ),
+    "feddp-kmeans": _clustering(
+        "Private clustering", "Scott, thesis, chapter 6", "feddp_kmeans:FedDPKMeans", "feddp_kmeans:FedDPKMeansClient"
+    ),
+    "server-kmeans++": _clustering("k-means++ of the server's data", "reference", "server_kmeans_pp:ServerKMeansPP"),
+    "server-lloyds": _clustering("k-means of the server's data", "reference", "server_lloyds:ServerLloyds"),
+    "sphere-packing": _clustering("Centres without data", "Su et al. 2017", "sphere_packing:SpherePacking"),
+    "k-fed": _clustering(
+        "One-shot clustering of centres", "Dennis et al. 2021", "k_fed:KFed", "k_fed:KFedClient"
+    ),
+    "optimal": _clustering("k-means of all data in one place", "reference", "optimal:Optimal"),
+    "flowdup": Method(
+        "Models of unlabeled data, in a subspace", "FLowDUP",
+        f"{_STRATEGIES}.flowdup:FLowDUP", f"{_CLIENTS}.flowdup:FLowDUPClient", f"{_KEYS}.subspace:FLowDUPHyper",
+    ),
+    "ld-fedavg": Method(
+        "FedAvg in a random subspace", "FLowDUP, section 5.1",
+        f"{_STRATEGIES}.ld_fedavg:LDFedAvg", f"{_CLIENTS}.ld_fedavg:LDFedAvgClient", f"{_KEYS}.subspace:SubspaceHyper",
+    ),
+    "fedtta": Method(
+        "A model that adapts to unlabeled inputs", "Ye et al. 2024",
+        f"{_STRATEGIES}.fedtta:FedTTA", f"{_CLIENTS}.fedtta:FedTTAClient", f"{_KEYS}.subspace:FedTTAHyper",
+    ),
     "mdm": Method(
-        "mdm", "MDM", MDMHyper, "How clients differ: a mixture model", "Scott, thesis, chapter 3", task="histograms"
+        "How clients differ: a mixture model", "Scott, thesis, chapter 3",
+        f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
     ),
-    "local": Method("local", "Local", NoHyper, "Each client alone", "reference"),
-}
+    "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
+}  # fmt: skip

@@ -15,28 +15,23 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from apps.client_app import SimulatedClients
-from apps.code_version import code_version
-from apps.methods import METHODS, table_of
-from apps.server_app import population
-from apps.settings import parse
-from clients.host import Host
-from clients.wire import pack
-from clients.worker import tune_process
-from common.errors import RunError
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.datasets import find_spec
-from strategies.roster import Roster
-from strategies.run_folder import RunFolder
+from florilegium.apps.assembly import assemble, open_folder
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import pack
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
 
 
 class OneProcess(Grid):
-    """A single node, which answers by function calls: an exchange of a finished run with one client."""
+    """A single node, which answers by function calls.
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    Args:
+        host: runs the clients.
+        code: the hash of the code that the run consists of.
+    """
+
+    def __init__(self, host: Host, code: str) -> None:
+        self._host, self._code = host, code
         self._replies: dict[str, Message] = {}
         # Messages are stamped with these; what Flower starts has them already, any other process has none.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -62,7 +57,7 @@ class OneProcess(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = name = uuid4().hex
             if message.metadata.message_type == "query.roster":
-                self._replies[name] = Message(self._host.announce(code_version()).pack(), reply_to=message)
+                self._replies[name] = Message(self._host.announce(self._code).pack(), reply_to=message)
             else:
                 self._replies[name] = self._host.answer(message, own="")
             yield name
@@ -86,12 +81,9 @@ def run_here(config: Mapping[str, Value], path: Path) -> Path:
     Raises:
         ConfigurationError, RunError: as a run.
     """
-    settings, hyper = parse(config)
-    method, spec = METHODS[settings.method], find_spec(settings.dataset)
-    device = tune_process(settings.device, one_thread=True)
-    model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
-    host = Host(method.client(), settings, hyper, model, SimulatedClients(settings, device), "")
-    roster = Roster(lambda: population(settings), settings.num_clients, code_version(), settings.roster_timeout)
-    strategy = method.strategy()(settings, hyper, roster, RunFolder(path, config, table_of(settings.method)))
-    strategy.start(OneProcess(host), pack(get_arrays(model)), num_rounds=settings.rounds)
+    assembly = assemble(config, one_thread=True)
+    host = assembly.host(assembly.simulated_clients())
+    strategy = assembly.strategy(open_folder(path, config, assembly.settings.method))
+    grid, rounds = OneProcess(host, assembly.code), assembly.settings.rounds
+    strategy.start(grid, pack(assembly.initial), num_rounds=rounds)
     return path

@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flwr.app import ConfigRecord
-
-from apps.client_app import DeviceClient, SimulatedClients
-from apps.code_version import code_version
-from apps.device_settings import NEW, DeviceSettings, own_data
-from apps.methods import METHODS, table_of
-from apps.one_process import OneProcess
-from apps.server_app import population
-from apps.settings import Settings, defaults, parse
-from clients.export import save_model
-from clients.host import Host
-from clients.wire import pack
-from clients.worker import tune_process
-from common.errors import ConfigurationError
-from models.networks import build
-from partitions.datasets import find_spec
-from strategies.cohort import CohortStrategy
-from strategies.roster import Roster
-from strategies.run_folder import Checkpoint, RunFolder, read_checkpoint, read_config
+from florilegium.apps.assembly import assemble, open_folder
+from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
+from florilegium.apps.one_process import OneProcess
+from florilegium.apps.settings import Settings, defaults
+from florilegium.apps.sources import DeviceClient, SimulatedClients
+from florilegium.clients.core.export import save_model
+from florilegium.clients.core.host import Host
+from florilegium.common.errors import ConfigurationError
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, read_config
 
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run that can be asked something: its strategy as it was, and one node in this process."""
+    """A finished run that can be asked something.
+
+    Attributes:
+        settings: its configuration.
+        strategy: its strategy, in the state of the last checkpoint.
+        round: its last round, which asks one node in this process.
+        host: that node.
+        checkpoint: the last checkpoint.
+    """
 
     settings: Settings
     strategy: CohortStrategy
-    grid: OneProcess
+    round: Round
     host: Host
     checkpoint: Checkpoint
 
@@ -54,32 +54,27 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         RunError: if the run has no readable checkpoint.
     """
     config = {**defaults(), **read_config(run)}  # an earlier version knew fewer keys
-    settings, hyper = parse(config)
     checkpoint = read_checkpoint(run)
     if checkpoint.facts["deployed"] and data_path is None:
         raise ConfigurationError(
             f"run '{run.name}' ran on real devices: each keeps its model in <state-dir>/{run.name}/<client-id> there"
         )
-    settings = settings.model_copy(update={"runs_dir": str(run.parent)})  # the folder may have been moved
-    device = tune_process(settings.device, one_thread=False)
+    assembly = assemble({**config, "runs-dir": str(run.parent.absolute())}, one_thread=False)  # it may have been moved
+    s = assembly.settings
     source: SimulatedClients | DeviceClient
     if data_path is not None:
         new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
-        data = own_data(new, settings.dataset, device, embeddings=settings.embeddings, cache_dir=settings.cache_dir)
+        data = own_data(new, s.dataset, assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
         source = DeviceClient(NEW, data)
     else:
-        source = SimulatedClients(settings, device)
-    spec = find_spec(settings.dataset)
-    model = build(settings.model, spec.shape, spec.classes, settings.seed).to(device)
-    method = METHODS[settings.method]
+        source = assembly.simulated_clients()
     with TemporaryDirectory() as state_dir:  # a new client leaves nothing behind
-        host = Host(method.client(), settings, hyper, model, source, state_dir if data_path else "")
-        roster = Roster(lambda: population(settings), 1, code_version())
-        strategy = method.strategy()(settings, hyper, roster, RunFolder(run, config, table_of(settings.method)))
-        grid = OneProcess(host)
-        roster.wait(grid, 0.0)
+        host = assembly.host(source, state_dir if data_path else "")
+        strategy = assembly.strategy(open_folder(run, config, s.method))
+        grid = OneProcess(host, assembly.code)
+        strategy.roster.wait(grid, 0.0, until=lambda: bool(strategy.roster.clients))
         strategy.take_back(checkpoint)
-        yield Reopened(settings, strategy, grid, host, checkpoint)
+        yield Reopened(s, strategy, Round(strategy, grid, checkpoint.round), host, checkpoint)
 
 
 def personalise(
@@ -108,6 +103,5 @@ def personalise(
             raise ConfigurationError(
                 f"client: there is no client '{client_id}' in run '{run.name}'; its clients are 0 to {len(known) - 1}"
             )
-        arrays, last = pack(again.checkpoint.arrays), again.checkpoint.round
-        again.strategy.measure([client_id], last, arrays, again.grid, ConfigRecord())
+        again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
         return save_model(target, again.host.predictor, client_id, run.name, again.settings)

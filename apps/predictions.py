@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apps.settings import defaults
-from clients.export import load_model, predict
-from common.errors import DataError
-from partitions.clientdata import resize, to_inputs
-from partitions.datasets import DatasetSpec, find_spec
-from partitions.device_data import read_device_schema, read_inputs
-from partitions.words import vocabulary
+from florilegium.apps.settings import defaults
+from florilegium.clients.core.export import load_model, predict
+from florilegium.common.errors import DataError
+from florilegium.partitions.clientdata import resize, to_inputs
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.device_data import read_device_schema, read_inputs
+from florilegium.partitions.sources.words import vocabulary
+from florilegium.partitions.spec import DatasetSpec
 
 
 def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from common.errors import ConfigurationError
-from privacy.accounting import Release, repeated_multiplier, total
+from florilegium.common.errors import ConfigurationError
+from florilegium.privacy.accounting import Release, repeated_multiplier, total
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from apps.methods import METHODS
-from apps.settings import defaults
-from common.errors import RunError
-from common.files import write_atomically, write_text
-from common.settings import Value
-from partitions.settings import FederationSettings
-from strategies.run_folder import read_config, read_metrics
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.common.settings import Value
+from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.core.run_folder import read_config, read_metrics
 
 GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
@@ -58,7 +58,7 @@ def load_run(path: Path) -> Run:
         raise RunError(f"run {path} has not completed: it has no summary.json. Go on with it: resume = '{path.name}'.")
     summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     config = read_config(path)
-    tuned = config["finetune-epochs"] and METHODS[summary["method"]].client().uses_finetuning == "option"
+    tuned = config["finetune-epochs"] and METHODS[summary["method"]].client_class().uses_finetuning == "option"
     label = summary["method"] + ("+ft" if tuned else "")
     clients: list[dict[str, str]] = []
     if (path / "clients.csv").exists():

@@ -2,53 +2,71 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, ValidationError
 
-from apps.methods import METHODS, table_of
-from clients.settings import ClientSettings
-from common.errors import ConfigurationError, nearest
-from common.settings import Section, Value
-from common.toml import flatten
-from models.networks import FOR_TEXT, NETWORKS
-from partitions.datasets import find_spec
-from partitions.dealing import PARTITIONERS
-from partitions.settings import check_rows
-from privacy.settings import PrivacySettings
-from strategies.run_folder import read_config
-from strategies.settings import ServerSettings
+from florilegium.apps.methods import METHODS, table_of
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.settings import Section, Value, key
+from florilegium.models.networks import FOR_TEXT, NETWORKS
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.settings import check_rows
+from florilegium.privacy.settings import PrivacySettings
+from florilegium.strategies.core.run_folder import read_config
+from florilegium.strategies.core.settings import ServerSettings
 
 S = TypeVar("S", bound=Section)
-ROOT = Path(__file__).resolve().parent.parent
-"""The app's folder: the checkout, or the place where Flower unpacked it."""
 
 
 class TransferSettings(Section):
     """What a run's features are tried on at its end."""
 
-    transfer_target: str
-    transfer_rows: Annotated[str, AfterValidator(check_rows)]
-    transfer_train: Literal["classifier", "whole"]
-    transfer_epochs: int = Field(ge=1)
-    transfer_batch_size: int = Field(ge=1)
-    transfer_learning_rate: float = Field(gt=0)
-    transfer_weight_decay: float = Field(ge=0)
+    title = "Transfer to another dataset, as the last step"
+
+    transfer_target: str = key(
+        "",
+        "at the end of `florilegium run` and `sweep`, try the features on this dataset "
+        "([how](methods/fedgtst.md#transfer)); after plain `flwr run` there is `florilegium transfer`",
+        values='dataset, ""',
+    )
+    transfer_rows: Annotated[str, AfterValidator(check_rows)] = key(
+        "", "only these rows of it", values="`column=value\\|value`"
+    )
+    transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained there, by Adam")
+    transfer_epochs: int = key(20, "epochs of this training", ge=1)
+    transfer_batch_size: int = key(256, "examples in a batch of it", ge=1)
+    transfer_learning_rate: float = key(0.001, "its learning rate", gt=0)
+    transfer_weight_decay: float = key(0.0, "its weight decay", ge=0)
 
 
 class Settings(ClientSettings, ServerSettings, TransferSettings):
     """All common keys of a run."""
 
 
+def sections() -> dict[str, type[Section]]:
+    """Return every table of the configuration by its name; "" holds the common keys."""
+    tables: dict[str, type[Section]] = {"": Settings, "privacy": PrivacySettings}
+    for name, method in METHODS.items():
+        if method.hyper().model_fields:
+            tables[table_of(name)] = method.hyper()
+    return tables
+
+
 @lru_cache(maxsize=1)
 def defaults() -> dict[str, Value]:
-    """Return every default of the run configuration, flat, from ``pyproject.toml``."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        return flatten(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
+    """Return every key of the run configuration with its default, flat: ``{"fedprox.mu": 0.01, …}``."""
+    return {
+        f"{table}.{field.alias}" if table else str(field.alias): field.default
+        for table, section in sections().items()
+        for field in section.model_fields.values()
+        if not isinstance(field.default, Section)
+    }
 
 
 def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
@@ -65,15 +83,20 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     """
     problems = []
     known = defaults()
-    for key in config.keys() - known.keys():
-        problems.append(f"{key}: there is no such key{nearest(key, known)}")
-    common: dict[str, Any] = {key: value for key, value in config.items() if "." not in key and key in known}
+    for name in config.keys() - known.keys():
+        problems.append(f"{name}: there is no such key{nearest(name, known)}")
+    for name in known.keys() - config.keys():
+        problems.append(
+            f"{name}: missing, though the code declares it; pyproject.toml is older than the code: run "
+            "'python -m florilegium.apps.generate'"
+        )
+    common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
     settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
-    for key, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
-        word = str(config.get(key))
+    for name, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
+        word = str(config.get(name))
         if word not in table:
-            problems.append(f"{key}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
+            problems.append(f"{name}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
     try:
         spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
         text = spec.kind if spec.kind in FOR_TEXT.values() else None
@@ -105,7 +128,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
     hyper = None
     if method in METHODS:
-        hyper = _check(METHODS[method].hyper, _table(config, table_of(method)), f"{table_of(method)}.", problems)
+        hyper = _check(METHODS[method].hyper(), _table(config, table_of(method)), f"{table_of(method)}.", problems)
     if problems or settings is None or hyper is None:
         raise ConfigurationError(
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
@@ -125,27 +148,27 @@ def read_settings(run: Path) -> tuple[Settings, Section]:
 def _table(config: Mapping[str, Value], name: str) -> dict[str, Value]:
     """Return the known keys of a table, without its name."""
     return {
-        key.removeprefix(f"{name}."): value
-        for key, value in config.items()
-        if key.startswith(f"{name}.") and key in defaults()
+        word.removeprefix(f"{name}."): value
+        for word, value in config.items()
+        if word.startswith(f"{name}.") and word in defaults()
     }
 
 
 def _check(model: type[S], values: Mapping[str, Any], prefix: str, problems: list[str]) -> S | None:
-    coerced = {key: _as_float(model, key, value) for key, value in values.items()}
+    coerced = {name: _as_float(model, name, value) for name, value in values.items()}
     try:
         return model.model_validate(coerced)
     except ValidationError as error:
         for problem in error.errors():
-            key = str(problem["loc"][0]) if problem["loc"] else ""  # none: several do not go together
-            found = "" if problem["type"] == "missing" or not key else f" (found: {values.get(key)!r})"
+            name = str(problem["loc"][0]) if problem["loc"] else ""  # none: several do not go together
+            found = f" (found: {values.get(name)!r})" if name else ""
             message = problem["msg"].removeprefix("Value error, ")
-            problems.append(f"{f'{prefix}{key}'.removesuffix('.')}: {message[0].lower()}{message[1:]}{found}")
+            problems.append(f"{f'{prefix}{name}'.removesuffix('.')}: {message[0].lower()}{message[1:]}{found}")
         return None
 
 
-def _as_float(model: type[Section], key: str, value: Any) -> Any:
+def _as_float(model: type[Section], name: str, value: Any) -> Any:
     """TOML tells 1 from 1.0; people do not. Everything else is typed strictly."""
-    field = model.model_fields.get(key.replace("-", "_"))
+    field = model.model_fields.get(name.replace("-", "_"))
     wants_float = field is not None and field.annotation is float
     return float(value) if wants_float and type(value) is int else value

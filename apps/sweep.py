@@ -27,15 +27,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from apps.experiment import pick, read_layers, read_recipe, recipe_name
-from apps.methods import METHODS, table_of
-from apps.report import load_run
-from apps.settings import Settings, defaults, parse
-from apps.transfer import check_target, transfer_once
-from common.errors import ConfigurationError, RunError
-from common.files import write_atomically, write_text
-from common.settings import Section, Value
-from strategies.run_folder import differing_settings, read_config
+from florilegium.apps.experiment import pick, read_layers, read_recipe, recipe_name
+from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.report import load_run
+from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.studies.transfer import check_target, transfer_once
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.common.settings import Section, Value
+from florilegium.strategies.core.run_folder import differing_settings, read_config
 
 
 class Sweep(BaseModel):

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from common.errors import RunError
-from strategies.telemetry import FILE
+from florilegium.common.errors import RunError
+from florilegium.strategies.core.telemetry import FILE
 
 LAST_FAILURES = 5
 

@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, private, regulariser, suite
 from benchmarks.task import COHORT
-from common.files import write_text
+from florilegium.common.files import write_text
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "results" / "speed.md"
 ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 4

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from apps.settings import defaults, parse
 from benchmarks import suite
 from benchmarks.task import KEYS
-from partitions.devices import write_device
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.settings import defaults, parse
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.site import site
 
 DEVICES, ROUNDS, WARM = 2, 6, 2

@@ -19,18 +19,18 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from apps.client_app import SimulatedClients
-from apps.settings import defaults, parse
-from clients.base import Answer, BaseClient, phase
-from clients.host import Host
-from clients.wire import Announcement, Config, pack
-from clients.worker import tune_process
-from common.settings import NoHyper
-from models.networks import build
-from models.parameters import Arrays
-from strategies.fedavg import FedAvg
-from strategies.roster import Client, Roster
-from strategies.run_folder import RunFolder
+from florilegium.apps.client_app import SimulatedClients
+from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.base import Answer, BaseClient, phase
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import Announcement, Config, pack
+from florilegium.clients.core.worker import tune_process
+from florilegium.common.settings import NoHyper
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.fedavg import FedAvg
 
 CLIENTS = 1000
 PARAMETERS = 120_000

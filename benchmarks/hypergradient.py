@@ -10,16 +10,16 @@ from pathlib import Path
 
 import torch
 
-from apps.settings import defaults, parse
 from benchmarks.timing import alternate
 from clients.fedl2p import FedL2PClient, last_step, make_meta_nets
-from clients.state import ClientState
-from clients.training import train
-from clients.worker import tune_process
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import CPU, ClientData, Examples
+from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.training import train
+from florilegium.clients.core.worker import tune_process
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import CPU, ClientData, Examples
 
 SHAPE, BATCH, REPEATS = (3, 32, 32), 32, 15
 MEMORY_BATCH = 512

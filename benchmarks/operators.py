@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from models.networks import build
-from models.subspace import expansion
+from florilegium.models.networks import build
+from florilegium.models.subspace import expansion
 
 DIMENSIONS = 10_000
 REPEATS = 15

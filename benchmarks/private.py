@@ -11,14 +11,14 @@ from opacus import PrivacyEngine
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from apps.settings import defaults, parse
 from benchmarks import suite
 from benchmarks.timing import alternate
-from clients.training import train
-from common.settings import Value
-from models.networks import build
-from partitions.clientdata import Examples
-from privacy.dp_sgd import PrivateGradients
+from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.training import train
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.partitions.clientdata import Examples
+from florilegium.privacy.dp_sgd import PrivateGradients
 
 SHAPE, EXAMPLES, BATCH = (3, 32, 32), 600, 50
 REPEATS = 7

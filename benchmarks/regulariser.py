@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from apps.settings import defaults, parse
 from benchmarks.timing import alternate
-from clients.fedgtst import FedGTSTClient
-from clients.state import ClientState
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import CPU, ClientData, Examples
+from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.fedgtst import FedGTSTClient
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import CPU, ClientData, Examples
 
 SHAPE, EXAMPLES, BATCH = (3, 28, 28), 1024, 256
 REPEATS = 9

@@ -15,27 +15,36 @@ import numpy as np
 import psutil
 from flwr.app import Message
 
-from apps.client_app import SimulatedClients
-from apps.experiment import read_recipe
-from apps.settings import defaults, parse
 from benchmarks.task import CLIENTS, KEYS
-from clients.fedavg import FedAvgClient
-from clients.host import Host
-from clients.hyper import parse_counts
-from clients.training import evaluate
-from clients.wire import Request, pack
-from clients.worker import tune_process
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.client_app import SimulatedClients
+from florilegium.apps.experiment import read_recipe
+from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.training import evaluate
+from florilegium.clients.core.wire import Request, pack
+from florilegium.clients.core.worker import tune_process
+from florilegium.clients.fedavg import FedAvgClient
+from florilegium.common.settings import Value, parse_counts
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.strategies.core.run_folder import read_checkpoint
 
 MEMORY_CLIENTS = 10_000
 
 
 def _start(keys: dict[str, Value], workers: int, runs: Path) -> subprocess.Popen[str]:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    command = [sys.executable, "-m", "apps.cli", "run", "--workers", str(workers), "--runs-dir", str(runs), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "florilegium",
+        "run",
+        "--workers",
+        str(workers),
+        "--runs-dir",
+        str(runs),
+        *words,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

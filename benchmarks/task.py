@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.settings import Value
+from florilegium.common.settings import Value
 
 CLIENTS, IMAGES, COHORT, EPOCHS, BATCH = 100, 150, 10, 5, 10
 

@@ -2,39 +2,36 @@
 
 Received: the global model wᵗ. Answered: the model trained from it, as in FedAvg. The personal model v_k goes on from
 the client's state with F_k(v) + λ/2·‖v − wᵗ‖²; a client without one starts it at wᵗ. λ = 0 is local training.
+
+Strategy: FedAvg (``strategies/fedavg.py``); the personal models never leave their clients.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import DittoHyper
-from clients.training import pull_towards
-from clients.wire import Config
-from models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import pull_towards
+from florilegium.clients.hyper.personal import DittoHyper
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class DittoClient(BaseClient):
     """Two models: one for the federation, one for the client."""
 
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Nothing does."""
-        return ""
+    example_gap = staticmethod(only_gradients)
 
     uses_finetuning = "never"
     hyper: DittoHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train the global model, then the personal one."""
-        answer = super().train(arrays, config)
+        answer = super().train(arrays)
         set_arrays(self.model, arrays)
         anchors = [p.detach().clone() for p in self.model.parameters()]  # wᵗ
         set_arrays(self.model, self.state.load() or arrays)
         hook = pull_towards(anchors, self.hyper.regularization)
-        self.descend(config, "personal", epochs=self.hyper.personal_epochs or None, gradient_hook=hook)
+        self.descend("personal", epochs=self.hyper.personal_epochs or None, gradient_hook=hook)
         self.state.save(get_arrays(self.model))
         return answer
 
@@ -42,7 +39,7 @@ class DittoClient(BaseClient):
         """Return those of both models."""
         return self.steps() + self.steps(self.hyper.personal_epochs or None)
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Put the personal model v_k in the received one's place, where there is one yet."""
         own = self.state.load()
         if own is None:

@@ -6,15 +6,10 @@ over its clients. Everything is the base's.
 
 from __future__ import annotations
 
-from typing import Any
-
-from clients.base import BaseClient
+from florilegium.clients.core.base import BaseClient, only_gradients
 
 
 class FedAvgClient(BaseClient):
     """Local SGD from the global model."""
 
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Nothing does."""
-        return ""
+    example_gap = staticmethod(only_gradients)

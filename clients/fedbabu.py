@@ -2,29 +2,33 @@
 
 Received and answered: the body. The head stays at its common initial value θ₀ in training; before a test the client
 fine-tunes a copy of the whole network, the head or the body for ``finetune-epochs``.
+
+Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient
-from clients.hyper import FedBABUHyper
-from clients.training import Group
-from clients.wire import Config
-from models.batch_norm import norms_of
+from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.training import Group
+from florilegium.clients.families.decoupled import DecoupledClient
+from florilegium.clients.hyper.personal import FedBABUHyper
+from florilegium.models.batch_norm import norms_of
 
 
 class FedBABUClient(DecoupledClient):
     """A shared body, trained under a common random head."""
 
+    example_gap = staticmethod(only_gradients)
+
     keeps_personal = False
     uses_finetuning = "always"
     hyper: FedBABUHyper
 
-    def local_training(self, config: Config) -> float:
+    def local_training(self) -> float:
         """Train the body with the head frozen."""
-        return self.descend(config, groups=[self._group("body")])
+        return self.descend(groups=[self._group("body")])
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Fine-tune what ``fedbabu.finetune`` says."""
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
@@ -32,9 +36,9 @@ class FedBABUClient(DecoupledClient):
         with self.finetuning():
             # Where batch norm takes each batch's statistics, features are not the same in every epoch.
             if self.hyper.finetune == "head" and (self._fixed_norms or not norms_of(self.model)):
-                self.train_head(config, epochs=epochs)
+                self.train_head(epochs=epochs)
             else:
-                self.descend(config, epochs=epochs, groups=[self._group(self.hyper.finetune)])
+                self.descend(epochs=epochs, groups=[self._group(self.hyper.finetune)])
         return True
 
     def _group(self, part: str) -> Group:

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import FedGTSTHyper
-from clients.training import mean_gradient
-from clients.wire import BESIDE, Config
-from common.errors import RunError
-from models.parameters import Arrays, get_arrays, set_arrays
-from models.second_derivatives import CheapSecondDerivatives
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import FedGTSTHyper
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.second_derivatives import CheapSecondDerivatives
 
 TINY = 1e-12
 """Under the root, whose slope at 0 is infinite."""
@@ -30,30 +31,37 @@ TINY = 1e-12
 class FedGTSTClient(BaseClient):
     """Trains with a regulariser on the gradient's norm, and reports that norm."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     hyper: FedGTSTHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
-        """Train with the regulariser, and without where asked to; answer the model and the norm."""
-        guide = float(config.get("guide", 0.0))
+    def train(self, arrays: Arrays, *, guide: float = 0.0, standard: list[str] | None = None) -> Answer:
+        """Train with the regulariser, and without where asked to; return the model and the norm.
+
+        Args:
+            arrays: the model.
+            guide: the guide norm Ĵ; 0: there is none yet.
+            standard: ids of the clients that also train without the regulariser.
+        """
         if not math.isfinite(guide) or guide < 0:
             raise RunError(f"the guide norm is {guide}; it must be a finite number ≥ 0 (0: there is none yet)")
         regularised = bool(guide and self.hyper.coefficient)
-        standard = None
-        if regularised and self.client_id in config.get("standard", ()):
+        plain = None  # the norm after training without the regulariser
+        if regularised and self.client_id in (standard or ()):
             set_arrays(self.model, arrays)
-            _, standard = self._train(0.0, config)
+            _, plain = self._train(0.0)
         set_arrays(self.model, arrays)
-        loss, norm = self._train(guide if regularised else 0.0, config)
+        loss, norm = self._train(guide if regularised else 0.0)
         if not regularised:
-            standard = norm
-        numbers = {"loss": loss, "norm": norm if standard is None or math.isnan(standard) else max(norm, standard)}
-        if self.hyper.guide == "standard" and standard is not None:
-            numbers["standard_norm"] = standard
+            plain = norm
+        numbers = {"loss": loss, "norm": norm if plain is None or math.isnan(plain) else max(norm, plain)}
+        if self.hyper.guide == "standard" and plain is not None:
+            numbers["standard_norm"] = plain
         return Answer(get_arrays(self.model), len(self.data.train), numbers)
 
     @phase
-    def gradient(self, arrays: Arrays, config: Config) -> Answer:
+    def gradient(self, arrays: Arrays) -> Answer:
         """Answer the gradient itself at the received model, and its squared norm: a diagnosis in simulations."""
         if not self.data.simulated:
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
@@ -75,7 +83,7 @@ class FedGTSTClient(BaseClient):
 
     # --------------------------------------------------------------------------------------- details
 
-    def _train(self, guide: float, config: Config) -> tuple[float, float]:
+    def _train(self, guide: float) -> tuple[float, float]:
         """Train the network in place, without the regulariser where ``guide`` is 0; return loss and norm."""
         received = self._norm() if self.hyper.measured == "received" else 0.0
         norms: list[Tensor] = []
@@ -89,9 +97,9 @@ class FedGTSTClient(BaseClient):
             norms.append(_length([p.grad for p in model.parameters() if p.grad is not None]))
 
         if guide:
-            loss = self.descend(config, objective=objective)
+            loss = self.descend(objective=objective)
         else:
-            loss = self.descend(config, gradient_hook=watch if self.hyper.measured == "epoch" else None)
+            loss = self.descend(gradient_hook=watch if self.hyper.measured == "epoch" else None)
         match self.hyper.measured:
             case "received":
                 return loss, received

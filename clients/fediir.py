@@ -11,21 +11,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import FedIIRHyper
-from clients.training import mean_gradient
-from clients.wire import BESIDE, Config
-from models.blocks import last_blocks, of_blocks
-from models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import FedIIRHyper
+from florilegium.models.blocks import last_blocks, of_blocks
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class FedIIRClient(BaseClient):
     """Trains with a regulariser on the classifier's gradient."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     hyper: FedIIRHyper
 
     @phase
-    def gradient(self, arrays: Arrays, config: Config) -> Answer:
+    def gradient(self, arrays: Arrays) -> Answer:
         """Answer the classifier's gradient at the received model."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
@@ -34,7 +37,7 @@ class FedIIRClient(BaseClient):
         return Answer(named, len(self.data.train))
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train the received model with the regulariser."""
         received, classifier = self.receive(arrays), self._classifier()
         x, y = self.data.train.x, self.data.train.y
@@ -46,7 +49,7 @@ class FedIIRClient(BaseClient):
             distance = torch.stack([(g - m).square().sum() for g, m in zip(gradients, ḡ, strict=True)]).sum()
             return loss + self.hyper.penalty * distance
 
-        loss = self.descend(config, objective=objective if self.hyper.penalty else None)
+        loss = self.descend(objective=objective if self.hyper.penalty else None)
         return Answer(get_arrays(self.model), len(y), {"loss": loss})
 
     def _classifier(self) -> dict[str, nn.Parameter]:

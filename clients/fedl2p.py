@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import FedL2PHyper
-from clients.training import EVALUATION_BATCH, Group, batches, evaluate, train
-from clients.wire import BESIDE, Config
-from common.errors import RunError
-from models.batch_norm import (
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.fedl2p import FedL2PHyper
+from florilegium.common.errors import RunError
+from florilegium.models.batch_norm import (
     DifferentiableStatistics,
     Moments,
     distance,
@@ -33,13 +34,13 @@ from models.batch_norm import (
     mix,
     norms_of,
 )
-from models.implicit import implicit_derivative
-from models.meta_nets import MetaNets, build_meta_nets
-from models.networks import build
-from models.parameters import Arrays, exchanged, get_arrays, set_arrays
-from models.second_derivatives import CheapSecondDerivatives
-from partitions.clientdata import Examples
-from partitions.datasets import find_spec
+from florilegium.models.implicit import implicit_derivative
+from florilegium.models.meta_nets import MetaNets, build_meta_nets
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.second_derivatives import CheapSecondDerivatives
+from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.datasets import find_spec
 
 Parameters = dict[str, Tensor]
 
@@ -71,16 +72,18 @@ class Step:
 class FedL2PClient(BaseClient):
     """Fine-tunes the model by learned, personal hyper-parameters, and learns how to make these."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "always"
     hyper: FedL2PHyper
 
     @phase
-    def pretrain(self, arrays: Arrays, config: Config) -> Answer:
+    def pretrain(self, arrays: Arrays) -> Answer:
         """Train the model itself, as in FedAvg."""
-        return super().train(arrays, config)
+        return super().train(arrays)
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Take K steps of λ; answer it, and the validation loss that the λ received led to."""
         nets, model = self.nets(arrays), self._model(arrays)
         if not len(self.data.validation):
@@ -88,8 +91,8 @@ class FedL2PClient(BaseClient):
         profile, losses, skipped = self.profile(), [], 0
         for k in range(self.hyper.iterations):
             set_arrays(self.model, model)
-            tuned = math.isfinite(self.finetune(nets, profile, config, f"iteration {k}"))
-            rows = next(batches(self.data.train, self.settings.batch_size, self.generator(config, f"batch {k}")))
+            tuned = math.isfinite(self.finetune(nets, profile, f"iteration {k}"))
+            rows = next(batches(self.data.train, self.settings.batch_size, self.generator(f"batch {k}")))
             last = last_step(self.model)
             loss, gradients = self.hypergradient(nets, profile, last, self.data.train.rows(rows), self.data.validation)
             if not tuned or not all(torch.isfinite(g).all() for g in [loss, *gradients]):
@@ -101,7 +104,7 @@ class FedL2PClient(BaseClient):
         return Answer(get_arrays(nets), len(self.data.train), metrics)
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Fine-tune with the hyper-parameters that λ gives; evaluate before and after."""
         nets = self.nets(arrays)
         set_arrays(self.model, self._model(arrays))
@@ -110,7 +113,7 @@ class FedL2PClient(BaseClient):
         if not self.data.labeled:
             return Answer({}, len(self.data.test), dict(zip(names, before + before, strict=True)))
         profile = self.profile()
-        self.finetune(nets, profile, config, "test")
+        self.finetune(nets, profile, "test")
         after = evaluate(self.model, self.data.test)
         with torch.no_grad():
             β, η = self.hyperparameters(nets, profile)
@@ -120,7 +123,7 @@ class FedL2PClient(BaseClient):
         return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
 
     @phase
-    def describe(self, arrays: Arrays, config: Config) -> Answer:
+    def describe(self, arrays: Arrays) -> Answer:
         """Answer what the meta-nets are given, ξ and the layers' moments, and what they make of it, β and η."""
         nets = self.nets(arrays)
         set_arrays(self.model, self._model(arrays))
@@ -171,7 +174,7 @@ class FedL2PClient(BaseClient):
         η = nets.rates(profile.moments)
         return β, torch.full_like(η, self.hyper.initial_rate) if self.hyper.learn == "bn" else η
 
-    def finetune(self, nets: MetaNets, profile: Profile, config: Config, *purpose: str) -> float:
+    def finetune(self, nets: MetaNets, profile: Profile, *purpose: str) -> float:
         """Fine-tune the network for ``finetune-epochs`` by plain SGD with rates η; return the mean loss."""
         with torch.no_grad():
             β, η = self.hyperparameters(nets, profile)
@@ -182,7 +185,7 @@ class FedL2PClient(BaseClient):
             self.model,
             self.data.train,
             self.settings.model_copy(update=plain),  # what the hypergradient is of; pretraining may be another
-            self.generator(config, *purpose),
+            self.generator(*purpose),
             epochs=self.settings.finetune_epochs,
             groups=groups,
             fixed_norms=True,
@@ -289,7 +292,7 @@ def _meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool) -
 
 
 def make_meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool = False) -> MetaNets:
-    """Return λ with its initial values; ``hidden`` as of :class:`models.meta_nets.MetaNets`."""
+    """Return λ with its initial values; ``hidden`` as of :class:`florilegium.models.meta_nets.MetaNets`."""
     spec = find_spec(dataset)
     network: nn.Module = build(model, spec.shape, spec.classes, seed)
     return build_meta_nets(network, rate, seed, hidden=hidden)

@@ -1,12 +1,17 @@
 """FedPer, client side (Arivazhagan et al. 2019): body and head are trained together, the head stays.
 
 Received and answered: the body. With a head of no blocks this would be FedAvg.
+
+Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient
+from florilegium.clients.core.base import only_gradients
+from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class FedPerClient(DecoupledClient):
     """A shared body and a personal head."""
+
+    example_gap = staticmethod(only_gradients)

@@ -6,27 +6,29 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
-from typing import Any
-
-from clients.base import BaseClient
-from clients.hyper import FedProxHyper
-from clients.training import GradientHook, pull_towards
-from clients.wire import Config
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import GradientHook, pull_towards
+from florilegium.clients.hyper.federated import FedProxHyper
+from florilegium.models.parameters import Arrays
 
 
 class FedProxClient(BaseClient):
     """Local SGD that is pulled back to the global model."""
 
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Nothing does."""
-        return ""
+    example_gap = staticmethod(only_gradients)
 
     hyper: FedProxHyper
+    _mu = 0.0
 
-    def gradient_hook(self, config: Config) -> GradientHook | None:
+    @phase
+    def train(self, arrays: Arrays, *, mu: float | None = None) -> Answer:
+        """Train on h; without ``mu``, as from stock strategies, the configured μ is used."""
+        self._mu = self.hyper.mu if mu is None else mu
+        return super().train(arrays)
+
+    def gradient_hook(self) -> GradientHook | None:
         """Add the proximal term's gradient μ·(w − wᵗ)."""
-        mu = float(config.get("mu", self.hyper.mu))  # stock strategies send no μ: the configured one counts
-        if mu == 0:
+        if self._mu == 0:
             return None
-        return pull_towards([p.detach().clone() for p in self.model.parameters()], mu)  # wᵗ, μ
+        return pull_towards([p.detach().clone() for p in self.model.parameters()], self._mu)  # wᵗ, μ

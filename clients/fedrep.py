@@ -2,30 +2,32 @@
 
 Received and answered: the body. The head is trained for k_h epochs with the received body frozen, then the body for k_b
 epochs with the new head frozen. A client without a head yet trains one, from θ₀, before a test.
+
+Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient
-from clients.hyper import FedRepHyper
-from clients.training import Group
-from clients.wire import Config
+from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.training import Group
+from florilegium.clients.families.decoupled import DecoupledClient
+from florilegium.clients.hyper.personal import FedRepHyper
 
 
 class FedRepClient(DecoupledClient):
     """A personal head that is fitted to the shared body, and a body that is fitted to the head."""
 
+    example_gap = staticmethod(only_gradients)
+
     uses_finetuning = "never"
     hyper: FedRepHyper
 
-    def local_training(self, config: Config) -> float:
+    def local_training(self) -> float:
         """Train the head, then the body; return the mean loss of the body's epochs."""
-        self.train_head(config, "head", epochs=self.hyper.head_epochs)
+        self.train_head("head", epochs=self.hyper.head_epochs)
         body, _ = self.parts()
         rate = self.settings.learning_rate
-        return self.descend(
-            config, "body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)]
-        )
+        return self.descend("body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)])
 
     def steps_a_round(self) -> int:
         """Return those of head and body."""
@@ -35,9 +37,9 @@ class FedRepClient(DecoupledClient):
         """Return none: who trains has a head by then. A new one is paid for at every test, and not planned for."""
         return 0
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Train a new head where the client has none."""
         if self.state.load() is not None or not self.data.labeled or not self.hyper.new_head_epochs:
             return False
-        self.train_head(config, epochs=self.hyper.new_head_epochs)
+        self.train_head(epochs=self.hyper.new_head_epochs)
         return True

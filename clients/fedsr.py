@@ -13,27 +13,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import FedSRHyper
-from clients.wire import BESIDE, Config
-from models.parameters import Arrays, get_arrays, set_arrays
-from models.representation import Representation
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import FedSRHyper
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.representation import Representation
 
 
 class FedSRClient(BaseClient):
     """Trains with regularisers on the representation."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     hyper: FedSRHyper
     model: nn.Sequential
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train the model and the representation's own parameters."""
         own = self.receive(arrays)
         x, y = self.data.train.x, self.data.train.y
         representation = _representation(*own["class_means"].shape).to(y.device)
         set_arrays(representation, own)
-        noise = self.generator(config, "noise")
+        noise = self.generator("noise")
 
         def objective(rows: Tensor) -> Tensor:
             z = self.model[:-1](x[rows])
@@ -46,7 +49,7 @@ class FedSRClient(BaseClient):
             return cross_entropy(self.model[-1](z), y[rows]) + penalty
 
         both = nn.ModuleList([self.model, representation])
-        loss = self.descend(config, model=both, objective=objective)
+        loss = self.descend(model=both, objective=objective)
         learned = {BESIDE + name: array for name, array in get_arrays(representation).items()}
         return Answer(get_arrays(self.model) | learned, len(y), {"loss": loss})
 

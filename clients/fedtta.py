@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import FedTTAHyper
-from clients.training import EVALUATION_BATCH, evaluate
-from clients.wire import Config
-from common.errors import RunError
-from models.mlp import adaptation_network
-from models.parameters import Arrays, get_arrays, set_arrays
-from partitions.datasets import find_spec
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
+from florilegium.clients.hyper.subspace import FedTTAHyper
+from florilegium.common.errors import RunError
+from florilegium.models.mlp import adaptation_network
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.partitions.datasets import find_spec
 
 PREFIX = "adaptation."
 
@@ -30,11 +30,13 @@ PREFIX = "adaptation."
 class FedTTAClient(BaseClient):
     """Trains the network and the loss it adapts by; adapts before a test."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "never"
     hyper: FedTTAHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Minimise the loss of the adapted network; answer network and φ."""
         if not self.data.labeled:
             raise RunError("this client has no labels to train with")
@@ -46,12 +48,12 @@ class FedTTAClient(BaseClient):
             adapted = self.adapted(φ, x, dict(self.model.named_parameters()), differentiable=True)
             return cross_entropy(functional_call(self.model, adapted, (x,)), examples.y[rows])
 
-        loss = self.descend(config, model=both, objective=objective)
+        loss = self.descend(model=both, objective=objective)
         answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
         return Answer(answer, len(examples), {"loss": loss})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Adapt to the client's training inputs, whose labels are not looked at; evaluate before and after."""
         φ = self._receive(arrays)
         before = evaluate(self.model, self.data.test)

@@ -12,24 +12,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, phase
-from clients.hyper import FLowDUPHyper
-from clients.subspace import SubspaceClient
-from clients.training import EVALUATION_BATCH, Group
-from clients.wire import Config
-from common.errors import RunError
-from models.parameters import Arrays, get_arrays, set_arrays
-from models.set_hypernetwork import SetHypernetwork, build_set_hypernetwork
-from partitions.datasets import find_spec
+from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import EVALUATION_BATCH, Group
+from florilegium.clients.families.subspace import SubspaceClient
+from florilegium.clients.hyper.subspace import FLowDUPHyper
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.set_hypernetwork import SetHypernetwork, build_set_hypernetwork
+from florilegium.partitions.datasets import find_spec
 
 
 class FLowDUPClient(SubspaceClient):
     """Makes its own model by one forward pass of h over its inputs."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     hyper: FLowDUPHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Take steps along the gradient of ℒ + λΩ; answer the new ψ."""
         h = self._received(arrays)
         trained = [p for name, p in h.named_parameters() if name != "center" or self.hyper.learn_center]
@@ -46,22 +48,22 @@ class FLowDUPClient(SubspaceClient):
 
         self.model.train()
         group = Group(trained, self.settings.learning_rate)
-        loss = self.descend(config, model=h, groups=[group], objective=objective)
+        loss = self.descend(model=h, groups=[group], objective=objective)
         return Answer(get_arrays(h), len(self.data.train), {"loss": loss})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Make the client's model of its training inputs, whose labels are not looked at; evaluate it."""
         x = self.data.train.x
         if 0 < self.hyper.test_batch < len(x):
-            x = x[torch.randperm(len(x), generator=self.generator(config))[: self.hyper.test_batch].to(x.device)]
+            x = x[torch.randperm(len(x), generator=self.generator())[: self.hyper.test_batch].to(x.device)]
         h = self._received(arrays)
         with torch.no_grad():
             self.become(h.outer(self._represent(h, x)), x)
         return self.judged()
 
     @phase
-    def represent(self, arrays: Arrays, config: Config) -> Answer:
+    def represent(self, arrays: Arrays) -> Answer:
         """Answer ``representation``, r(X) (e,), of all the client's inputs (equation 9)."""
         r = self._represent(self._received(arrays), self.data.train.x)
         return Answer({"representation": r.cpu().numpy()}, len(self.data.train))

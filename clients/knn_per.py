@@ -3,6 +3,8 @@
 Training is FedAvg's. Before a test the client remembers its training examples by the features that the global model's
 last block reads, and predicts λ·p_kNN + (1 − λ)·p_global. k and λ are those with the most training examples right, each
 judged by the others (leave-one-out). Nothing is kept, so that clients never seen are served alike.
+
+Strategy: FedAvg (``strategies/fedavg.py``).
 """
 
 from __future__ import annotations
@@ -10,22 +12,24 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from clients.base import BaseClient
-from clients.hyper import KNNPerHyper, parse_whole
-from clients.training import features
-from clients.wire import Config
-from models.neighbours import Neighbours, index, probabilities
-from partitions.clientdata import Examples
+from florilegium.clients.core.base import BaseClient, more_than_gradients
+from florilegium.clients.core.training import features
+from florilegium.clients.hyper.personal import KNNPerHyper
+from florilegium.common.settings import parse_whole
+from florilegium.models.neighbours import Neighbours, index, probabilities
+from florilegium.partitions.clientdata import Examples
 
 
 class KNNPerClient(BaseClient):
     """A global model with a local memory."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "never"
     hyper: KNNPerHyper
     model: nn.Sequential
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Choose k and λ, and put the mixture in the received model's place."""
         train = self.data.train
         if not self.data.labeled or len(train) < 2:

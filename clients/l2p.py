@@ -5,31 +5,33 @@ Received: the first λ and, beside it, the model θ_g. Nothing is answered; λ i
 
 from __future__ import annotations
 
-from clients.base import Answer, phase
 from clients.fedl2p import FedL2PClient
-from clients.wire import Config
-from models.parameters import Arrays
+from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.models.parameters import Arrays
 
 
 class L2PClient(FedL2PClient):
     """Learns how to fine-tune from its own data alone."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Take K steps of the client's own λ, and keep it."""
-        answer = super().train(self._own(arrays), config)
+        answer = super().train(self._own(arrays))
         self.state.save(answer.arrays)
         return Answer({}, answer.num_examples, answer.metrics)
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Fine-tune with the client's own λ, or the first one where it has none yet."""
-        return super().test(self._own(arrays), config)
+        return super().test(self._own(arrays))
 
     @phase
-    def describe(self, arrays: Arrays, config: Config) -> Answer:
+    def describe(self, arrays: Arrays) -> Answer:
         """Answer what the client's own λ says."""
-        return super().describe(self._own(arrays), config)
+        return super().describe(self._own(arrays))
 
     def _own(self, arrays: Arrays) -> Arrays:
         return arrays | (self.state.load() or {})

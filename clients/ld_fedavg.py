@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, phase
-from clients.subspace import SubspaceClient
-from clients.wire import Config
-from models.parameters import Arrays
+from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.families.subspace import SubspaceClient
+from florilegium.models.parameters import Arrays
 
 POINT = "v"
 
@@ -17,21 +17,22 @@ POINT = "v"
 class LDFedAvgClient(SubspaceClient):
     """Trains the common point."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Take steps along the gradient of the loss in v; answer the new v."""
         examples = self.data.train
         point = nn.ParameterList([nn.Parameter(self._received(arrays).clone())])
         self.model.train()
         loss = self.descend(
-            config,
             model=point,
             objective=lambda rows: cross_entropy(self.logits(examples.x[rows], point[0]), examples.y[rows]),
         )
         return Answer({POINT: point[0].detach().cpu().numpy()}, len(examples), {"loss": loss})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the network at v."""
         self.become(self._received(arrays), self.data.train.x)
         return self.judged()

@@ -1,12 +1,17 @@
 """LG-FedAvg, client side (Liang et al. 2020): body and head are trained together, the body stays.
 
 Received and answered: the head, so that personal representations feed a common classifier.
+
+Strategy: SharedHead (``strategies/families/decoupled.py``), FedAvg of the head.
 """
 
 from __future__ import annotations
 
-from clients.decoupled import DecoupledClient
+from florilegium.clients.core.base import only_gradients
+from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class LGFedAvgClient(DecoupledClient):
     """A personal body and a shared head."""
+
+    example_gap = staticmethod(only_gradients)

@@ -6,32 +6,27 @@ state, from the common initial model θ₀.
 
 from __future__ import annotations
 
-from typing import Any
-
-from clients.base import Answer, BaseClient, phase
-from clients.wire import Config
-from models.parameters import Arrays, get_arrays
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.models.parameters import Arrays, get_arrays
 
 
 class LocalClient(BaseClient):
     """Trains a model of its own and shares nothing."""
 
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Nothing does."""
-        return ""
+    example_gap = staticmethod(only_gradients)
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Go on training the client's own model."""
-        answer = super().train(self._own(), config)
+        answer = super().train(self._own())
         self.state.save(get_arrays(self.model))
         return Answer({}, answer.num_examples, answer.metrics)
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the client's own model."""
-        return super().test(self._own(), config)
+        return super().test(self._own())
 
     def _own(self) -> Arrays:
         return self.state.load() or self.initial

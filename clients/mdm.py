@@ -10,27 +10,30 @@ from functools import cached_property
 
 import numpy as np
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import MDMHyper, parse_whole
-from clients.wire import Config
-from common.errors import RunError
-from common.seeds import numpy_generator
-from models.parameters import Arrays
-from partitions.datasets import find_spec
-from partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
-from partitions.features import find_feature, uncovered
-from privacy.clipping import clipping_factor
-from privacy.noise import secret_generator
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.hyper.mdm import MDMHyper
+from florilegium.common.errors import RunError
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import parse_whole
+from florilegium.models.parameters import Arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
+from florilegium.partitions.features import find_feature, uncovered
+from florilegium.privacy.clipping import clipping_factor
+from florilegium.privacy.noise import secret_generator
 
 
 class MDMClient(BaseClient):
     """Says how well every component describes its histogram."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "never"
     hyper: MDMHyper
 
     @phase
-    def initialise(self, arrays: Arrays, config: Config) -> Answer:
+    def initialise(self, arrays: Arrays) -> Answer:
         """Answer ``sizes``, ``first``, ``second``, for one component of every mixture drawn at random (algorithm 5)."""
         counts, edges = self._histogram(arrays["edges"])
         parts = []
@@ -42,7 +45,7 @@ class MDMClient(BaseClient):
         return self._sent({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     @phase
-    def expect(self, arrays: Arrays, config: Config) -> Answer:
+    def expect(self, arrays: Arrays) -> Answer:
         """Answer ``weights``, ``sizes``, ``numerator``, ``denominator`` (algorithm 6).
 
         Without privacy also ``likelihood``, log q of the client's histogram under every mixture, (number of mixtures,).
@@ -55,7 +58,7 @@ class MDMClient(BaseClient):
         return self._sent(answer)
 
     @phase
-    def compare(self, arrays: Arrays, config: Config) -> Answer:
+    def compare(self, arrays: Arrays) -> Answer:
         """Answer how much better each mixture describes the histogram than all do on average.
 
         ``relative`` (mixtures,): log q minus its mean over mixtures; ``products`` (mixtures, mixtures): of these.
@@ -69,12 +72,12 @@ class MDMClient(BaseClient):
         return self._sent(answer | ({} if self._private else {"likelihood": found}))
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """There is no model to train."""
         raise RunError("method 'mdm' trains no models of clients")
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """There is no model to test."""
         raise RunError("method 'mdm' makes no models of clients")
 

@@ -19,21 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.base import Answer, phase
-from clients.generated import GeneratedClient
-from clients.hyper import PeFLLHyper
-from clients.training import EVALUATION_BATCH
-from clients.wire import Config
-from common.errors import BudgetSpentError, RunError
-from models.embedding import WITHOUT_LABELS, Embedding, build_embedding
-from models.parameters import Arrays, set_arrays
-from partitions.clientdata import Examples
-from partitions.datasets import find_spec
-from privacy.clipping import clip_rows
-from privacy.noise import draw, secret_generator
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import EVALUATION_BATCH
+from florilegium.clients.families.generated import GeneratedClient
+from florilegium.clients.hyper.hypernetworks import PeFLLHyper
+from florilegium.common.errors import BudgetSpentError, RunError
+from florilegium.models.embedding import WITHOUT_LABELS, Embedding, build_embedding
+from florilegium.models.parameters import Arrays, set_arrays
+from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.datasets import find_spec
+from florilegium.privacy.clipping import clip_rows
+from florilegium.privacy.noise import draw, secret_generator
 
 if TYPE_CHECKING:
-    from privacy.dp_sgd import Planned
+    from florilegium.privacy.dp_sgd import Planned
 
 DESCRIPTOR = "descriptor"
 NEVER = -1e4
@@ -46,46 +46,50 @@ class PeFLLClient(GeneratedClient):
     hyper: PeFLLHyper
 
     @phase
-    def describe(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer the descriptor v_i of ``config["batch"]`` examples, or of all where that is 0.
+    def describe(self, arrays: Arrays, *, batch: int, size: int, follows: bool) -> Answer:
+        """Return the descriptor v_i, (l,).
 
-        ``config["follows"]`` says whether ``embed`` will follow, for which η_v is kept.
+        Args:
+            arrays: η_v.
+            batch: number of examples that it is made of; 0: all.
+            size: its length l.
+            follows: whether ``embed`` will follow, for which η_v is kept.
         """
         self._check()
-        if config["follows"]:
+        if follows:
             self.state.share(arrays, "embedding")
         if self.settings.privacy.unit == "example":
-            return self._described_privately(arrays, config)
-        examples = self._batch(config)
-        total = torch.zeros(int(config["size"]), device=examples.y.device)
+            return self._described_privately(arrays, batch, size, follows=follows)
+        examples = self._batch(batch)
+        total = torch.zeros(size, device=examples.y.device)
         with torch.no_grad():
             for rows in torch.arange(len(examples), device=examples.y.device).split(EVALUATION_BATCH):
                 part = Examples(examples.x[rows], examples.y[rows])
-                total += len(part) * self._descriptor(arrays, part, config)
+                total += len(part) * self._descriptor(arrays, part, size)
         v = total / len(examples)
         return Answer({DESCRIPTOR: v.cpu().numpy()}, len(examples))
 
     @phase
-    def embed(self, arrays: Arrays, config: Config) -> Answer:
+    def embed(self, arrays: Arrays, *, batch: int, size: int) -> Answer:
         """Send Δv_i back through the embedding network; answer Δη_v."""
         embedding = self.state.load_shared("embedding", this_round=True)
         if embedding is None:
-            raise RunError(f"the embedding network of round {config['round']} is gone from this node's state folder")
+            raise RunError(f"the embedding network of round {self.round} is gone from this node's state folder")
         Δv = torch.from_numpy(arrays[DESCRIPTOR]).to(self.data.train.y.device)
         if self.settings.privacy.unit == "example":
-            return self._embedded_privately(embedding, Δv, config)
-        examples = self._batch({**config, "phase": "describe"})
-        v = self._descriptor(embedding, examples, config)
-        parameters = dict(self._embedding(config).named_parameters())
+            return self._embedded_privately(embedding, Δv, batch, size)
+        examples = self._batch(batch)
+        v = self._descriptor(embedding, examples, size)
+        parameters = dict(self._embedding(size).named_parameters())
         Δη = torch.autograd.grad(v, list(parameters.values()), Δv)
         return Answer({n: change.cpu().numpy() for n, change in zip(parameters, Δη, strict=True)}, len(examples))
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the received model; with ``pefll.mask-labels``, only on classes that the client has."""
         if self.hyper.mask_labels and self.data.labeled:
             arrays = self._masked(arrays)
-        return super().test(arrays, config)
+        return super().test(arrays)
 
     @staticmethod
     def example_gap(hyper: PeFLLHyper) -> str:
@@ -100,49 +104,49 @@ class PeFLLClient(GeneratedClient):
 
     # --------------------------------------------------------------------------------------- details
 
-    def _embedding(self, config: Config) -> Embedding:
-        """Return the embedding network for descriptors of ``config["size"]`` numbers."""
+    def _embedding(self, size: int) -> Embedding:
+        """Return the embedding network for descriptors of ``size`` numbers."""
         s, device = self.settings, self.data.train.y.device
-        return _embedding(self.hyper.embedding, s.dataset, int(config["size"]), s.seed).to(device)
+        return _embedding(self.hyper.embedding, s.dataset, size, s.seed).to(device)
 
-    def _described_privately(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer the noisy mean of clipped φ over examples that take part by chance."""
-        n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
-        z, rng = self.noise_multiplier(config), secret_generator()
+    def _described_privately(self, arrays: Arrays, batch: int, size: int, *, follows: bool) -> Answer:
+        """Return the noisy mean of clipped φ over examples that take part by chance."""
+        n, rate, p = len(self.data.train), self._rate(batch), self.settings.privacy
+        z, rng = self.noise_multiplier(), secret_generator()
         try:
-            self.pay(z / math.sqrt(2) if config["follows"] else z, rate)
+            self.pay(z / math.sqrt(2) if follows else z, rate)
         except BudgetSpentError:
             last = self.state.load("descriptor")
-            if config["follows"] or last is None:
+            if follows or last is None:
                 raise
             return Answer(dict(last), n)  # it is tested with what has been paid for
         rows = torch.from_numpy((rng.random(n) < rate).nonzero()[0])
-        if config["follows"]:
-            self.state.save({"rows": rows.numpy(), "round": np.array([int(config["round"])])}, "batch")
-        embedding = self._embedding(config)
+        if follows:
+            self.state.save({"rows": rows.numpy(), "round": np.array([self.round])}, "batch")
+        embedding = self._embedding(size)
         set_arrays(embedding, arrays)
         with torch.no_grad():
             φ = embedding(*self._rows(rows)).cpu().numpy().astype(np.float64)
-        noise = draw(rng, "gaussian", z * p.clip_norm, (int(config["size"]),)) if z else 0.0
+        noise = draw(rng, "gaussian", z * p.clip_norm, (size,)) if z else 0.0
         v = (clip_rows(φ, p.clip_norm).sum(axis=0) + noise) / (rate * n)
         descriptor = {DESCRIPTOR: v.astype(np.float32)}
         self.state.save(descriptor, "descriptor")
         return Answer(dict(descriptor), n)
 
-    def _embedded_privately(self, arrays: Arrays, Δv: Tensor, config: Config) -> Answer:
-        """Answer Δη_v, the noisy mean of each example's clipped part, for the examples that were described."""
-        from privacy.dp_sgd import PrivateGradients
+    def _embedded_privately(self, arrays: Arrays, Δv: Tensor, batch: int, size: int) -> Answer:
+        """Return Δη_v, the noisy mean of each example's clipped part, for the examples that were described."""
+        from florilegium.privacy.dp_sgd import PrivateGradients
 
-        n, rate, p = len(self.data.train), self._rate(int(config["batch"])), self.settings.privacy
+        n, rate, p = len(self.data.train), self._rate(batch), self.settings.privacy
         kept = self.state.load("batch")
-        if kept is None or int(kept["round"][0]) != int(config["round"]):
-            raise RunError(f"nothing of round {config['round']} was described that is not embedded yet")
+        if kept is None or int(kept["round"][0]) != self.round:
+            raise RunError(f"nothing of round {self.round} was described that is not embedded yet")
         self.state.save({**kept, "round": np.array([-1])}, "batch")  # what was paid for is answered once
-        embedding = self._embedding(config)
+        embedding = self._embedding(size)
         set_arrays(embedding, arrays)
         rows = torch.from_numpy(kept["rows"])
         # What describe has paid for: this noise is as much again, on the same examples.
-        private = PrivateGradients(embedding.network, self.noise_multiplier(config), p.clip_norm, rate, n)
+        private = PrivateGradients(embedding.network, self.noise_multiplier(), p.clip_norm, rate, n)
         try:
             private.forget()
             if len(rows):
@@ -169,17 +173,17 @@ class PeFLLClient(GeneratedClient):
         if not len(self.data.train):
             raise RunError("this client has no examples to make a descriptor of")
 
-    def _batch(self, config: Config) -> Examples:
-        """Return the examples that the descriptor is made of, the same whenever asked in a round."""
-        examples, size = self.data.train, int(config["batch"])
+    def _batch(self, size: int) -> Examples:
+        """Return the ``size`` examples that the descriptor is made of, the same whenever asked in a round; 0: all."""
+        examples = self.data.train
         if not 0 < size < len(examples):
             return examples
-        rows = torch.randperm(len(examples), generator=self.generator(config))[:size].to(examples.y.device)
+        rows = torch.randperm(len(examples), generator=self.generator(phase="describe"))[:size].to(examples.y.device)
         return Examples(examples.x[rows], examples.y[rows])
 
-    def _descriptor(self, arrays: Arrays, examples: Examples, config: Config) -> Tensor:
+    def _descriptor(self, arrays: Arrays, examples: Examples, size: int) -> Tensor:
         """Return v = 1/|B| Σ φ(x, y; η_v), (l,)."""
-        embedding = self._embedding(config)
+        embedding = self._embedding(size)
         set_arrays(embedding, arrays)
         result: Tensor = embedding(examples.x, examples.y).mean(dim=0)
         return result

@@ -3,6 +3,8 @@
 For each batch D: w̃ = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(w̃; D') with more batches D', D''. The product
 with the second derivative is left out ("first-order"), or is (∇f(w + δg; D'') − ∇f(w − δg; D''))/2δ with g = ∇f(w̃; D')
 ("hessian-free"). Before a test a client adapts the received model at rate α for ``finetune-epochs``.
+
+Strategy: FedAvg (``strategies/fedavg.py``); what is new happens in the clients' steps.
 """
 
 from __future__ import annotations
@@ -13,21 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import BaseClient
-from clients.hyper import PerFedAvgHyper
-from clients.training import GradientHook, Group, batches
-from clients.wire import Config
+from florilegium.clients.core.base import BaseClient, more_than_gradients
+from florilegium.clients.core.training import GradientHook, Group, batches
+from florilegium.clients.hyper.personal import PerFedAvgHyper
 
 
 class PerFedAvgClient(BaseClient):
     """Trains a model to be a good start."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "always"
     hyper: PerFedAvgHyper
 
-    def gradient_hook(self, config: Config) -> GradientHook:
+    def gradient_hook(self) -> GradientHook:
         """Return what puts the gradient after adaptation in the place of ∇f(w; D)."""
-        stream = self._endless_batches(config)
+        stream = self._endless_batches()
         α, δ = self.hyper.adaptation_rate, self.hyper.difference
 
         def hook(model: nn.Module, rows: Tensor) -> None:
@@ -55,17 +58,17 @@ class PerFedAvgClient(BaseClient):
 
         return hook
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Adapt the received model."""
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
         with self.finetuning():
             group = Group(list(self.model.parameters()), self.hyper.adaptation_rate, decays=False)
-            self.descend(config, epochs=epochs, groups=[group])
+            self.descend(epochs=epochs, groups=[group])
         return True
 
-    def _endless_batches(self, config: Config) -> Iterator[Tensor]:
-        generator = self.generator(config, "further batches")
+    def _endless_batches(self) -> Iterator[Tensor]:
+        generator = self.generator("further batches")
         while True:
             yield from batches(self.data.train, self.settings.batch_size, generator)

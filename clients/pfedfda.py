@@ -18,12 +18,12 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from torch import nn
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import PFedFDAHyper
-from clients.training import Group, features
-from clients.wire import Config
-from common.seeds import numpy_generator
-from models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import Group, features
+from florilegium.clients.hyper.personal import PFedFDAHyper
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 MEANS, COVARIANCE = "gaussian.means", "gaussian.covariance"
 Matrix = NDArray[np.float64]
@@ -70,33 +70,35 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 class PFedFDAClient(BaseClient):
     """A shared extractor; the classifier follows from Gaussians that are partly the client's."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "never"
     hyper: PFedFDAHyper
     model: nn.Sequential
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train the extractor, then adapt the Gaussians to what it makes of the client's data."""
         body, μ, Σ = self._receive(arrays)
         self._set_classifier(μ, Σ)
-        loss = self.descend(config, groups=[Group(list(self.model[:-1].parameters()), self.settings.learning_rate)])
+        loss = self.descend(groups=[Group(list(self.model[:-1].parameters()), self.settings.learning_rate)])
         trained = get_arrays(self.model)
-        μ_k, Σ_k, β = self._adapt(μ, Σ, config)
+        μ_k, Σ_k, β = self._adapt(μ, Σ)
         gaussians = {MEANS: μ_k.astype(np.float32), COVARIANCE: Σ_k.astype(np.float32)}
         return Answer({n: trained[n] for n in body} | gaussians, len(self.data.train), {"loss": loss, "beta": β})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the global classifier and the adapted one."""
         body, self._μ, self._Σ = self._receive(arrays)
         self._set_classifier(self._μ, self._Σ)
-        return super().test(body, config)
+        return super().test(body)
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Adapt the classifier to the client's training examples."""
         if not self.data.labeled:
             return False
-        μ_k, Σ_k, _ = self._adapt(self._μ, self._Σ, config)
+        μ_k, Σ_k, _ = self._adapt(self._μ, self._Σ)
         self._set_classifier(μ_k, Σ_k)
         return True
 
@@ -124,11 +126,11 @@ class PFedFDAClient(BaseClient):
             for parameter, value in zip((head.weight, head.bias), (weights, biases), strict=True):
                 parameter.copy_(torch.from_numpy(value))
 
-    def _adapt(self, μ: Matrix, Σ: Matrix, config: Config) -> tuple[Matrix, Matrix, float]:
+    def _adapt(self, μ: Matrix, Σ: Matrix) -> tuple[Matrix, Matrix, float]:
         """Return the client's Gaussians (μ_k, Σ_k), and β."""
         z = features(self.model[:-1], self.data.train).cpu().numpy().astype(np.float64)
         y = self.data.train.y.cpu().numpy()
-        rng = numpy_generator(self.settings.seed, "folds", self.client_id, int(config["round"]))
+        rng = numpy_generator(self.settings.seed, "folds", self.client_id, self.round)
         β = best_interpolation(z, y, μ, Σ, self._frequencies(len(μ)), self.hyper, rng)
         own_μ, own_Σ = estimate(z, y, μ, self.hyper.ridge)
         return β * own_μ + (1 - β) * μ, β * own_Σ + (1 - β) * Σ, β

@@ -5,8 +5,11 @@ Received: θ_i = h(v_i), where the server keeps a descriptor v_i of each client.
 
 from __future__ import annotations
 
-from clients.generated import GeneratedClient
+from florilegium.clients.core.base import only_gradients
+from florilegium.clients.families.generated import GeneratedClient
 
 
 class PFedHNClient(GeneratedClient):
     """Nothing of its own: the descriptors are the server's."""
+
+    example_gap = staticmethod(only_gradients)

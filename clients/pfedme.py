@@ -2,6 +2,8 @@
 
 For each batch: θ̃ ≈ argmin_θ f(θ) + λ/2·‖θ − w‖², by K steps from w, then w ← w − ηλ(w − θ̃). Received and answered: w.
 The last θ̃ is the client's model; one that has none yet makes it before a test, in ``finetune-epochs`` from w.
+
+Strategy: FedAvg (``strategies/fedavg.py``): w ← (1 − β)w + β·mean(w_i) is its step with β = ``server-learning-rate``.
 """
 
 from __future__ import annotations
@@ -10,30 +12,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import PFedMeHyper
-from clients.training import GradientHook, Group, pull_towards
-from clients.wire import Config
-from models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import GradientHook, Group, pull_towards
+from florilegium.clients.hyper.personal import PFedMeHyper
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class PFedMeClient(BaseClient):
     """Two models: one for the federation, and one near it for the client."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "always"
     hyper: PFedMeHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train w by way of θ̃, and keep the last θ̃."""
-        answer = super().train(arrays, config)
+        answer = super().train(arrays)
         with torch.no_grad():
             for parameter, own in zip(self.model.parameters(), self._θ, strict=True):
                 parameter.copy_(own)
         self.state.save(get_arrays(self.model))
         return answer
 
-    def gradient_hook(self, config: Config) -> GradientHook:
+    def gradient_hook(self) -> GradientHook:
         """Return what puts λ(w − θ̃), the gradient of the Moreau envelope, in the place of ∇f(w)."""
         λ, rate = self.hyper.regularization, self.hyper.personal_learning_rate
 
@@ -58,7 +62,7 @@ class PFedMeClient(BaseClient):
 
         return hook
 
-    def personalise(self, config: Config) -> bool:
+    def personalise(self) -> bool:
         """Put θ_i in the received model's place; make it where there is none."""
         if (own := self.state.load()) is not None:
             set_arrays(self.model, own)
@@ -69,5 +73,5 @@ class PFedMeClient(BaseClient):
         pull = pull_towards([parameter.detach().clone() for parameter in parameters], self.hyper.regularization)
         groups = [Group(parameters, self.hyper.personal_learning_rate, decays=False)]
         with self.finetuning():
-            self.descend(config, epochs=epochs, groups=groups, gradient_hook=pull)
+            self.descend(epochs=epochs, groups=groups, gradient_hook=pull)
         return True

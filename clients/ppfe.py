@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.base import SUM_MULTIPLIER, Answer, BaseClient, phase
-from clients.hyper import PPFEHyper
-from clients.ppfe_plan import Plan, plan
-from clients.training import GradientHook, Group, evaluate, features, score
-from clients.wire import Config
-from common.errors import DataError
-from models.blocks import of_blocks
-from models.ensemble import Ensemble, combine
-from models.parameters import Arrays, get_arrays, set_arrays
-from models.reduction import fitting
-from partitions.datasets import find_spec
+from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import GradientHook, Group, evaluate, features, score
+from florilegium.clients.hyper.ppfe import PPFEHyper
+from florilegium.clients.ppfe_plan import Plan, plan
+from florilegium.common.errors import DataError
+from florilegium.models.blocks import of_blocks
+from florilegium.models.ensemble import Ensemble, combine
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.reduction import fitting
+from florilegium.partitions.datasets import find_spec
 
 if TYPE_CHECKING:
-    from privacy.dp_sgd import Planned
+    from florilegium.privacy.dp_sgd import Planned
 
 Vector = NDArray[np.float64]
 
@@ -66,9 +66,9 @@ class PPFEClient(BaseClient):
     model: nn.Sequential
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train the received shared blocks and the client's own ones on the weighted loss (equation 2)."""
-        stage = self._plan.stage(int(config["round"]))
+        stage = self._plan.stage(self.round)
         contents = self._head(stage) | arrays
         model = self._network(contents)
         shared = [p for name, p in model.named_parameters() if name in arrays]
@@ -78,7 +78,6 @@ class PPFEClient(BaseClient):
         groups = [Group(shared, shared_rate), Group(personal, rate)]
         ω = torch.from_numpy(self._boosting()["weights"]).float().to(self.data.train.y.device)
         loss = self.descend(
-            config,
             model=model,
             groups=[group for group in groups if group.parameters],
             weights=ω if stage > 1 else None,  # stage 1 has none yet
@@ -89,9 +88,9 @@ class PPFEClient(BaseClient):
         return Answer({name: trained[name] for name in arrays}, len(self.data.train), {"loss": loss})
 
     @phase
-    def finish(self, arrays: Arrays, config: Config) -> Answer:
+    def finish(self, arrays: Arrays) -> Answer:
         """Take the stage's final model into the ensemble; answer numbers only: ``beta``, and the largest weight ω."""
-        stage = self._plan.stage(int(config["round"]))
+        stage = self._plan.stage(self.round)
         if self.state.load(f"head{stage}") is None:  # a client that was never in the stage's cohorts
             self.state.save(self._head(stage), f"head{stage}")
         self.state.share(arrays, f"shared{stage}")
@@ -111,14 +110,14 @@ class PPFEClient(BaseClient):
         return Answer({}, len(self.data.train), {"beta": β, "largest_weight": float(ω.max())})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the ensemble of all finished stages, and its members.
 
         Metrics: ``accuracy`` and ``loss`` of the ensemble (of the present model, while no stage is finished);
         ``accuracy_stage<t>`` of member t alone, and of the present stage's model as it stands;
         ``accuracy_ensemble<t>`` of the members up to t.
         """
-        present = self._plan.stage(int(config["round"]))
+        present = self._plan.stage(self.round)
         finished, combination = self._betas(), self.hyper.combination
         members = {stage: self._member(stage) for stage in finished}
         outputs = [features(member, self.data.test) for member in members.values()]

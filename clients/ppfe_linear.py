@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import PPFELinearHyper
-from clients.ppfe import coefficient, reweight
-from clients.wire import Config
-from common.seeds import numpy_generator
-from models.parameters import Arrays, set_arrays
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.hyper.ppfe import PPFELinearHyper
+from florilegium.clients.ppfe import coefficient, reweight
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays, set_arrays
 
 Array = NDArray[np.float64]
 
@@ -40,37 +40,42 @@ def ridge(x: Array, y: Array, ω: Array, λ: float) -> Array:
 class PPFELinearClient(BaseClient):
     """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     uses_finetuning = "never"
     hyper: PPFELinearHyper
 
     @phase
-    def solve(self, arrays: Arrays, config: Config) -> Answer:
-        """Answer ψ_g + φ_k for every λ_g: ``solutions`` (G, d) for received ``shared`` (G, d), ``penalties`` (G,)."""
-        part = "all" if config["whole"] else "fit"
+    def solve(self, arrays: Arrays, *, whole: bool) -> Answer:
+        """Return ψ_g + φ_k for every λ_g: ``solutions`` (G, d) for received ``shared`` (G, d), ``penalties`` (G,).
+
+        φ_k is fitted to all training examples with ``whole``, else to those that are not held out.
+        """
+        part = "all" if whole else "fit"
         return self._weighed("solutions", self._solutions(arrays, part), len(self._examples(part)[1]))
 
     @phase
-    def validate(self, arrays: Arrays, config: Config) -> Answer:
+    def validate(self, arrays: Arrays, *, personal: bool) -> Answer:
         """Answer ``errors`` (G,), the mean squared errors on held-back examples of the models received.
 
-        In a personal stage each ψ_g is first given the client's φ_k for λ_g.
+        In a ``personal`` stage each ψ_g is first given the client's φ_k for λ_g.
         """
-        models = self._solutions(arrays, "fit") if config["personal"] else arrays["shared"]
+        models = self._solutions(arrays, "fit") if personal else arrays["shared"]
         return self._weighed("errors", self._errors(models), len(self._examples("validation")[1]))
 
     @phase
-    def finish(self, arrays: Arrays, config: Config) -> Answer:
+    def finish(self, arrays: Arrays, *, stage: str) -> Answer:
         """Take the stage's model into the ensemble; answer the number ``beta``.
 
-        A client of a local stage chooses its λ itself.
+        In a local ``stage`` the client chooses its λ itself; in an averaged one it fits nothing of its own.
         """
         ψ, λ = arrays["shared"][0], float(arrays["penalties"][0])
-        if config["stage"] == "local":
+        if stage == "local":
             ψ = np.zeros_like(ψ)
             grid = {"shared": np.tile(ψ, (len(arrays["penalties"]), 1)), "penalties": arrays["penalties"]}
             λ = float(arrays["penalties"][self._errors(self._solutions(grid, "fit")).argmin()])
         x, y, ω = self._examples("all")
-        w = ψ if config["stage"] == "averaged" else ψ + ridge(x, y - x @ ψ, ω, λ)
+        w = ψ if stage == "averaged" else ψ + ridge(x, y - x @ ψ, ω, λ)
         kept = self.state.load() or {"members": np.empty((0, len(w))), "betas": np.empty(0), "weights": ω}
         β = coefficient(self._losses(x, y, w), ω, 1.0, _MIN_ERROR)
         members, betas = np.vstack([kept["members"], w]), np.append(kept["betas"], β)
@@ -79,7 +84,7 @@ class PPFELinearClient(BaseClient):
         return Answer({}, len(y), {"beta": β})
 
     @phase
-    def test(self, arrays: Arrays, config: Config) -> Answer:
+    def test(self, arrays: Arrays) -> Answer:
         """Evaluate the ensemble and its members on the test examples; the received ψ where there is no member yet.
 
         Metrics: ``loss``, the mean squared error of the ensemble; ``loss_stage<t>`` that of member t alone.

@@ -11,13 +11,14 @@ from itertools import accumulate
 
 from torch import nn
 
-from clients.hyper import PPFEHyper, parse_counts
-from common.errors import ConfigurationError
-from models.blocks import block_names, block_of, last_blocks
-from models.networks import build
-from models.parameters import Arrays, exchanged
-from models.reduction import dense_layers, factorise, mask, narrow
-from partitions.datasets import find_spec
+from florilegium.clients.hyper.ppfe import PPFEHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import parse_counts
+from florilegium.models.blocks import block_names, block_of, last_blocks
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, exchanged
+from florilegium.models.reduction import dense_layers, factorise, mask, narrow
+from florilegium.partitions.datasets import find_spec
 
 
 class Plan:

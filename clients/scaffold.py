@@ -11,20 +11,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clients.base import Answer, BaseClient, phase
-from clients.hyper import ScaffoldHyper
-from clients.training import mean_gradient
-from clients.wire import BESIDE, Config
-from models.parameters import Arrays, get_arrays
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import ScaffoldHyper
+from florilegium.models.parameters import Arrays, get_arrays
 
 
 class ScaffoldClient(BaseClient):
     """Local SGD that follows the mean of all clients' gradients."""
 
+    example_gap = staticmethod(more_than_gradients)
+
     hyper: ScaffoldHyper
 
     @phase
-    def train(self, arrays: Arrays, config: Config) -> Answer:
+    def train(self, arrays: Arrays) -> Answer:
         """Train along corrected gradients; answer the model and the control variate's change."""
         parameters, device = dict(self.model.named_parameters()), self.data.train.y.device
         received = self.receive(arrays)
@@ -42,11 +45,11 @@ class ScaffoldClient(BaseClient):
                 assert parameter.grad is not None
                 parameter.grad += c[name] - own[name]
 
-        loss = self.descend(config, gradient_hook=correct)
+        loss = self.descend(gradient_hook=correct)
         if self.hyper.option == 1:
             new = dict(zip(parameters, gradients, strict=True))
         else:
-            η = self.settings.learning_rate * self.decay(config)
+            η = self.settings.learning_rate * self.decay()
             new = {n: own[n] - c[n] + (x[n] - y.detach()) / (steps * η) for n, y in parameters.items()}
         self.state.save({name: tensor.cpu().numpy() for name, tensor in new.items()})
         control = {BESIDE + name: (c[name] + new[name] - own[name]).cpu().numpy() for name in parameters}

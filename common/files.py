@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from common.errors import FileError
+from florilegium.common.errors import FileError
 
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)

@@ -1,13 +1,13 @@
 """The base of every settings model: frozen, strictly typed, kebab-case keys, no unknown key.
 
-Each layer declares the keys it reads (``partitions.settings``, ``clients.settings``, ``strategies.settings``);
-``apps.settings`` merges them into the one model of a run. Defaults live in ``pyproject.toml`` alone.
+Each layer declares the keys it reads; ``florilegium.apps.settings`` merges them into the one model of a run.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,7 +23,13 @@ PARAMETER_FILES = (".safetensors", ".pt", ".pth")
 
 
 class Section(BaseModel):
-    """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``."""
+    """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``.
+
+    Attributes:
+        title: what the group is called in lists of keys.
+    """
+
+    title: ClassVar[str] = ""
 
     model_config = ConfigDict(
         frozen=True,
@@ -35,16 +41,25 @@ class Section(BaseModel):
     )
 
 
-class RateSettings(Section):
-    """The clients' learning rate, which a server may have to know."""
+def key(default: Value, meaning: str, *, values: str = "", **bounds: Any) -> Any:
+    """Declare a configuration key: the default of a field of a :class:`Section`, from which the rest is generated.
 
-    learning_rate: float = Field(gt=0)
-    learning_rate_decay: float = Field(gt=0, le=1)
-    decay_rounds: int = Field(ge=1)
+    Args:
+        default: its default.
+        meaning: what it does, in Markdown, with units.
+        values: the values it may have, in words, where type and bounds do not say so.
+        bounds: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` and so on, as of :func:`pydantic.Field`.
+    """
+    return Field(default, description=meaning, json_schema_extra={"values": values}, **bounds)
 
-    def decay(self, server_round: int) -> float:
-        """Return a round's factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` so far."""
-        return self.learning_rate_decay ** (max(0, server_round - 1) // self.decay_rounds)
+
+class DataSettings(Section):
+    """What everything in a run depends on: the data and the seed."""
+
+    title = "The run"
+
+    seed: int = key(1, "seed of every random draw of the run: federation, initial model, cohorts, batches", ge=0)
+    dataset: str = key("digits", "the dataset", values="`florilegium datasets`, or a folder")
 
 
 class NoHyper(Section):
@@ -78,4 +93,19 @@ def parse_numbers(text: str) -> list[float]:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"'{text}' is not a comma-separated list of numbers, such as '0,90,180'")
+    return numbers
+
+
+def parse_counts(text: str) -> list[int]:
+    """Parse a comma-separated list of whole numbers ≥ 0, at least one."""
+    numbers = parse_numbers(text)
+    if not numbers or any(number < 0 or number != int(number) for number in numbers):
+        raise ValueError(f"'{text}' is not a comma-separated list of whole numbers, such as '30,50,40,40'")
+    return [int(number) for number in numbers]
+
+
+def parse_whole(text: str) -> list[int]:
+    """Parse a comma-separated list of whole numbers ≥ 1."""
+    if min(numbers := parse_counts(text)) < 1:
+        raise ValueError(f"'{text}' is not a comma-separated list of whole numbers ≥ 1")
     return numbers

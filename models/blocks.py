@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import nn
 
-from common.errors import ConfigurationError
-from models.parameters import Arrays
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.parameters import Arrays
 
 
 def block_of(name: str) -> str:

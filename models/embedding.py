@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from common.errors import ConfigurationError
-from models.networks import build
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.networks import build
 
 WITHOUT_LABELS = frozenset({"cnn-unlabeled"})
 """Embeddings that look at inputs alone."""

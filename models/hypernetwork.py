@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_initialisation
 
 
 class HyperNetwork(nn.Module):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.cluster import KMeans
 
-from models.clustering import Array, distances, nearest, sums
-from models.kmeans import k_means
+from florilegium.models.clustering import Array, distances, nearest, sums
+from florilegium.models.kmeans import k_means
 
 
 def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:

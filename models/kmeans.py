@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.cluster import KMeans
 
-from models.clustering import Array
+from florilegium.models.clustering import Array
 
 
 def k_means(points: Array, weights: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:

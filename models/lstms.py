@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from common.text import VOCABULARY_SIZE
+from florilegium.common.text import VOCABULARY_SIZE
 
 
 class _LastHidden(nn.Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from common.seeds import torch_initialisation
-from models.batch_norm import layers_of, norms_of
+from florilegium.common.seeds import torch_initialisation
+from florilegium.models.batch_norm import layers_of, norms_of
 
 HIDDEN = 100
 GAIN = 0.1

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_initialisation
 
 
 def linear(shape: tuple[int, ...], classes: int) -> nn.Sequential:

@@ -6,26 +6,26 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from common.errors import ConfigurationError, nearest
-from common.seeds import torch_initialisation
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.seeds import torch_initialisation
 
 if TYPE_CHECKING:
     from torch import nn
 
 NETWORKS: Mapping[str, str] = {
-    "lenet": "models.convnets:lenet",
-    "cnn64": "models.convnets:cnn64",
-    "cnn128": "models.convnets:cnn128",
-    "cnn": "models.convnets:cnn",
-    "cnn-bn": "models.convnets:cnn_bn",
-    "linear": "models.mlp:linear",
-    "mlp": "models.mlp:mlp",
-    "resnet18": "models.resnets:resnet18",
-    "resnet18-imagenet": "models.resnets:resnet18_imagenet",
-    "resnet20": "models.resnets:resnet20",
-    "char-lstm": "models.lstms:char_lstm",
-    "word-lstm": "models.lstms:word_lstm",
-    "centers": "models.centers:centers",
+    "lenet": "florilegium.models.convnets:lenet",
+    "cnn64": "florilegium.models.convnets:cnn64",
+    "cnn128": "florilegium.models.convnets:cnn128",
+    "cnn": "florilegium.models.convnets:cnn",
+    "cnn-bn": "florilegium.models.convnets:cnn_bn",
+    "linear": "florilegium.models.mlp:linear",
+    "mlp": "florilegium.models.mlp:mlp",
+    "resnet18": "florilegium.models.resnets:resnet18",
+    "resnet18-imagenet": "florilegium.models.resnets:resnet18_imagenet",
+    "resnet20": "florilegium.models.resnets:resnet20",
+    "char-lstm": "florilegium.models.lstms:char_lstm",
+    "word-lstm": "florilegium.models.lstms:word_lstm",
+    "centers": "florilegium.models.centers:centers",
 }
 """Where each network's builder is; imported when used, since torch and torchvision take seconds to import."""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from common.errors import ConfigurationError
-from models.blocks import block_names, block_of
-from models.parameters import Arrays
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.blocks import block_names, block_of
+from florilegium.models.parameters import Arrays
 
 log = logging.getLogger("flwr")
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from common.seeds import numpy_generator
-from models.parameters import Arrays
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays
 
 FIRST, SECOND = "first", "second"
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_initialisation
 
 LEAST = 1e-6
 """Added to deviations, whose logarithm is taken."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from common.seeds import torch_initialisation
-from models.networks import build
+from florilegium.common.seeds import torch_initialisation
+from florilegium.models.networks import build
 
 
 class SetHypernetwork(nn.Module):

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from common.errors import ConfigurationError
-from common.seeds import torch_generator
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import torch_generator
 
 
 class Expansion(ABC):

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.errors import ConfigurationError
-from common.seeds import numpy_generator
-from partitions.datasets import Dataset
-from partitions.settings import FederationSettings
-from partitions.shares import Canaries, Federation, Shares
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Canaries, Federation, Shares
+from florilegium.partitions.spec import Dataset
 
 
 def plant(federation: Federation, dataset: Dataset, settings: FederationSettings) -> Federation:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from partitions.datasets import Dataset, DatasetSpec
-from partitions.shares import Federation, client_rows
-from partitions.words import Vocabulary
+from florilegium.partitions.shares import Federation, client_rows
+from florilegium.partitions.sources.words import Vocabulary
+from florilegium.partitions.spec import Dataset, DatasetSpec
 
 CPU = torch.device("cpu")
 
@@ -155,7 +155,7 @@ def decoded(
     split, rows = client_rows(federation, dataset, client, part)
     x: NDArray[np.generic] = np.asarray(split.x[rows])
     if federation.angles[client]:
-        from partitions.rotation import rotate_images
+        from florilegium.partitions.partitioners.rotation import rotate_images
 
         x = rotate_images(x, float(federation.angles[client]))
     y = split.y[rows]

@@ -12,20 +12,21 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, DataError, nearest
-from common.files import write_array, write_atomically
-from common.settings import folder
-from partitions.tables import ADULT, TableSchema
-from partitions.words import Vocabulary, vocabulary
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.files import write_array, write_atomically
+from florilegium.common.settings import folder
+from florilegium.partitions.sources.decode import decode, digits, read_parquet
+from florilegium.partitions.sources.schema import read_schema
+from florilegium.partitions.sources.tables import ADULT
+from florilegium.partitions.sources.words import Vocabulary, vocabulary
+from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -35,50 +36,6 @@ DATA_VARIABLE = "FLORILEGIUM_DATA"
 
 _FORMAT = 3
 """Version of the decoded cache; a new number makes old caches unused."""
-
-
-@dataclass(frozen=True)
-class DatasetSpec:
-    """What is known of a dataset before it is read.
-
-    Attributes:
-        name: its word in the configuration.
-        hub: its id on the Hugging Face hub ("" where it has none).
-        kind: how its columns become arrays.
-        x: the input column (images and texts; tables name theirs in ``partitions.tables``).
-        y: the label column; "" where there is none, and all examples are of one class.
-        classes: number of classes C; 1, the number of outputs, where y is a number to predict ("regression").
-        shape: shape of one input: (channels, height, width), (length,), (words, numbers) or (features,).
-        mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
-        client_columns: columns that name a natural client, in order of preference.
-        test: whether the hub has a test split; otherwise a fifth of every client's data is held back.
-        labels: the classes' values in the file where they are not 0..C-1 already.
-        subset: the hub's configuration name.
-        source: the dataset whose local files these are, where it is another one.
-        table: the columns of a table, and how they become features.
-        folder: the folder of a dataset of the user's own, which its ``schema.toml`` describes.
-        made: "module:function" that draws it from the run's settings, where it has no files.
-        derived: "module:function" that makes its splits of those of the source.
-    """
-
-    name: str
-    hub: str
-    kind: Literal["image", "characters", "words", "table", "regression"]
-    x: str
-    y: str
-    classes: int
-    shape: tuple[int, ...]
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    client_columns: tuple[str, ...] = ()
-    test: bool = True
-    labels: tuple[int | str, ...] = ()
-    subset: str | None = None
-    source: str = ""
-    table: TableSchema | None = None
-    folder: str = ""
-    made: str = ""
-    derived: str = ""
 
 
 def _grey(
@@ -119,7 +76,7 @@ DATASETS: Mapping[str, DatasetSpec] = {
         DatasetSpec(
             "cifar10_c", "uoft-cs/cifar10", "image", "img", "label", 10, (3, 32, 32), (0.4914, 0.4822, 0.4465),
             (0.2470, 0.2435, 0.2616), client_columns=("corruption",), source="cifar10",
-            derived="partitions.corruptions:corrupted",
+            derived="florilegium.partitions.sources.corruptions:corrupted",
         ),
         _colour(
             "cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -160,58 +117,20 @@ DATASETS: Mapping[str, DatasetSpec] = {
         ),
         DatasetSpec(
             "synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",),
-            made="partitions.synthetic:linear",
+            made="florilegium.partitions.sources.synthetic:linear",
         ),
         *(
             DatasetSpec(
                 name, "", "table", "", "", classes, (1,), client_columns=("client",), 
-                made="partitions.histograms:histograms",
+                made="florilegium.partitions.sources.histograms:histograms",
             )
             for name, classes in (("histograms", 10), ("histograms-5", 5))
         ),
-        DatasetSpec("gaussian-mixture", "", "table", "", "", 10, (100,), made="partitions.mixture:mixture"),
+        DatasetSpec(
+            "gaussian-mixture", "", "table", "", "", 10, (100,), made="florilegium.partitions.sources.mixture:mixture",
+        ),
     )
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Split:
-    """The decoded rows of a split, one array entry each.
-
-    Attributes:
-        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word numbers
-            (n, words), or float32 features (n, features).
-        y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
-        clients: natural client names by column, each (n,).
-    """
-
-    x: NDArray[np.generic]
-    y: NDArray[Any]
-    clients: Mapping[str, NDArray[np.str_]]
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A dataset in memory-mapped arrays.
-
-    Attributes:
-        spec: its description.
-        train: the training rows.
-        test: the test rows; None where the source has only training rows.
-        fingerprint: changes when the source does.
-        vocabulary: of texts in words.
-        server: what the server holds, where that is made too and not a choice of training rows.
-    """
-
-    spec: DatasetSpec
-    train: Split
-    test: Split | None
-    fingerprint: str
-    vocabulary: Vocabulary | None = None
-    server: Split | None = None
 
 
 def find_spec(name: str) -> DatasetSpec:
@@ -220,8 +139,6 @@ def find_spec(name: str) -> DatasetSpec:
     A path names a dataset of the user's own: a folder with ``schema.toml`` and ``train.parquet``.
     """
     if "/" in name:
-        from partitions.schema import read_schema
-
         return read_schema(folder(name))
     if name not in DATASETS:
         raise ConfigurationError(
@@ -268,7 +185,8 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Data
     """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
 
     The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, map
-    the arrays from there. Texts in words need a file of ``embeddings`` (see :mod:`partitions.words`).
+    the arrays from there. Texts in words need a file of ``embeddings``
+    (:mod:`florilegium.partitions.sources.words`).
 
     Raises:
         ConfigurationError: if there is no dataset of this name.
@@ -312,8 +230,6 @@ def _map(cache: Path, name: str) -> Split:
 
 
 def _read(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> dict[str, Split]:
-    from partitions.decode import decode, digits, read_parquet
-
     if spec.name == "digits":
         return digits()
     if path is not None:

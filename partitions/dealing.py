@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, DataError, nearest
-from common.seeds import entropy
-from partitions.datasets import Dataset, Split
-from partitions.natural_clients import choose_natural, client_names
-from partitions.settings import FederationSettings
-from partitions.shares import Rows
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.seeds import entropy
+from florilegium.partitions.natural_clients import choose_natural, client_names
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Rows
+from florilegium.partitions.spec import Dataset, Split
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     Make = Callable[[FederationSettings, HubDataset, int], Partitioner]
 
 PARTITIONERS: Mapping[str, str] = {
-    "iid": "partitions.iid",
-    "classes": "partitions.classes",
-    "dirichlet": "partitions.dirichlet",
-    "rotation": "partitions.rotation",
-    "natural": "partitions.natural",
-    "mdm": "partitions.mdm",
+    "iid": "florilegium.partitions.partitioners.iid",
+    "classes": "florilegium.partitions.partitioners.classes",
+    "dirichlet": "florilegium.partitions.partitioners.dirichlet",
+    "rotation": "florilegium.partitions.partitioners.rotation",
+    "natural": "florilegium.partitions.partitioners.natural",
+    "mdm": "florilegium.partitions.partitioners.mdm",
 }
 """The module of each kind of heterogeneity; imported when used, since flwr-datasets takes seconds to import."""
 
@@ -161,7 +161,7 @@ def partition(
 def _matched(
     train_y: Rows, train: list[Rows], test_y: Rows, test_rows: Rows, classes: int, rng: np.random.Generator
 ) -> list[Rows]:
-    """Draw test rows in each client's own class mix, without overlap (see :func:`partitions.federation.build`)."""
+    """Draw test rows for every client in its own class mix, without overlap (see docs/architecture.md, "Data")."""
     demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
     pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
     supply = np.array([len(pool) for pool in pools])

@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.errors import DataError
-from common.seeds import torch_generator
-from partitions.clientdata import CPU, ClientData, Examples, to_inputs
-from partitions.datasets import DatasetSpec
-from partitions.decode import decode, decode_inputs, labels_of, read_parquet
-from partitions.natural_clients import HELD_BACK
-from partitions.picture_folders import pictures_in, resized
-from partitions.words import Vocabulary
+from florilegium.common.errors import DataError
+from florilegium.common.seeds import torch_generator
+from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
+from florilegium.partitions.natural_clients import HELD_BACK
+from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, read_parquet
+from florilegium.partitions.sources.picture_folders import pictures_in, resized
+from florilegium.partitions.sources.words import Vocabulary
+from florilegium.partitions.spec import DatasetSpec
 
 PARTS = ("train", "test")
 HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"

@@ -10,11 +10,11 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
-from common.errors import DataError
-from common.files import write_atomically
-from partitions.clientdata import decoded
-from partitions.datasets import Dataset
-from partitions.shares import Federation
+from florilegium.common.errors import DataError
+from florilegium.common.files import write_atomically
+from florilegium.partitions.clientdata import decoded
+from florilegium.partitions.shares import Federation
+from florilegium.partitions.spec import Dataset
 
 
 def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:

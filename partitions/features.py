@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, nearest
-from partitions.datasets import DatasetSpec
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.partitions.spec import DatasetSpec
 
 Values = NDArray[np.int64]
 LABEL = "label"

@@ -11,17 +11,25 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from common.errors import ConfigurationError, DataError, nearest
-from common.files import write_atomically
-from common.seeds import numpy_generator
-from common.settings import folder
-from partitions.canaries import plant
-from partitions.datasets import Dataset, find_spec, load
-from partitions.dealing import PARTITIONERS, deal, partition
-from partitions.natural_clients import HELD_BACK, client_column, has_names, hold_back, rows_of, with_enough_tests
-from partitions.server_rows import choose_rows
-from partitions.settings import FederationSettings
-from partitions.shares import Canaries, Federation, Shares
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.files import write_atomically
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import folder
+from florilegium.partitions.canaries import plant
+from florilegium.partitions.datasets import find_spec, load
+from florilegium.partitions.dealing import PARTITIONERS, deal, partition
+from florilegium.partitions.natural_clients import (
+    HELD_BACK,
+    client_column,
+    has_names,
+    hold_back,
+    rows_of,
+    with_enough_tests,
+)
+from florilegium.partitions.server_rows import choose_rows
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Canaries, Federation, Shares
+from florilegium.partitions.spec import Dataset
 
 _FORMAT = 4
 """Version of the cached index tables; a new number makes old ones unused."""
@@ -52,7 +60,9 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     dataset = _dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
     if settings.mdm_params:
-        from partitions.mdm_params import fingerprint  # scipy, which few need, takes half a second to import
+        from florilegium.partitions.mdm_params import (
+            fingerprint,  # scipy, which few need, takes half a second to import
+        )
 
         key += fingerprint(settings.mdm_params)
     name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
@@ -150,7 +160,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     count = len(train)
     angles = np.zeros(count, np.float32)
     if settings.partitioner == "rotation":
-        from partitions.rotation import draw_angles
+        from florilegium.partitions.partitioners.rotation import draw_angles
 
         if dataset.spec.kind != "image":
             raise ConfigurationError(f"partitioner: 'rotation' turns images, but '{dataset.spec.name}' has none")

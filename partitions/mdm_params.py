@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.errors import ConfigurationError, DataError, nearest
-from common.settings import folder
-from partitions.dirichlet_multinomial import Counts, Mixture, check_counts
-from partitions.features import LABEL
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.settings import folder
+from florilegium.partitions.dirichlet_multinomial import Counts, Mixture, check_counts
+from florilegium.partitions.features import LABEL
 
 _EVEN = {value: (value,) * 10 for value in (0.5, 1.0, 2.5)}
 _MEDIUM = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, DataError, nearest
-from partitions.datasets import Dataset, Split
-from partitions.settings import FederationSettings
-from partitions.shares import Rows
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Rows
+from florilegium.partitions.spec import Dataset, Split
 
 HELD_BACK = 0.2
 """Share of the rows that becomes the test part where the source has no test split."""

@@ -11,9 +11,9 @@ from flwr_datasets.partitioner import Partitioner
 from flwr_datasets.visualization import plot_label_distributions
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from common.files import write_atomically
-from partitions.datasets import Dataset
-from partitions.shares import Federation
+from florilegium.common.files import write_atomically
+from florilegium.partitions.shares import Federation
+from florilegium.partitions.spec import Dataset
 
 
 class _AsPartitioner(Partitioner):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from common.errors import ConfigurationError
-from common.settings import folder
-from partitions.clientdata import Examples, to_inputs
-from partitions.datasets import find_spec
-from partitions.federation import federate
-from partitions.settings import FederationSettings
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import folder
+from florilegium.partitions.clientdata import Examples, to_inputs
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.federation import federate
+from florilegium.partitions.settings import FederationSettings
 
 
 def server_examples(settings: FederationSettings, *, deployed: bool = False) -> Examples:
@@ -26,7 +26,7 @@ def server_examples(settings: FederationSettings, *, deployed: bool = False) -> 
     """
     spec = find_spec(settings.dataset)
     if settings.server_data:
-        from partitions.decode import decode_inputs, read_parquet
+        from florilegium.partitions.sources.decode import decode_inputs, read_parquet
 
         path = folder(settings.server_data)
         x = decode_inputs(spec, read_parquet(path), str(path))

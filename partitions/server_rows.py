@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigurationError, DataError, nearest
-from partitions.datasets import Dataset, DatasetSpec, Split
-from partitions.settings import FederationSettings, parse_rows
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.settings import FederationSettings, parse_rows
+from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 Rows = NDArray[np.int64]
 

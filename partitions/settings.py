@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from common.settings import Section, check_folder, parse_numbers
+from florilegium.common.settings import DataSettings, check_folder, key, parse_numbers
 
 
 def _check_classes(value: int | str) -> int | str:
@@ -60,36 +60,93 @@ def check_rows(text: str) -> str:
     return text
 
 
-class FederationSettings(Section):
-    """Everything the clients' data depend on. Two runs with equal values have the same clients."""
+class FederationSettings(DataSettings):
+    """Everything that the clients' data depend on. Two runs with equal values have the same clients."""
 
-    dataset: str
-    data_dir: Annotated[str, AfterValidator(check_folder)]
-    cache_dir: Annotated[str, AfterValidator(check_folder), Field(min_length=1)]
-    partitioner: str
-    num_clients: int = Field(ge=0)
-    classes_per_client: Annotated[int | str, AfterValidator(_check_classes)]
-    class_assignment: Literal["random", "even"]
-    samples_per_client: int = Field(ge=0)
-    alpha: float = Field(gt=0)
-    dirichlet_over: Literal["clients", "classes"]
-    balanced: bool
-    angles: Annotated[str, AfterValidator(_check_angles)]
-    client_column: str
-    domain_column: str
-    min_test_examples: int = Field(ge=0)
-    embeddings: Annotated[str, AfterValidator(check_folder)]
-    personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)]
-    mdm_params: str
-    client_rows: Annotated[str, AfterValidator(check_rows)]
-    server_examples: int = Field(ge=0)
-    server_missing: int = Field(ge=0)
-    server_ood_rows: Annotated[str, AfterValidator(check_rows)]
-    server_ood_examples: int = Field(ge=0)
-    share_out: Literal["clients", "server"]
-    server_data: Annotated[str, AfterValidator(check_folder)]
-    unseen_fraction: float = Field(ge=0, lt=1)
-    labeled_fraction: float = Field(gt=0, le=1)
-    canaries: int = Field(ge=0)
-    canary_unit: Literal["example", "client"]
-    seed: int = Field(ge=0)
+    title = "Data and clients"
+
+    data_dir: Annotated[str, AfterValidator(check_folder)] = key(
+        "",
+        'local data, `<data-dir>/<dataset>/train.parquet`; "": `$FLORILEGIUM_DATA`, then the hub',
+        values='folder, ""',
+    )
+    cache_dir: Annotated[str, AfterValidator(check_folder)] = key(
+        "~/.florilegium/cache", "where decoded datasets and index tables are kept", values="folder", min_length=1
+    )
+    partitioner: str = key(
+        "classes", "how rows are divided among clients",
+        values="`iid`, `classes`, `dirichlet`, `rotation`, `natural`, `mdm`",
+    )  # fmt: skip
+    num_clients: int = key(
+        20, "number of clients; 0 with `natural`: all; on devices: how many to wait for before round 1", ge=0
+    )
+    classes_per_client: Annotated[int | str, AfterValidator(_check_classes)] = key(
+        "2-3",
+        "S, for `classes`: classes of each client; with a range every client draws its own number",
+        values='number, or a range such as `"2-3"`',
+    )
+    class_assignment: Literal["random", "even"] = key(
+        "even", "draw each client's classes at random (PPFE, FLowDUP, FedGTST), or deal them evenly (PeFLL, pFedHN)"
+    )
+    samples_per_client: int = key(
+        0,
+        "training examples m of each client (`dirichlet`: on average; `natural`: at most, before a fifth is held out "
+        "where there is no test split); 0: all rows are dealt out",
+        ge=0,
+    )
+    alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0)
+    dirichlet_over: Literal["clients", "classes"] = key(
+        "clients", "draw the shares that clients have of each class, or each client's mix of classes"
+    )
+    balanced: bool = key(
+        False,
+        "with shares of clients: a client that has its share of examples receives no more of other classes; sizes "
+        "still differ",
+    )
+    angles: Annotated[str, AfterValidator(_check_angles)] = key(
+        "0,90,180,270", "degrees from which each client's rotation is drawn, for `rotation`", values="numbers"
+    )
+    client_column: str = key(
+        "", "column that names the clients, for `natural`; several are joined by `+`", values='column, `a+b`, ""'
+    )
+    domain_column: str = key(
+        "",
+        "each value of this column is a domain, whose rows go to an equal share of the clients; not for `natural`",
+        values='column, ""',
+    )
+    min_test_examples: int = key(0, "natural clients with fewer test examples are left out", ge=0)
+    embeddings: Annotated[str, AfterValidator(check_folder)] = key(
+        "", "word vectors in GloVe's text format, for datasets of words", values='file, ""'
+    )
+    personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)] = key(
+        "0.5", "share of each client's own part in `synthetic-linear`", values='0..1, or a range `"0,1"`'
+    )
+    mdm_params: str = key(
+        "",
+        "distribution of clients' histograms, for `mdm` and `histograms` ([forms](methods/mdm.md#simulated-clients))",
+        values='name, file, run folder, ""',
+    )
+    client_rows: Annotated[str, AfterValidator(check_rows)] = key(
+        "", 'the rows that clients share, by a column of names or by `label`; "": all', values="`column=value\\|value`"
+    )
+    server_examples: int = key(0, "examples like the clients' that only the server holds", ge=0)
+    server_missing: int = key(0, "number of last classes of which the server has no examples", ge=0)
+    server_ood_rows: Annotated[str, AfterValidator(check_rows)] = key(
+        "", "rows of the server's out-of-distribution examples", values="`column=value\\|value`"
+    )
+    server_ood_examples: int = key(0, "number of the server's out-of-distribution examples", ge=0)
+    server_data: Annotated[str, AfterValidator(check_folder)] = key(
+        "", "the server's examples instead, in the dataset's schema; required on real devices", values='file, ""'
+    )
+    share_out: Literal["clients", "server"] = key(
+        "clients", "clients share all rows except the server's; or, to simulate clients on those, the server's rows"
+    )
+    unseen_fraction: float = key(0.0, "share of clients held back from training; simulation only", ge=0, lt=1)
+    labeled_fraction: float = key(
+        1.0, "p, share of the seen clients whose labels may be used; simulation only", gt=0, le=1
+    )
+    canaries: int = key(
+        0, "number of examples or clients with wrong classes, for an [audit](privacy.md#audit); about half take part",
+        ge=0,
+    )  # fmt: skip
+    canary_unit: Literal["example", "client"] = key("example", "what a canary is")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partitions.datasets import Dataset, Split
+from florilegium.partitions.spec import Dataset, Split
 
 Rows = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Canaries:
-    """Training examples with wrong classes (:mod:`partitions.canaries`), c of them.
+    """Training examples with wrong classes (:mod:`florilegium.partitions.canaries`), c of them.
 
     Attributes:
         clients: whose each is, or would be, (c,).

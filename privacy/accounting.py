@@ -17,7 +17,7 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy.optimize import brentq
 
-from privacy.noise import Kind
+from florilegium.privacy.noise import Kind
 
 Formula = Literal["analytic", "classical"]
 

@@ -21,9 +21,9 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from common.errors import RunError
-from privacy.ledger import Ledger
-from privacy.noise import secret_generator
+from florilegium.common.errors import RunError
+from florilegium.privacy.ledger import Ledger
+from florilegium.privacy.noise import secret_generator
 
 _MOST_NOISE, _TOLERANCE, _STEP = 1e6, 0.002, 0.95
 _WHOLE = tuple(float(order) for order in range(2, 64))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.clipping import clipping_factor
-from privacy.noise import Kind, draw
+from florilegium.privacy.clipping import clipping_factor
+from florilegium.privacy.noise import Kind, draw
 
 Array = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from common.files import write_text
+from florilegium.common.files import write_text
 
 History = list[tuple[float, float, int]]
 """Noise multiplier z, sampling rate q and number of releases, as Opacus' accountants have them too."""
@@ -53,6 +53,6 @@ class Ledger:
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:
         """Return ε of all releases at δ, and of ``more``, by distributions of the privacy loss."""
-        from privacy.accounting import Release, total  # dp-accounting takes seconds to import
+        from florilegium.privacy.accounting import Release, total  # dp-accounting takes seconds to import
 
         return total([Release("gaussian", z, times, q) for z, q, times in (*self.history, *more)], self.delta)

@@ -5,24 +5,38 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from common.settings import Section
+from florilegium.common.settings import Section, key
 
 
 class PrivacySettings(Section):
     """What is protected, how well, and by what noise."""
 
-    unit: Literal["none", "client", "example"]
-    epsilon: float = Field(ge=0)
-    delta: float = Field(gt=0, lt=1)
-    noise_multiplier: float = Field(ge=0)
-    clip_norm: float = Field(gt=0, allow_inf_nan=True)
-    clipping: Literal["flat", "layer"]
-    gradients: Literal["hooks", "ghost"]
-    clip_quantile: float = Field(ge=0, lt=1)
-    sampling: Literal["poisson", "fixed"]
-    noise_at: Literal["server", "device"]
+    title = "Differential privacy"
+
+    unit: Literal["none", "client", "example"] = key("none", "what is protected ([methods](privacy.md))")
+    epsilon: float = key(0.0, "ε, budget of the whole run; the noise multiplier follows from it; 0: none given", ge=0)
+    delta: float = key(1e-5, "δ of the guarantee", gt=0, lt=1)
+    noise_multiplier: float = key(0.0, "noise multiplier z, instead of a budget", ge=0)
+    clip_norm: float = key(
+        1.0, "C, norm to which a client's update or an example's gradient is clipped", gt=0, allow_inf_nan=True
+    )
+    clipping: Literal["flat", "layer"] = key(
+        "flat", "of clients' updates: one factor for the whole update, or each of its L arrays to C/√L"
+    )
+    gradients: Literal["hooks", "ghost"] = key(
+        "hooks", "of examples: compute gradients of single examples, or only their norms"
+    )
+    clip_quantile: float = key(
+        0.0, "of clients: γ, C follows this quantile of the updates' norms; 0: C is constant", ge=0, lt=1
+    )
+    sampling: Literal["poisson", "fixed"] = key(
+        "poisson",
+        "of clients: each takes part at random, which amplifies privacy; or cohorts of a fixed size, accounted as if "
+        "everybody took part in every round",
+    )
+    noise_at: Literal["server", "device"] = key("server", "of clients: who adds the noise")
 
     @model_validator(mode="after")
     def _says_how_much(self) -> PrivacySettings:

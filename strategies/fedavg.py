@@ -3,28 +3,31 @@
 Sent: the global model w_t. Received: Σ_k w_k·(w_k − w_t) and Σ_k w_k over the cohort, with w_k = n_k
 (``weighting = "examples"``) or 1 (``"uniform"``). Step: Δ_t = Σ w_k (w_k − w_t) / Σ w_k;
 v_t = β·v_{t−1} + Δ_t; w_{t+1} = w_t + η·v_t, with η = ``server-learning-rate`` and β = ``server-momentum``.
-η = 1 and β = 0 is FedAvg. ``server-optimizer = "adam"`` is FedAdam (Reddi et al. 2021, Algorithm 2).
+η = 1 and β = 0 is FedAvg. ``server-optimizer = "fedadam"`` is FedAdam (Reddi et al. 2021, Algorithm 2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
 
-from clients.wire import BESIDE, pack, unpack
-from common.settings import Value
-from models.parameters import Arrays, is_statistic
-from strategies.cohort import CohortStrategy
-from strategies.exchange import Outcome
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.strategies.core.cohort import CohortStrategy, Setup, sums_of_updates, whole_network
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
 
 DECAY = (0.9, 0.99)
 """β₁ and β₂ of FedAdam (Reddi et al. 2021)."""
 SQUARE = "square:"
 """What the names of Adam's second moments begin with, in a checkpoint."""
+
+
+log = logging.getLogger("flwr")
 
 
 class FedAvg(CohortStrategy):
@@ -37,56 +40,44 @@ class FedAvg(CohortStrategy):
 
     beside: Arrays
 
-    _model: Arrays
     _velocity: Arrays | None = None  # v in the equations above, and Adam's m
     _squares: Arrays | None = None  # Adam's s
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    privacy_gap = staticmethod(sums_of_updates)
+    transfer_gap = staticmethod(whole_network)
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.beside = {}
+        if self.settings.server_optimizer == "adam":
+            raise ConfigurationError(
+                f"server-optimizer: 'adam' is for hypernetworks; '{self.settings.method}' averages models, for which "
+                "there are 'sgd' and 'fedadam' (called 'adam' in earlier versions)"
+            )
 
-    def privacy_gap(self) -> str:
-        """Return nothing: the server learns from the sum of changes alone."""
-        return ""
-
-    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
-        """Return the numbers and words a method sends along with the model."""
+    def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments of the phase ``train`` in this round."""
         return {}
 
-    def learn(self, outcome: Outcome) -> None:
-        """Let a method learn from what the cohort answered, before the model changes."""
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
+        """Let a method learn from what the cohort returned for ``model``, before the model changes."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the model to the round's cohort."""
-        self._model = unpack(arrays)
-        cohort = self.sample(server_round)
-        return self.requests(
-            cohort,
-            server_round,
-            "train",
-            reduce="delta",
-            arrays=pack(self._model | self.beside) if self.beside else arrays,
-            **{**config, **self.train_scalars(server_round, cohort)},  # type: ignore[arg-type]
-        )
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take the server step along the mean update."""
-        outcome = self.require(self.collect(replies), self.wanted)
-        self.learn(outcome)
-        update = {name: outcome.arrays[name] / outcome.weight for name in self._model}
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Have the cohort train the model, and take the server step along the mean update."""
+        cohort = round.sample()
+        arguments = self.train_arguments(round, cohort)
+        outcome = round.ask("train", cohort, send=model | self.beside, reduce="delta", **arguments)
+        self.learn(round, model, outcome)
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
+        update = {name: outcome.arrays[name] / outcome.weight for name in model}
         step = self.direction({name: Δ for name, Δ in update.items() if not is_statistic(name)})
-        eta = self.settings.server_learning_rate
-        new = {n: (w + (eta * step[n] if n in step else update[n])).astype(w.dtype) for n, w in self._model.items()}
-        return pack(new), MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
+        η = self.settings.server_learning_rate
+        return {n: (w + (η * step[n] if n in step else update[n])).astype(w.dtype) for n, w in model.items()}
 
     def direction(self, update: Arrays) -> Arrays:
         """Return what the server's step goes along, for the mean update Δ_t: v_t, or Adam's direction."""
         s = self.settings
-        if s.server_optimizer == "adam":
+        if s.server_optimizer == "fedadam":
             β1, β2 = DECAY
             self._velocity = _decayed(self._velocity, β1, {name: (1 - β1) * Δ for name, Δ in update.items()})
             self._squares = _decayed(self._squares, β2, {name: (1 - β2) * Δ**2 for name, Δ in update.items()})

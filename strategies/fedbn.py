@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.errors import ConfigurationError
-from models.batch_norm import norms_of
-from models.networks import build
-from models.parameters import Arrays
-from partitions.datasets import find_spec
-from strategies.fedavg import FedAvg
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.batch_norm import norms_of
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.cohort import sums_of_updates
+from florilegium.strategies.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
     """FedAvg of all but batch norm."""
 
-    @classmethod
-    def transfer_gap(cls, hyper: Any) -> str:
-        """Return what is missing."""
+    privacy_gap = staticmethod(sums_of_updates)
+
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Return why features cannot be transferred."""
         return "batch norm is each client's own"
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 
-from clients.hyper import FedGTSTHyper
-from common.errors import ConfigurationError
-from common.seeds import numpy_generator
-from common.settings import Value
-from models.parameters import Arrays
-from strategies.exchange import Outcome
-from strategies.fedavg import FedAvg
+from florilegium.clients.hyper.federated import FedGTSTHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 
@@ -32,37 +31,39 @@ LARGEST = 1e15
 class FedGTST(FedAvg):
     """FedAvg of clients that align the norms of their gradients."""
 
+    transfer_gap = staticmethod(whole_network)
+
     hyper: FedGTSTHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._course: list[dict[str, float]] = []
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return what is not protected."""
         return "the guide norm is the largest that a client has sent"
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Train; before that, measure the clients' gradients where asked to."""
-        self._course.append({"round": server_round})
+        self._course.append({"round": round.number})
         if self.hyper.diagnose:
-            cohort = self.sample(server_round)
-            outcome = self.exchange(grid, cohort, server_round, "gradient", reduce="sum", arrays=arrays)
+            outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
             count = len(outcome.clients)
             mean_square = sum(float(np.square(total / count).sum()) for total in outcome.arrays.values())
             self._course[-1]["vector_variance"] = float(outcome.metrics["square"].mean()) - mean_square
-        return super().train_round(server_round, arrays, grid)
+        return super().train_round(round, model)
 
-    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
+    def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Send Ĵ, and who trains without the regulariser too."""
         if len(self._course) < 2:
             return {}
-        rng = numpy_generator(self.settings.seed, "standard", server_round)
-        count = min(len(cohort), max(1, round(self.hyper.standard_share * len(cohort))))
+        rng = numpy_generator(self.settings.seed, "standard", round.number)
+        count = min(len(cohort), max(1, int(np.rint(self.hyper.standard_share * len(cohort)))))
         chosen = rng.choice(len(cohort), size=count if self.hyper.standard_share else 0, replace=False)
         return {"guide": self._course[-2]["guide"], "standard": [cohort[i] for i in sorted(chosen)]}
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Take the next Ĵ from the norms received."""
         norms = outcome.metrics["norm"]
         absent = np.full(len(norms), np.nan)  # every client that trained without the regulariser may have failed

@@ -6,19 +6,23 @@ which ḡ ← m·ḡ + (1 − m)·mean, from ḡ = 0; and ``train`` (model and �
 
 from __future__ import annotations
 
-import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
+from typing import Any
 
-from clients.hyper import FedIIRHyper
-from clients.wire import BESIDE
-from models.blocks import last_blocks, of_blocks
-from models.parameters import Arrays
-from strategies.fedavg import FedAvg
+import numpy as np
+
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import FedIIRHyper
+from florilegium.models.blocks import last_blocks, of_blocks
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import whole_network
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 
 class FedIIR(FedAvg):
     """FedAvg of clients that align the gradients of their classifiers."""
+
+    transfer_gap = staticmethod(whole_network)
 
     hyper: FedIIRHyper
 
@@ -28,16 +32,17 @@ class FedIIR(FedAvg):
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return what is not protected."""
         return "the mean gradient of the classifier is sent besides"
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Renew ḡ, then train."""
-        cohort, m = self.sample(server_round), self.hyper.momentum
-        outcome = self.exchange(grid, cohort, server_round, "gradient", reduce="sum", arrays=arrays)
+        m = self.hyper.momentum
+        outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
         self.beside = {
             name: (m * past + (1 - m) * outcome.arrays[name] / len(outcome.clients)).astype(past.dtype)
             for name, past in self.beside.items()
         }
-        return super().train_round(server_round, arrays, grid)
+        return super().train_round(round, model)

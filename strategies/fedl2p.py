@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp import Grid
 
 from clients.fedl2p import make_meta_nets
-from clients.hyper import FedL2PHyper
-from clients.wire import BESIDE, pack
-from common.errors import ConfigurationError
-from models.parameters import Arrays, get_arrays
-from partitions.datasets import find_spec
-from strategies.exchange import Outcome
-from strategies.fedavg import FedAvg
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.fedl2p import FedL2PHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 BEST = "best."
@@ -33,8 +33,8 @@ class FedL2P(FedAvg):
 
     hyper: FedL2PHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._best: Arrays = {}
         self._best_round: int | None = None
         self._best_loss: float | None = None
@@ -42,12 +42,13 @@ class FedL2P(FedAvg):
         self._best_losses: dict[str, float] = {}  # those losses when the best λ was sent
         self._skipped = 0
 
-    @classmethod
-    def transfer_gap(cls, hyper: Any) -> str:
-        """Return what is missing."""
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Return why features cannot be transferred."""
         return "what it learns is no features, but how to fine-tune them"
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return what is not protected."""
         return "the λ of the lowest validation loss is chosen, and the clients' losses are not protected"
 
@@ -81,23 +82,22 @@ class FedL2P(FedAvg):
         self._best = get_arrays(nets)
         return self._best
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Learn λ; in the first rounds, where asked for, the model."""
-        if server_round > self.hyper.pretraining_rounds:
-            return super().train_round(server_round, arrays, grid)
-        model = {name.removeprefix(BESIDE): array for name, array in self.beside.items()}
-        cohort = self.sample(server_round)
-        outcome = self.exchange(grid, cohort, server_round, "pretrain", reduce="delta", arrays=pack(model))
+        if round.number > self.hyper.pretraining_rounds:
+            return super().train_round(round, model)
+        network = {name.removeprefix(BESIDE): array for name, array in self.beside.items()}  # θ_g
+        outcome = round.ask("pretrain", round.sample(), send=network, reduce="delta")
         self.beside = {
-            BESIDE + name: (w + outcome.arrays[name] / outcome.weight).astype(w.dtype) for name, w in model.items()
+            BESIDE + name: (w + outcome.arrays[name] / outcome.weight).astype(w.dtype) for name, w in network.items()
         }
-        return arrays
+        return model
 
     def finished(self, server_round: int) -> bool:
         """Return whether the run may end early; not before there is something to learn from."""
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Remember the λ that was sent, if the clients' last validation losses are the lowest so far.
 
         Compared are the clients that had been heard when the best λ before was sent. One whose last answer had no loss
@@ -112,12 +112,12 @@ class FedL2P(FedAvg):
         last, weight = np.array([self._last[client] for client in heard]).T
         lowest = np.array([self._best_losses.get(client, np.nan) for client in heard])
         loss = float(np.average(last, weights=weight))
-        log.info("round %d: validation loss %.4f, of %d clients", self._round, loss, len(heard))
+        log.info("round %d: validation loss %.4f, of %d clients", round.number, loss, len(heard))
         if not math.isfinite(loss):
             return
         both = np.isfinite(lowest)
         if not both.any() or np.average(last[both] - lowest[both], weights=weight[both]) < 0:
-            self._best, self._best_round, self._best_loss = self._model, self._round, loss
+            self._best, self._best_round, self._best_loss = model, round.number, loss
             self._best_losses = dict(zip(heard, last.tolist(), strict=True))
 
     def count_skipped(self, outcome: Outcome) -> None:
@@ -127,15 +127,13 @@ class FedL2P(FedAvg):
             log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
 
     @property
-    def result(self) -> ArrayRecord:
+    def result(self) -> Arrays:
         """The λ of the lowest validation loss, and the model beside it."""
-        return pack(self._best | self.beside)
+        return self._best | self.beside
 
-    def measure(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
-    ) -> Outcome:
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have clients test with the best λ."""
-        return super().measure(clients, server_round, self.result, grid, config)
+        return super().measure(round, clients, self.result)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """FedAvg's state, and the best λ."""

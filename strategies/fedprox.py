@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clients.hyper import FedProxHyper
-from common.errors import ConfigurationError
-from common.settings import Value
-from models.parameters import Arrays
-from strategies.exchange import Outcome
-from strategies.fedavg import FedAvg
+from florilegium.clients.hyper.federated import FedProxHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup, sums_of_updates, whole_network
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 STEP = 0.1
 PATIENCE = 5
@@ -46,10 +47,13 @@ class AdaptiveMu:
 class FedProx(FedAvg):
     """FedAvg whose clients stay near the global model."""
 
+    privacy_gap = staticmethod(sums_of_updates)
+    transfer_gap = staticmethod(whole_network)
+
     hyper: FedProxHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._adaptive = AdaptiveMu()
         if self.hyper.adaptive and self.settings.privacy.unit != "none":
             raise ConfigurationError("fedprox.adaptive: μ would follow the clients' losses, which are not protected")
@@ -59,11 +63,11 @@ class FedProx(FedAvg):
         """The present μ."""
         return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
 
-    def train_scalars(self, server_round: int, cohort: Sequence[str]) -> dict[str, Value | list[str]]:
+    def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Send μ."""
         return {"mu": self.mu}
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Adapt μ to the cohort's mean training loss."""
         self._adaptive.observe(outcome.mean("loss"))
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from clients.hyper import FedSRHyper
-from clients.wire import BESIDE
-from models.blocks import classifier_shape
-from models.parameters import Arrays, get_arrays
-from models.representation import build_representation
-from strategies.exchange import Outcome
-from strategies.fedavg import FedAvg
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import FedSRHyper
+from florilegium.models.blocks import classifier_shape
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.representation import build_representation
+from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 
 class FedSR(FedAvg):
     """FedAvg of clients that keep their representations simple."""
+
+    privacy_gap = staticmethod(sums_of_updates)
+    transfer_gap = staticmethod(whole_network)
 
     hyper: FedSRHyper
 
@@ -23,7 +28,7 @@ class FedSR(FedAvg):
         self.beside = {BESIDE + name: array for name, array in get_arrays(representation).items()}
         return arrays
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Average the representation's own parameters."""
         self.beside = {
             name: (array + outcome.arrays[name] / outcome.weight).astype(array.dtype)

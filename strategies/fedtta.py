@@ -5,16 +5,20 @@ Sent and received: the network's arrays and, after ``adaptation.``, those of φ.
 
 from __future__ import annotations
 
-from clients.fedtta import PREFIX
-from clients.hyper import FedTTAHyper
-from models.mlp import adaptation_network
-from models.parameters import Arrays, get_arrays
-from partitions.datasets import find_spec
-from strategies.fedavg import FedAvg
+from florilegium.clients.fedtta import PREFIX
+from florilegium.clients.hyper.subspace import FedTTAHyper
+from florilegium.models.mlp import adaptation_network
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.fedavg import FedAvg
 
 
 class FedTTA(FedAvg):
     """FedAvg of network and φ."""
+
+    privacy_gap = staticmethod(sums_of_updates)
+    transfer_gap = staticmethod(whole_network)
 
     hyper: FedTTAHyper
 

@@ -5,17 +5,21 @@ Sent and received: ψ, the parameters of the hypernetwork h and the centre ψ_r.
 
 from __future__ import annotations
 
-from clients.flowdup import make_hypernetwork
-from clients.hyper import FLowDUPHyper
-from common.errors import ConfigurationError
-from common.seeds import numpy_generator
-from models.parameters import Arrays, get_arrays
-from strategies.cohort import Cohort
-from strategies.subspace import Subspace
+from typing import Any
+
+from florilegium.clients.flowdup import make_hypernetwork
+from florilegium.clients.hyper.subspace import FLowDUPHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.strategies.core.round import Cohort
+from florilegium.strategies.families.subspace import Subspace, no_network
 
 
 class FLowDUP(Subspace):
     """FedAvg of a hypernetwork, by clients with and without labels."""
+
+    transfer_gap = staticmethod(no_network)
 
     hyper: FLowDUPHyper
 
@@ -29,7 +33,8 @@ class FLowDUP(Subspace):
         except ConfigurationError as error:  # of a network that was not asked for by the key it speaks of
             raise ConfigurationError(str(error).replace("model:", "flowdup.inner-model:", 1)) from error
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return why the keys of table ``privacy`` are not for this method."""
         return "its cohorts hold labeled and unlabeled clients in fixed shares, not by chance"
 

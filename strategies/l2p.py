@@ -9,12 +9,10 @@ import logging
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 
-from clients.wire import pack, unpack
-from common.seeds import numpy_generator
-from strategies.cohort import Cohort
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.round import Cohort, Round
 from strategies.fedl2p import FedL2P
 
 log = logging.getLogger("flwr")
@@ -22,6 +20,16 @@ log = logging.getLogger("flwr")
 
 class L2P(FedL2P):
     """FedL2P without averaging."""
+
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
+        """Return what is not protected."""
+        return "clients learn alone, so that no sum of updates is there to protect"
+
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Return why features cannot be transferred."""
+        return "what it learns is no features, but how to fine-tune them"
 
     def sample(self, server_round: int) -> Cohort:
         """Return the clients whose turn it is, so that all take as many steps as each other, or one fewer."""
@@ -34,15 +42,14 @@ class L2P(FedL2P):
         turn = np.take(order, range(learned * size, (learned + 1) * size), mode="wrap")
         return Cohort((clients[i] for i in sorted(turn)), size)
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have the cohort go on learning; in the first rounds, where asked for, make the model together."""
-        if server_round <= self.hyper.pretraining_rounds:
-            return super().train_round(server_round, arrays, grid)
-        cohort, sent = self.sample(server_round), pack(unpack(arrays) | self.beside)
-        outcome = self.exchange(grid, cohort, server_round, "train", reduce="sum", arrays=sent)
+        if round.number <= self.hyper.pretraining_rounds:
+            return super().train_round(round, model)
+        outcome = round.ask("train", round.sample(), send=model | self.beside, reduce="sum")
         self.count_skipped(outcome)
-        log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
-        return arrays
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
+        return model
 
     def report(self) -> dict[str, Any]:
         """The steps that were skipped; there is no λ of all clients to report on."""

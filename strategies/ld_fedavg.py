@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.ld_fedavg import POINT
-from models.parameters import Arrays
-from strategies.subspace import Subspace
+from florilegium.clients.ld_fedavg import POINT
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import sums_of_updates
+from florilegium.strategies.families.subspace import Subspace, no_network
 
 
 class LDFedAvg(Subspace):
     """FedAvg of v."""
+
+    transfer_gap = staticmethod(no_network)
+
+    privacy_gap = staticmethod(sums_of_updates)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Start from θ₀."""

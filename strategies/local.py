@@ -6,13 +6,14 @@ the computation equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
 from typing import Any, ClassVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.round import Round
 
-from strategies.cohort import CohortStrategy
+log = logging.getLogger("flwr")
 
 
 class Local(CohortStrategy):
@@ -20,12 +21,13 @@ class Local(CohortStrategy):
 
     broadcasts_model: ClassVar[bool] = False
 
-    @classmethod
-    def transfer_gap(cls, hyper: Any) -> str:
-        """Return what is missing."""
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Return why features cannot be transferred."""
         return "every client has a network of its own"
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return why the keys of table ``privacy`` are not for this method."""
         return "nothing is shared, so that there is nothing to protect"
 
@@ -33,15 +35,8 @@ class Local(CohortStrategy):
         """Return all labeled clients: where nothing is shared, the unseen ones train as well."""
         return self.roster.ids("seen", "unseen")
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask the round's cohort to go on training."""
-        return self.requests(self.sample(server_round), server_round, "train", reduce="sum", **config)  # type: ignore[arg-type]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate nothing but the training loss."""
-        outcome = self.require(self.collect(replies), self.wanted)
-        return None, MetricRecord({"loss": outcome.mean("loss"), "clients": len(outcome.clients)})
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Ask the round's cohort to go on training; nothing but the training loss comes back."""
+        outcome = round.ask("train", round.sample(), reduce="sum")
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
+        return model

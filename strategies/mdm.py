@@ -14,24 +14,23 @@ from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp import Grid
 
-from clients.hyper import MDMHyper, parse_whole
-from clients.mdm import split, stack
-from clients.wire import pack, unpack
-from common.errors import ConfigurationError, RunError
-from common.seeds import numpy_generator
-from models.parameters import Arrays
-from partitions.datasets import find_spec
-from partitions.dirichlet_multinomial import EMPTY, Array, Counts, Mixture, initial, start_anew, update
-from partitions.features import find_feature
-from privacy.accounting import Release, multiplier, total
-from privacy.noise import draw, secret_generator
-from strategies.cohort import CohortStrategy
-from strategies.evaluation import Figures
-from strategies.exchange import Outcome
-from strategies.run_folder import Checkpoint
+from florilegium.clients.hyper.mdm import MDMHyper
+from florilegium.clients.mdm import split, stack
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import parse_whole
+from florilegium.models.parameters import Arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.dirichlet_multinomial import EMPTY, Array, Counts, Mixture, initial, start_anew, update
+from florilegium.partitions.features import find_feature
+from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.privacy.noise import draw, secret_generator
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 
@@ -46,8 +45,8 @@ class MDM(CohortStrategy):
     makes_models: ClassVar[bool] = False
     hyper: MDMHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.numbers = parse_whole(self.hyper.components)
         if self.settings.rounds < 1:
             raise ConfigurationError("rounds: 'mdm' needs at least 1")
@@ -57,12 +56,14 @@ class MDM(CohortStrategy):
         self._reseeded: list[dict[str, int]] = []
         self._compared: list[dict[str, float]] = []
         self._chosen = 0
+        self._everybody = False  # whether all clients took part in the last round
         self._latest: list[Mixture] = []
         self._begun: dict[str, Any] = {}
 
     # ---------------------------------------------------------------------------------- who takes part
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return why the keys of table ``privacy`` are not for this method."""
         return "it protects its sums itself; set mdm.privacy-unit and mdm.epsilon"
 
@@ -218,13 +219,13 @@ class MDM(CohortStrategy):
                 "comparing_noise": self.comparing_noise, "comparisons": self._comparisons}  # fmt: skip
 
     def ask(
-        self, grid: Grid, cohort: Sequence[str], server_round: int, phase: str, arrays: Arrays, **more: Any
+        self, round: Round, cohort: Sequence[str], phase: str, arrays: Arrays, *, evaluation: bool = False
     ) -> Outcome:
         """Have ``cohort`` carry out ``phase``; return the sums, with noise in a private run."""
-        outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=pack(arrays), **more)
+        outcome = round.ask(phase, cohort, send=arrays, reduce="sum", evaluation=evaluation)
         scale = self.comparing_noise if phase == "compare" else self.noise
         for name, array in outcome.arrays.items() if scale else ():
-            rng = secret_generator() if self.roster.deployed else self._rng("noise", server_round, phase, name)
+            rng = secret_generator() if self.roster.deployed else self._rng("noise", round.number, phase, name)
             outcome.arrays[name] = array + draw(rng, "gaussian", scale, array.shape)
         return outcome
 
@@ -241,24 +242,26 @@ class MDM(CohortStrategy):
         """The mixtures start from the clients' moments."""
         raise ConfigurationError("init: method 'mdm' starts from the clients' own moments")
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Take a step of EM, from the moments in round 1."""
-        mixtures = split(unpack(arrays), self.numbers) if server_round > 1 else self._initialise(grid)
-        outcome = self.ask(grid, self.sample(server_round), server_round, "expect", stack(mixtures))
+        mixtures = split(model, self.numbers) if round.number > 1 else self._initialise(round.numbered(0))
+        cohort = round.sample()
+        outcome = self.ask(round, cohort, "expect", stack(mixtures))
+        self._everybody = len(cohort) >= len(self.trainable())
         if "likelihood" in outcome.arrays:
             self._course.append((outcome.arrays["likelihood"] / len(outcome.clients)).tolist())
         moved = [
-            self._revive(update(mixture, sums, self.noise), server_round, sums)
+            self._revive(update(mixture, sums, self.noise), round.number, sums)
             for mixture, sums in zip(mixtures, self._apart(outcome.arrays), strict=True)
         ]
         self._latest = moved
         stacked = stack(moved)
         for name, steps in self._history.items():
             steps.append(stacked[name])
-        return pack(stacked)
+        return stacked
 
-    def _initialise(self, grid: Grid) -> list[Mixture]:
-        outcome = self.ask(grid, self.sample(0), 0, "initialise", {"edges": self.edges})
+    def _initialise(self, round: Round) -> list[Mixture]:
+        outcome = self.ask(round, round.sample(), "initialise", {"edges": self.edges})
         return [initial(sums, self.edges, self.noise) for sums in self._apart(outcome.arrays)]
 
     def _apart(self, sums: Arrays) -> list[Arrays]:
@@ -288,7 +291,7 @@ class MDM(CohortStrategy):
 
         Only where all clients take part in a round: that of a sample of them says too little.
         """
-        if not self.hyper.tolerance or len(self._course) < 2 or len(self.cohort) < len(self.trainable()):
+        if not self.hyper.tolerance or len(self._course) < 2 or not self._everybody:
             return False
         if any(entry["round"] == server_round for entry in self._reseeded):
             return False
@@ -297,18 +300,16 @@ class MDM(CohortStrategy):
 
     # ------------------------------------------------------------------------------------- choice of K
 
-    def measure(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
-    ) -> Outcome:
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have the clients that took no part compare the mixtures; choose K."""
-        outcome = self.ask(grid, clients, server_round, "compare", unpack(arrays), evaluation=True)
+        outcome = self.ask(round, clients, "compare", model, evaluation=True)
         n = len(outcome.clients)
         means = outcome.arrays["relative"] / n
         self._chosen = choose(self.numbers, means, outcome.arrays["products"] / n, n)
         shown = outcome.arrays["likelihood"] / n if "likelihood" in outcome.arrays else means
         kind = "log_likelihood" if shown is not means else "relative"
         self._compared = [{"k": k, kind: float(value)} for k, value in zip(self.numbers, shown, strict=True)]
-        log.info("round %d: k = %d is chosen", server_round, self._chosen)
+        log.info("round %d: k = %d is chosen", round.number, self._chosen)
         return outcome
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:

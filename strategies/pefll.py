@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from clients.hyper import PeFLLHyper
-from clients.pefll import DESCRIPTOR
-from clients.wire import pack, unpack
-from common.errors import ConfigurationError
-from common.files import write_tensors
-from models.embedding import WITHOUT_LABELS, build_embedding
-from models.parameters import Arrays, get_arrays, set_arrays
-from strategies.exchange import Outcome
-from strategies.generated import Generated, shapes_of
-from strategies.roster import Client
-from strategies.run_folder import Checkpoint
+from florilegium.clients.hyper.hypernetworks import PeFLLHyper
+from florilegium.clients.pefll import DESCRIPTOR
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_tensors
+from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.strategies.core.cohort import Setup, single_replies
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.roster import Client
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.families.generated import Generated, no_network, shapes_of
 
 log = logging.getLogger("flwr")
 
@@ -34,10 +33,13 @@ log = logging.getLogger("flwr")
 class PeFLL(Generated):
     """An embedding network on the clients and a hypernetwork on the server, trained as one."""
 
+    privacy_gap = staticmethod(single_replies)
+    transfer_gap = staticmethod(no_network)
+
     hyper: PeFLLHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         if self.hyper.embedding == "lstm" and self.spec.kind != "characters":
             raise ConfigurationError(
                 f"pefll.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind '{self.spec.kind}'; "
@@ -55,62 +57,56 @@ class PeFLL(Generated):
         """Return the embedding network η_v."""
         return get_arrays(self._embedding)
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Carry out a round of Algorithm 8; return the new η_v."""
-        drawn = self.sample(server_round)
-        described = self._describe(drawn, server_round, arrays, grid, training=True)
-        cohort, v = self.require(described, drawn.wanted).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
+        drawn = round.sample()
+        described = self._describe(round, drawn, model, training=True)
+        cohort, v = round.require(described, drawn.wanted).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
         v.requires_grad_()
-        outcome, made, Δθ = self.adapt(cohort, self._normalized(v), server_round, grid, of=self.able(drawn))
-        log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
+        outcome, made, Δθ = self.adapt(round, cohort, self._normalized(v), out_of=self.able(drawn))
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         count = len(outcome.clients)
         *Δη_h, Δv = self.descent(made, Δθ, [*self.hypernetwork.parameters(), v])
         rows = [cohort.index(client) for client in outcome.clients]
-        embedded = self.exchange(
-            grid, outcome.clients, server_round, "embed", reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
-            batch=self.hyper.descriptor_batch, size=self.size, of=self.able(drawn),
-            shapes=shapes_of(get_arrays(self._embedding)),
+        embedded = round.ask(
+            "embed", outcome.clients, reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
+            shapes=shapes_of(get_arrays(self._embedding)), out_of=self.able(drawn),
+            batch=self.hyper.descriptor_batch, size=self.size,
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
         updates = [(η, Δ.div_(count), λ_h) for η, Δ in zip(self.hypernetwork.parameters(), Δη_h, strict=True)]
         for name, η in self._embedding.named_parameters():
             Δ = torch.from_numpy(embedded.arrays[name] / len(embedded.clients)).to(η.dtype)
             updates.append((η, Δ, λ_v))
-        set_arrays(self._embedding, unpack(arrays))
-        self.step(self._optimizer, updates, server_round)
-        return pack(get_arrays(self._embedding))
+        set_arrays(self._embedding, model)
+        self.step(self._optimizer, updates, round.number)
+        return get_arrays(self._embedding)
 
-    def describe(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
-    ) -> tuple[list[str], Tensor, dict[str, str]]:
+    def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
         """Ask the clients for their descriptors (Algorithm 7, lines 1 to 4)."""
-        outcome = self._describe(clients, server_round, arrays, grid, training=False)
+        outcome = self._describe(round, clients, model, training=False)
         if not outcome.clients:
             return [], torch.empty(0, self.size), outcome.failures
         v = outcome.arrays[DESCRIPTOR]
         self._descriptors |= dict(zip(outcome.clients, v, strict=True))
         return outcome.clients, self._normalized(torch.from_numpy(v)), outcome.failures
 
-    def measure(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, config: ConfigRecord
-    ) -> Outcome:
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Evaluate, and with ``pefll.keep-descriptors`` write what the clients' descriptors are by now."""
         self._descriptors = {}
-        outcome = super().measure(clients, server_round, arrays, grid, config)
+        outcome = super().measure(round, clients, model)
         if self.hyper.keep_descriptors and self.run.opened:
-            write_tensors(self.run.path / "descriptors" / f"{server_round}.safetensors", self._descriptors)
+            write_tensors(self.run.path / "descriptors" / f"{round.number}.safetensors", self._descriptors)
         return outcome
 
     # ----------------------------------------------------------------------------------------- details
 
-    def _describe(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid, *, training: bool
-    ) -> Outcome:
+    def _describe(self, round: Round, clients: Sequence[str], model: Arrays, *, training: bool) -> Outcome:
         """Ask for descriptors; any number of clients may fail."""
-        return self.exchange(
-            grid, clients, server_round, "describe", reduce="stack", arrays=arrays, evaluation=not training, of=0,
+        return round.ask(
+            "describe", clients, reduce="stack", send=model, shapes={DESCRIPTOR: (self.size,)},
+            evaluation=not training, out_of=0,
             batch=self.hyper.descriptor_batch if training else self.hyper.test_batch, size=self.size, follows=training,
-            shapes={DESCRIPTOR: (self.size,)},
         )  # fmt: skip
 
     def _normalized(self, v: Tensor) -> Tensor:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.pfedfda import COVARIANCE, MEANS
-from common.seeds import numpy_generator
-from models.blocks import classifier_shape, last_blocks, of_blocks
-from models.parameters import Arrays
-from strategies.fedavg import FedAvg
+from florilegium.clients.pfedfda import COVARIANCE, MEANS
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.fedavg import FedAvg
 
 
 class PFedFDA(FedAvg):
     """A shared extractor and a shared Gaussian for each class."""
+
+    privacy_gap = staticmethod(sums_of_updates)
+    transfer_gap = staticmethod(whole_network)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the extractor and the first Gaussians."""

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from clients.hyper import PFedHNHyper
-from clients.optimizers import Optimizer
-from common.seeds import torch_generator
-from models.parameters import Arrays
-from strategies.generated import Generated, part
+from florilegium.clients.core.optimizers import Optimizer
+from florilegium.clients.hyper.hypernetworks import PFedHNHyper
+from florilegium.common.seeds import torch_generator
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup, single_replies
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.families.generated import Generated, no_network, part
 
 log = logging.getLogger("flwr")
 Descriptor = tuple[Tensor, Optimizer]
@@ -29,32 +29,33 @@ Descriptor = tuple[Tensor, Optimizer]
 class PFedHN(Generated):
     """Descriptors on the server, one for each client."""
 
+    privacy_gap = staticmethod(single_replies)
+    transfer_gap = staticmethod(no_network)
+
     hyper: PFedHNHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._optimizer = self.make_optimizer(list(self.hypernetwork.parameters()))
         self._descriptors: dict[str, Descriptor] = {}  # v_i of the clients that have trained
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
-        cohort = self.sample(server_round)
+        cohort = round.sample()
         own = {client: self._descriptors.get(client) or self._begin(client) for client in cohort}
         v = _values(own, cohort)
-        outcome, made, Δθ = self.adapt(cohort, v, server_round, grid)
-        log.info("round %d: loss %.4g, clients %d", server_round, outcome.mean("loss"), len(outcome.clients))
+        outcome, made, Δθ = self.adapt(round, cohort, v)
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         parameters, λ_h = list(self.hypernetwork.parameters()), self.hyper.hypernetwork_penalty
         *Δη_h, Δv = self.descent(made, Δθ, [*parameters, v])
         trained = {client: own[client] for client in outcome.clients}
-        self._move(trained, dict(zip(cohort, Δv, strict=True)), server_round)
+        self._move(trained, dict(zip(cohort, Δv, strict=True)), round.number)
         self._descriptors |= trained
         updates = [(η, Δ.div_(len(trained)), λ_h) for η, Δ in zip(parameters, Δη_h, strict=True)]
-        self.step(self._optimizer, updates, server_round)
-        return arrays
+        self.step(self._optimizer, updates, round.number)
+        return model
 
-    def describe(
-        self, clients: Sequence[str], server_round: int, arrays: ArrayRecord, grid: Grid
-    ) -> tuple[list[str], Tensor, dict[str, str]]:
+    def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
         """Return the descriptors; those of labeled clients that have never trained are fitted first, and not kept."""
         own = {client: self._descriptors.get(client) or self._begin(client) for client in clients}
         new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
@@ -63,11 +64,11 @@ class PFedHN(Generated):
             new = [client for client in new if client not in failures and client not in self.accounts.spent]
             if new:
                 v = _values(own, new)
-                outcome, made, Δθ = self.adapt(new, v, server_round, grid, repetition=repetition, of=0, evaluation=True)
+                outcome, made, Δθ = self.adapt(round, new, v, repetition=repetition, evaluation=True, out_of=0)
                 if outcome.clients:
                     [Δv] = self.descent(made, Δθ, [v])
                     fitted = {client: own[client] for client in outcome.clients}
-                    self._move(fitted, dict(zip(new, Δv, strict=True)), server_round)
+                    self._move(fitted, dict(zip(new, Δv, strict=True)), round.number)
                 # Who has spent its budget on this keeps the descriptor that it has by then.
                 failures |= {c: why for c, why in outcome.failures.items() if c not in self.accounts.spent}
         served = [client for client in clients if client not in failures]

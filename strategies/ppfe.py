@@ -12,16 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
-
-from clients.hyper import PPFEHyper
-from clients.ppfe_plan import plan
-from clients.wire import pack, unpack
-from common.errors import BudgetSpentError, ConfigurationError
-from models.blocks import of_blocks
-from models.parameters import Arrays
-from strategies.fedavg import FedAvg
+from florilegium.clients.hyper.ppfe import PPFEHyper
+from florilegium.clients.ppfe_plan import plan
+from florilegium.common.errors import BudgetSpentError, ConfigurationError
+from florilegium.models.blocks import of_blocks
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup, sums_of_updates
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")
 
@@ -29,10 +27,12 @@ log = logging.getLogger("flwr")
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
+    privacy_gap = staticmethod(sums_of_updates)
+
     hyper: PPFEHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         s = self.settings
         self._plan = plan(self.hyper, s.model, s.dataset, s.seed)
         if s.patience:
@@ -45,9 +45,9 @@ class PPFE(FedAvg):
         self._stage = 1  # that the shared blocks are of
         self._stages: list[dict[str, float]] = []
 
-    @classmethod
-    def transfer_gap(cls, hyper: Any) -> str:
-        """Return what is missing."""
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Return why features cannot be transferred."""
         return "later stages share fewer blocks, and the last one's are what is left"
 
     def server_part(self, arrays: Arrays) -> Arrays:
@@ -58,23 +58,23 @@ class PPFE(FedAvg):
         """Every stage has a last round."""
         return self._plan.is_last(server_round)
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Begin a stage, train, or end a stage, as the plan says.
 
         A stage begins and ends, too, where a cohort's budgets are spent and nothing is trained.
         """
-        stage = self._plan.stage(server_round)
+        stage = self._plan.stage(round.number)
         if stage > self._stage:
-            arrays = pack(self._begin(stage, unpack(arrays)))
+            model = self._begin(stage, model)
         self._stage = stage
-        with _as_far_as_paid(server_round):
-            arrays = super().train_round(server_round, arrays, grid)
-        if self._plan.is_last(server_round):
-            with _as_far_as_paid(server_round):
-                outcome = self.exchange(grid, self.trainable(), server_round, "finish", reduce="sum", arrays=arrays)
+        with _as_far_as_paid(round.number):
+            model = super().train_round(round, model)
+        if self._plan.is_last(round.number):
+            with _as_far_as_paid(round.number):
+                outcome = round.ask("finish", self.trainable(), send=model, reduce="sum")
                 means = {name: float(outcome.metrics[name].mean()) for name in ("beta", "largest_weight")}
-                self._stages.append({"parameters_sent": sum(a.size for a in unpack(arrays).values()), **means})
-        return arrays
+                self._stages.append({"parameters_sent": sum(array.size for array in model.values()), **means})
+        return model
 
     def _begin(self, stage: int, arrays: Arrays) -> Arrays:
         """Return the shared blocks that a stage starts from, ``arrays`` being the final ones of the stage before."""

@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from clients.hyper import PPFELinearHyper, parse_stages
-from clients.ppfe_linear import BIAS, WEIGHT
-from clients.wire import pack, unpack
-from common.errors import ConfigurationError
-from common.settings import parse_numbers
-from models.parameters import Arrays
-from strategies.cohort import CohortStrategy
+from florilegium.clients.hyper.ppfe import PPFELinearHyper, parse_stages
+from florilegium.clients.ppfe_linear import BIAS, WEIGHT
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import parse_numbers
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import CohortStrategy, Setup, single_replies
+from florilegium.strategies.core.round import Round
 
 Array = NDArray[np.float64]
 
@@ -29,10 +27,12 @@ Array = NDArray[np.float64]
 class PPFELinear(CohortStrategy):
     """Stages of shared and personal ridge regression, with ever smaller penalties."""
 
+    privacy_gap = staticmethod(single_replies)
+
     hyper: PPFELinearHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._plan = parse_stages(self.hyper.stages)
         self._stages: list[dict[str, Any]] = []
         if len(self._plan) != self.settings.rounds or self.settings.model != "linear":
@@ -45,38 +45,32 @@ class PPFELinear(CohortStrategy):
         """Start from ψ = 0."""
         return {name: np.zeros_like(array) for name, array in arrays.items()}
 
-    def train_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
-        """Carry out stage t = ``server_round``."""
-        stage, model = self._plan[server_round - 1], unpack(arrays)
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Carry out stage t, the round's number."""
+        stage = self._plan[round.number - 1]
         ψ, penalties = model[WEIGHT].astype(np.float64), np.array(parse_numbers(self.hyper.penalties))
         if stage == "personal" and (earlier := [s["penalty"] for s in self._stages if s["stage"] == "personal"]):
             penalties = penalties[penalties <= earlier[-1]]
         if stage != "local":
-            candidates = self._average(server_round, grid, ψ, penalties, whole=False)
-            outcome = self._ask("validate", server_round, grid, candidates, penalties, personal=stage == "personal")
+            candidates = self._average(round, ψ, penalties, whole=False)
+            outcome = self._ask("validate", round, candidates, penalties, personal=stage == "personal")
             penalties = penalties[[int(outcome["errors"].argmin())]]
-            ψ = self._average(server_round, grid, ψ, penalties, whole=True)
-        message = _message(ψ, penalties)
-        cohort = self.trainable()
-        done = self.exchange(grid, cohort, server_round, "finish", reduce="sum", arrays=pack(message), stage=stage)
+            ψ = self._average(round, ψ, penalties, whole=True)
+        done = round.ask("finish", self.trainable(), send=_message(ψ, penalties), reduce="sum", stage=stage)
         chosen = {"penalty": float(penalties[0])} if stage != "local" else {}
         self._stages.append({"stage": stage, **chosen, "beta": float(done.metrics["beta"].mean())})
-        return pack({WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]})
+        return {WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]}
 
-    def _average(self, server_round: int, grid: Grid, ψ: Array, penalties: Array, *, whole: bool) -> Array:
+    def _average(self, round: Round, ψ: Array, penalties: Array, *, whole: bool) -> Array:
         """Return the mean solution (G, d) for each penalty, starting from ψ (1, d)."""
         shared: Array = np.repeat(ψ, len(penalties), axis=0)
-        for _ in range(1 if self._plan[server_round - 1] == "averaged" else self.hyper.exchanges):
-            shared = self._ask("solve", server_round, grid, shared, penalties, whole=whole)["solutions"]
+        for _ in range(1 if self._plan[round.number - 1] == "averaged" else self.hyper.exchanges):
+            shared = self._ask("solve", round, shared, penalties, whole=whole)["solutions"]
         return shared
 
-    def _ask(
-        self, phase: str, server_round: int, grid: Grid, shared: Array, penalties: Array, **scalars: bool
-    ) -> dict[str, Array]:
-        """Let the round's cohort carry out ``phase``; return the weighted mean of its answers."""
-        message = pack(_message(shared, penalties))
-        cohort = self.sample(server_round)
-        outcome = self.exchange(grid, cohort, server_round, phase, reduce="sum", arrays=message, **scalars)
+    def _ask(self, phase: str, round: Round, shared: Array, penalties: Array, **arguments: Any) -> dict[str, Array]:
+        """Have the round's cohort carry out ``phase``; return the weighted mean of what it returns."""
+        outcome = round.ask(phase, round.sample(), send=_message(shared, penalties), reduce="sum", **arguments)
         return {name: total / outcome.weight for name, total in outcome.arrays.items()}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:

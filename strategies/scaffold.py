@@ -11,21 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from clients.hyper import ScaffoldHyper
-from clients.wire import BESIDE
-from common.errors import ConfigurationError
-from models.parameters import Arrays
-from strategies.exchange import Outcome
-from strategies.fedavg import FedAvg
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.hyper.federated import ScaffoldHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.fedavg import FedAvg
 
 
 class Scaffold(FedAvg):
     """FedAvg that knows the mean of all clients' gradients."""
 
+    transfer_gap = staticmethod(whole_network)
+
     hyper: ScaffoldHyper
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         s = self.settings
         if self.hyper.option == 2 and (s.optimizer != "sgd" or s.momentum or s.max_grad_norm):
             raise ConfigurationError(
@@ -33,7 +37,8 @@ class Scaffold(FedAvg):
                 f"0 and max-grad-norm = 0 (found: '{s.optimizer}', {s.momentum:g}, {s.max_grad_norm:g}), or option 1"
             )
 
-    def privacy_gap(self) -> str:
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
         """Return what is not protected."""
         return "control variates change as much as gradients do, and would be clipped with the model"
 
@@ -42,7 +47,7 @@ class Scaffold(FedAvg):
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in arrays.items()}
         return arrays
 
-    def learn(self, outcome: Outcome) -> None:
+    def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Take the step of c; buffers, which have no gradient, are not answered."""
         share = len(outcome.clients) / len(self.trainable())
         self.beside |= {

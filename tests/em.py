@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import digamma
 from scipy.stats import dirichlet_multinomial
 
-from partitions.dirichlet_multinomial import Mixture
+from florilegium.partitions.dirichlet_multinomial import Mixture
 
 
 def start(counts: np.ndarray, components: np.ndarray, k: int, edges: np.ndarray) -> Mixture:

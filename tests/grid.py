@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from apps import client_app, server_app
+from florilegium.apps import client_app, server_app
 
 FIRST_NODE = 100
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from apps.settings import ROOT
+from florilegium.apps.settings import ROOT
 
 BIN = Path(sys.executable).parent
 DEADLINE = 600

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from common.settings import Value
-from strategies.run_folder import read_checkpoint
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import config
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from apps.settings import ROOT
-from common.settings import Value
+from florilegium.apps.settings import ROOT
+from florilegium.common.settings import Value
 from tests import processes
 
 SCRIPTS = ROOT / "deploy"

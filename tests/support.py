@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from apps.methods import METHODS
-from apps.settings import Settings, defaults, parse
-from clients.state import ClientState
-from common.settings import Value
-from models.parameters import get_arrays
-from partitions.clientdata import CPU, ClientData, Examples
-from partitions.datasets import DATASETS
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.clients.core.state import ClientState
+from florilegium.common.settings import Value
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import CPU, ClientData, Examples
+from florilegium.partitions.datasets import DATASETS
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="florilegium-tests-")  # removed when the session ends
 CACHE = Path(_FOLDER.name) / "cache"

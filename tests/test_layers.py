@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.settings import ROOT
+from florilegium.apps.settings import ROOT
 
 ALLOWED = {
     "common": set[str](),
@@ -23,14 +23,28 @@ ALLOWED = {
 FLOWER_FREE = ("common", "models", "privacy")
 
 
-def _imports(path: Path) -> set[str]:
+def _modules(path: Path) -> set[str]:
+    """Return the dotted names of all modules that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def _imports(path: Path) -> set[str]:
+    """Return what a file imports: layers of this package by their own name, other packages by theirs."""
+    return {name.removeprefix("florilegium.").partition(".")[0] for name in _modules(path)}
+
+
+def test_layers_are_imported_through_the_package_alone() -> None:
+    """A module imported under two names exists twice, with two registries and two sets of classes."""
+    for folder in (*ALLOWED, "florilegium", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            bare = {name for name in _modules(path) if name.partition(".")[0] in ALLOWED}
+            assert not bare, f"{path}: import florilegium.{min(bare)} instead"
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -45,14 +59,13 @@ def test_packages_import_only_lower_layers(package: str) -> None:
             assert not {"flwr", "flwr_datasets", "ray"} & imported, path.name
 
 
-@pytest.mark.parametrize("method", [path.stem for path in sorted((ROOT / "strategies").glob("*.py"))])
-def test_a_client_of_the_same_name_never_knows_its_strategy(method: str) -> None:
-    twin = ROOT / "clients" / f"{method}.py"
-    if twin.exists():
-        assert "strategies" not in _imports(twin)
-
-
-@pytest.mark.parametrize("modules", ["apps.client_app, clients.fedavg", "apps.server_app, strategies.fedavg"])
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "florilegium.apps.client_app, florilegium.clients.fedavg",
+        "florilegium.apps.server_app, florilegium.strategies.fedavg",
+    ],
+)
 def test_processes_start_without_what_few_runs_need(modules: str) -> None:
     """On a device every message starts a process."""
     heavy = {"scipy", "sklearn", "dp_accounting", "opacus", "datasets", "flwr_datasets", "matplotlib", "pandas", "ray"}

@@ -14,14 +14,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from apps.cli import cli
-from apps.experiment import read_assignments, resolve
-from clients.export import load_model
-from common.errors import ConfigurationError, FlorilegiumError, RunError
-from partitions.clientdata import simulated
-from partitions.datasets import DATASETS
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.cli import cli
+from florilegium.apps.experiment import read_assignments, resolve
+from florilegium.clients.core.export import load_model
+from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import CACHE, Value, config, settings
 
@@ -184,7 +184,16 @@ class TestFailure:
                 _call(*words)
 
     def test_a_wrong_key_ends_the_command_before_any_client_is_asked(self, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "apps.cli", "run", "--runs-dir", str(tmp_path), "--set", "roundz=3"]
+        command = [
+            sys.executable,
+            "-m",
+            "florilegium",
+            "run",
+            "--runs-dir",
+            str(tmp_path),
+            "--set",
+            "roundz=3",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "roundz: there is no such key; did you mean 'rounds'" in done.stderr

@@ -17,14 +17,14 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
-from apps import client_app
-from apps.device import kept
-from apps.settings import ROOT
-from clients.export import load_model
-from common.settings import Value
-from partitions.devices import write_device
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.apps import client_app
+from florilegium.apps.device import kept
+from florilegium.apps.settings import ROOT
+from florilegium.clients.core.export import load_model
+from florilegium.common.settings import Value
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
 from tests.site import SCRIPTS, Site, site
@@ -121,8 +121,8 @@ ROGUE = '''
 import numpy as np
 from flwr.app import Message
 from sklearn.datasets import load_digits
-from clients.host import Host
-from clients.wire import Reply, unpack
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import Reply, unpack
 
 honest = Host.answer
 

@@ -16,16 +16,16 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from apps.cli import cli
-from apps.device import kept, write_onnx
-from clients.export import load_model, predict
-from common.errors import ConfigurationError, DataError, RunError
-from common.settings import Value
-from models.ensemble import Ensemble
-from models.networks import build
-from partitions.clientdata import simulated
-from partitions.devices import write_device
-from partitions.federation import federate
+from florilegium.apps.cli import cli
+from florilegium.apps.device import kept, write_onnx
+from florilegium.clients.core.export import load_model, predict
+from florilegium.common.errors import ConfigurationError, DataError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.ensemble import Ensemble
+from florilegium.models.networks import build
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
 from tests.partitions.made import make
 from tests.runs import Runs
 from tests.support import settings

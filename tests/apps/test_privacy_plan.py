@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from opacus.accountants import PRVAccountant
 
-from apps.privacy_plan import make_plan
-from common.errors import ConfigurationError
+from florilegium.apps.privacy_plan import make_plan
+from florilegium.common.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(("cohort", "releases", "epsilon"), [(100, 200, 8.0), (10, 1000, 1.0)])

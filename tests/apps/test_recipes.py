@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.experiment import RECIPES, read_layers, read_recipe
-from apps.settings import defaults, parse
-from apps.sweep import cells
-from clients.ppfe_plan import plan
-from common.errors import ConfigurationError
+from florilegium.apps.experiment import RECIPES, read_layers, read_recipe
+from florilegium.apps.settings import defaults, parse
+from florilegium.apps.sweep import cells
+from florilegium.clients.ppfe_plan import plan
+from florilegium.common.errors import ConfigurationError
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
 SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from apps.report import Run, load_run, paired_table
-from common.settings import Value
-from strategies.run_folder import RunFolder
+from florilegium.apps.report import Run, load_run, paired_table
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import RunFolder
 from tests.support import config
 
 HERE: dict[str, Value] = {"dataset": "cifar10", "seed": 1}

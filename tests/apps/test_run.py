@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-from apps.settings import ROOT
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.apps.settings import ROOT
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
 from tests.support import CACHE, config
@@ -30,7 +30,7 @@ KEYS = {"num-clients": 6, "rounds": 3, "evaluate-every": 1, "cache-dir": str(CAC
 
 def _command(runs: Path, keys: dict[str, object]) -> list[str]:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "apps.cli", "run", "--runs-dir", str(runs), "--workers", "2", *words]
+    return [sys.executable, "-m", "florilegium", "run", "--runs-dir", str(runs), "--workers", "2", *words]
 
 
 def _leftovers(marker: str) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from apps.methods import METHODS
-from apps.settings import defaults, parse
-from common.errors import ConfigurationError
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import defaults, parse
+from florilegium.common.errors import ConfigurationError
 from tests.support import config
 
 

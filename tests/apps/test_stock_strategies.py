@@ -10,13 +10,13 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
-from clients.training import train
-from common.seeds import torch_generator
-from models.networks import build
-from models.parameters import get_arrays, set_arrays
-from partitions.clientdata import simulated
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.clients.core.training import train
+from florilegium.common.seeds import torch_generator
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import Value, config, settings
 
@@ -73,9 +73,9 @@ def test_a_stock_strategy_decouples_by_what_it_sends(tmp_path: Path, caplog: pyt
 
 def test_numpyclient_interface() -> None:
     # What a stock simulation would call, with plain arrays: fit returns as many arrays as it was given.
-    from clients.fedavg import FedAvgClient
-    from clients.state import ClientState
-    from common.settings import NoHyper
+    from florilegium.clients.core.state import ClientState
+    from florilegium.clients.fedavg import FedAvgClient
+    from florilegium.common.settings import NoHyper
     from tests.support import RUNS
 
     options = settings(**{"num-clients": CLIENTS})

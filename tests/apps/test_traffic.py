@@ -17,12 +17,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from PIL import Image
 
-from apps import client_app
-from clients.host import Host
-from clients.wire import pack, unpack
-from common import files
-from common.errors import RunError
-from common.settings import Value
+from florilegium.apps import client_app
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import pack, unpack
+from florilegium.common import files
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
 from tests.grid import InProcessGrid
 from tests.partitions.made import make
 from tests.runs import Runs

@@ -12,13 +12,13 @@ from flwr.app import Message
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from apps.watch import watch
-from clients.base import Answer
-from clients.fedavg import FedAvgClient
-from clients.wire import Config
-from common.errors import RunError
-from common.settings import Value
-from models.parameters import Arrays
+from florilegium.apps.watch import watch
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.wire import Config
+from florilegium.clients.fedavg import FedAvgClient
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.models.parameters import Arrays
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {

@@ -12,13 +12,13 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from clients.pefll import DESCRIPTOR
-from common.errors import RunError
-from common.settings import Value
-from models.embedding import build_embedding
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import Examples
+from florilegium.clients.pefll import DESCRIPTOR
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.models.embedding import build_embedding
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples
 from tests.runs import Runs
 from tests.support import make_client
 

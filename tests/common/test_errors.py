@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import ConfigurationError, DataError, FlorilegiumError, RunError, nearest
+from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError, RunError, nearest
 
 
 def test_a_typing_error_is_recognised():

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from common.errors import RunError
-from common.files import write_atomically, write_text
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_atomically, write_text
 
 
 @contextmanager

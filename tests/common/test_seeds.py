@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.seeds import entropy, numpy_generator, torch_generator
+from florilegium.common.seeds import entropy, numpy_generator, torch_generator
 
 words = st.one_of(st.integers(), st.text(alphabet="abc123-", max_size=4))
 paths = st.lists(words, max_size=4).map(tuple)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from common.settings import NAME, Section, check_folder, folder, parse_numbers
+from florilegium.common.settings import NAME, Section, check_folder, folder, parse_numbers
 
 
 class Example(Section):

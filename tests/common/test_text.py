@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.text import ALPHABET, OTHER, VOCABULARY_SIZE, encode
+from florilegium.common.text import ALPHABET, OTHER, VOCABULARY_SIZE, encode
 
 
 def _decode(codes):

@@ -8,7 +8,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.toml import flatten, nested
+from florilegium.common.toml import flatten, nested
 
 words = st.text(alphabet="abc-", min_size=1, max_size=3)
 values = st.integers(-5, 5) | st.booleans() | st.text(alphabet="xyz", max_size=3)

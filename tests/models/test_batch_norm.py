@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clients.export import load_model, save_model
-from models.batch_norm import BatchStatistics, DifferentiableStatistics, give, measure, norms_of
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import Examples
+from florilegium.clients.core.export import load_model, save_model
+from florilegium.models.batch_norm import BatchStatistics, DifferentiableStatistics, give, measure, norms_of
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples
 from tests.support import RUNS, make_client, settings
 
 

@@ -8,11 +8,11 @@ import torch
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
-from models.centers import Centers
-from models.clustering import clustering_accuracy, cost, distances, nearest, sums
-from models.kfed import local_centers, merge_centers
-from models.kmeans import k_means
-from models.packing import sphere_packing
+from florilegium.models.centers import Centers
+from florilegium.models.clustering import clustering_accuracy, cost, distances, nearest, sums
+from florilegium.models.kfed import local_centers, merge_centers
+from florilegium.models.kmeans import k_means
+from florilegium.models.sphere_packing import sphere_packing
 
 
 def _blobs(n: int, k: int = 3, d: int = 4, spread: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

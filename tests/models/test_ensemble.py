@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.ensemble import Ensemble
+from florilegium.models.ensemble import Ensemble
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.errors import ConfigurationError
-from models.embedding import build_embedding
-from models.hypernetwork import HyperNetwork
-from models.networks import build
-from models.parameters import exchanged
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.embedding import build_embedding
+from florilegium.models.hypernetwork import HyperNetwork
+from florilegium.models.networks import build
+from florilegium.models.parameters import exchanged
 
 
 def _size(module: torch.nn.Module) -> int:

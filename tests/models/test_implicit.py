@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.implicit import implicit_derivative
+from florilegium.models.implicit import implicit_derivative
 
 
 def _problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import ConfigurationError
-from common.text import VOCABULARY_SIZE
-from models.networks import NETWORKS, build
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.text import VOCABULARY_SIZE
+from florilegium.models.networks import NETWORKS, build
 
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 

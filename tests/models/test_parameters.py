@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks import build
-from models.parameters import exchanged, get_arrays, num_bytes, set_arrays
+from florilegium.models.networks import build
+from florilegium.models.parameters import exchanged, get_arrays, num_bytes, set_arrays
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision.models import resnet18
 
-from common.errors import ConfigurationError
-from models.networks import build
-from models.parameters import get_arrays, set_arrays
-from models.pretrained import read_pretrained
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.models.pretrained import read_pretrained
 
 
 def test_torchvisions_resnet_predicts_the_same(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks import build
-from models.parameters import Arrays, get_arrays, set_arrays
-from models.reduction import dense_layers, expand, factorise, fitting, mask, narrow
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.reduction import dense_layers, expand, factorise, fitting, mask, narrow
 
 
 def _network(name: str = "cnn64", classes: int = 10) -> torch.nn.Sequential:

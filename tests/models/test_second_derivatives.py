@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.networks import build
-from models.second_derivatives import CheapSecondDerivatives
+from florilegium.models.networks import build
+from florilegium.models.second_derivatives import CheapSecondDerivatives
 
 
 def _numbers(*shape: int, seed: int = 1) -> Tensor:

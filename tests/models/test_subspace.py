@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import ConfigurationError
-from models.subspace import EXPANSIONS, expansion
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.subspace import EXPANSIONS, expansion
 
 SIZES = [(60, 16), (61, 17), (97, 97), (5, 1), (1, 1), (1000, 3), (129, 128), (9, 8), (16, 13)]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError
-from partitions.clientdata import simulated
-from partitions.federation import federate
+from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.federation import federate
 from tests.support import settings
 
 

@@ -7,10 +7,10 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from partitions.clientdata import CPU, ClientData, Examples, simulated, to_inputs
-from partitions.datasets import DATASETS
-from partitions.decode import decode
-from partitions.federation import federate
+from florilegium.partitions.clientdata import CPU, ClientData, Examples, simulated, to_inputs
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.federation import federate
+from florilegium.partitions.sources.decode import decode
 from tests.partitions.made import make
 from tests.support import settings
 

@@ -12,10 +12,10 @@ import pyarrow.parquet
 import pytest
 from sklearn.datasets import load_digits
 
-from common.errors import ConfigurationError, DataError, FlorilegiumError
-from partitions.clientdata import to_inputs
-from partitions.datasets import DATA_VARIABLE, DATASETS, find_spec, load
-from partitions.decode import decode, read_parquet
+from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
+from florilegium.partitions.clientdata import to_inputs
+from florilegium.partitions.datasets import DATA_VARIABLE, DATASETS, find_spec, load
+from florilegium.partitions.sources.decode import decode, read_parquet
 from tests.partitions.made import SCHEMAS, make, write
 
 REAL = Path(os.environ.get(DATA_VARIABLE, "/nowhere"))

@@ -13,11 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from common.errors import DataError
-from partitions.clientdata import Examples, to_inputs
-from partitions.datasets import DATASETS
-from partitions.decode import decode
-from partitions.device_data import DeviceSchema, read_device, read_device_schema, report
+from florilegium.common.errors import DataError
+from florilegium.partitions.clientdata import Examples, to_inputs
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
+from florilegium.partitions.sources.decode import decode
 from tests.partitions.made import make
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from common.errors import DataError
-from partitions.clientdata import simulated
-from partitions.device_data import read_device
-from partitions.devices import write_device
-from partitions.federation import federate
+from florilegium.common.errors import DataError
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.device_data import read_device
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
 from tests.partitions.made import write
 from tests.support import settings
 

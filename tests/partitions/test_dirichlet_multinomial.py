@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import dirichlet_multinomial
 
-from partitions.dirichlet_multinomial import (
+from florilegium.partitions.dirichlet_multinomial import (
     SMALLEST_ALPHA,
     Mixture,
     check_counts,

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
 import partitions.federation
-from common.errors import ConfigurationError, DataError
-from partitions.datasets import DATASETS, Dataset, Split
-from partitions.dealing import PARTITIONERS
-from partitions.federation import _federate, build, federate
-from partitions.settings import FederationSettings
-from partitions.shares import Shares
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.federation import _federate, build, federate
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Shares
+from florilegium.partitions.spec import Dataset, Split
 from tests.partitions.made import write
 from tests.support import settings
 

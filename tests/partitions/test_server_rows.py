@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import ConfigurationError, DataError
-from partitions.clientdata import simulated
-from partitions.devices import write_device
-from partitions.federation import federate
-from partitions.mixture import VARIANCE
-from partitions.server_data import server_examples
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.partitions.server_data import server_examples
+from florilegium.partitions.sources.mixture import VARIANCE
 from tests.support import settings
 
 MIXTURE = {"method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from common.errors import ConfigurationError
-from partitions.settings import FederationSettings, class_range
+from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.settings import FederationSettings, class_range
 from tests.support import settings
 
 

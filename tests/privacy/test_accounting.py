@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, from_laplace_mechanism
 from scipy.stats import norm
 
-from privacy.accounting import Release, calibrate, multiplier, total
+from florilegium.privacy.accounting import Release, calibrate, multiplier, total
 
 DELTA = 1e-6
 

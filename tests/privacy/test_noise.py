@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, laplace, norm
 
-from privacy.clipping import clip_rows, clipping_factor
-from privacy.guard import Guard
-from privacy.noise import draw, secret_generator
+from florilegium.privacy.clipping import clip_rows, clipping_factor
+from florilegium.privacy.guard import Guard
+from florilegium.privacy.noise import draw, secret_generator
 
 N = 20_000
 

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from apps.personal import personalise
-from clients.export import load_model
-from common.errors import ConfigurationError
-from common.settings import Value
-from models.neighbours import Neighbours, index, probabilities
-from models.networks import build
-from partitions.clientdata import Examples, simulated
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.apps.personal import personalise
+from florilegium.clients.core.export import load_model
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.models.neighbours import Neighbours, index, probabilities
+from florilegium.models.networks import build
+from florilegium.partitions.clientdata import Examples, simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
 from tests.support import config, make_client, settings
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from clients.training import Group, features, only_trainable, train
-from common.errors import ConfigurationError, RunError
-from common.seeds import torch_generator
-from models.blocks import block_names, cut, last_blocks
-from models.networks import build
-from models.parameters import get_arrays, set_arrays
-from partitions.clientdata import Examples, simulated
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.clients.core.training import Group, features, only_trainable, train
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.seeds import torch_generator
+from florilegium.models.blocks import block_names, cut, last_blocks
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.partitions.clientdata import Examples, simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
 from tests.support import Value, config, settings
 

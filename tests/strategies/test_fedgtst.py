@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from apps.norms import write_norms
-from clients.base import Answer
-from clients.fedgtst import FedGTSTClient
-from clients.wire import Config
-from common.errors import ConfigurationError, RunError
-from common.settings import Value
-from models.networks import build
-from models.parameters import Arrays, get_arrays
-from partitions.clientdata import Examples, simulated
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.studies.norms import write_norms
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.wire import Config
+from florilegium.clients.fedgtst import FedGTSTClient
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.clientdata import Examples, simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, settings
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from clients.wire import BESIDE
-from common.errors import ConfigurationError
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import Examples
-from strategies.run_folder import read_checkpoint
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client
 

@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
-from clients.base import Answer
 from clients.fedl2p import FedL2PClient, Step, last_step
-from clients.wire import BESIDE, Config
-from common.errors import ConfigurationError, RunError
-from common.settings import Value
-from models.batch_norm import distance, give, mix, norms_of
-from models.meta_nets import MetaNets, build_meta_nets, clamp
-from models.networks import build
-from models.parameters import Arrays, get_arrays, set_arrays
-from partitions.clientdata import Examples
-from partitions.devices import write_device
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.wire import BESIDE, Config
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.batch_norm import distance, give, mix, norms_of
+from florilegium.models.meta_nets import MetaNets, build_meta_nets, clamp
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.partitions.made import write
 from tests.runs import Runs

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from clients.wire import BESIDE
-from common.errors import ConfigurationError
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays, set_arrays
-from models.representation import build_representation
-from strategies.run_folder import read_checkpoint
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.models.representation import build_representation
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {

@@ -11,16 +11,16 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from apps.settings import parse
-from clients.fedtta import PREFIX, FedTTAClient
-from clients.state import ClientState
-from common.errors import RunError
-from common.settings import Value
-from models.mlp import adaptation_network
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import CPU, ClientData, Examples
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.settings import parse
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.fedtta import PREFIX, FedTTAClient
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.models.mlp import adaptation_network
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import CPU, ClientData, Examples
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client
 
@@ -67,7 +67,7 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
 
 def test_each_even_part_of_the_inputs_is_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven inputs, six at most at once: a step for four and one for three, not for six and one."""
-    monkeypatch.setattr("clients.fedtta.EVALUATION_BATCH", 6)
+    monkeypatch.setattr("florilegium.clients.fedtta.EVALUATION_BATCH", 6)
     x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     examples, network = Examples(x, torch.zeros(7, dtype=torch.int64)), build("mlp", (1, 8, 8), 10, 1)
     client, φ = make_client(examples, network, **KEYS), adaptation_network(10, 16, 1)

@@ -13,25 +13,25 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from apps.methods import METHODS
-from apps.personal import personalise
-from apps.settings import parse
-from clients.export import load_model
-from clients.flowdup import FLowDUPClient, make_hypernetwork
-from clients.ld_fedavg import POINT, LDFedAvgClient
-from clients.state import ClientState
-from clients.wire import Reply, Request
-from common.errors import ConfigurationError, RunError
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from models.subspace import Expansion, expansion
-from partitions.clientdata import CPU, ClientData, Examples
-from partitions.devices import write_device
-from partitions.federation import federate
-from strategies.flowdup import FLowDUP
-from strategies.roster import Client, Roster
-from strategies.run_folder import RunFolder, read_checkpoint
+from florilegium.apps.methods import METHODS
+from florilegium.apps.personal import personalise
+from florilegium.apps.settings import parse
+from florilegium.clients.core.export import load_model
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Reply, Request
+from florilegium.clients.flowdup import FLowDUPClient, make_hypernetwork
+from florilegium.clients.ld_fedavg import POINT, LDFedAvgClient
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.models.subspace import Expansion, expansion
+from florilegium.partitions.clientdata import CPU, ClientData, Examples
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
+from florilegium.strategies.flowdup import FLowDUP
 from tests.runs import Runs
 from tests.support import config, make_client, settings
 
@@ -172,7 +172,7 @@ class TestObjective:
 class TestBatchNorm:
     def test_a_model_has_the_statistics_of_the_inputs_it_is_made_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two parts of six pictures: the means of their means and (unbiased) variances, whatever was there before."""
-        monkeypatch.setattr("clients.subspace.EVALUATION_BATCH", 6)
+        monkeypatch.setattr("florilegium.clients.families.subspace.EVALUATION_BATCH", 6)
         x, y = _examples(12)
         network = build("cnn-bn", (1, 8, 8), 10, 1)
         client = make_client(Examples(x, y), network, **{**KEYS, "model": "cnn-bn"})
@@ -242,7 +242,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg"])
     def test_a_broken_run_goes_on_to_the_same_end_in_any_packing(self, method: str, run: Runs) -> None:
-        step = {"server-optimizer": "adam", "server-learning-rate": 0.01} if method == "flowdup" else {}
+        step = {"server-optimizer": "fedadam", "server-learning-rate": 0.01} if method == "flowdup" else {}
         run.check_resume_and_packing(method=method, rounds=3, **{"labeled-fraction": 0.5, "evaluate-every": 1, **step})
 
 
@@ -275,7 +275,10 @@ class TestLimits:
             def __call__(self, v: torch.Tensor) -> torch.Tensor:
                 return v
 
-        monkeypatch.setattr("clients.subspace._expansion", lambda kind, d, k, seed: Identity(d, k, torch.Generator()))
+        monkeypatch.setattr(
+            "florilegium.clients.families.subspace._expansion",
+            lambda kind, d, k, seed: Identity(d, k, torch.Generator()),
+        )
         low = run("low", method="ld-fedavg", **{"ld-fedavg.dimensions": d})
         full = read_checkpoint(run("full", method="fedavg")).arrays
         model = build("mlp", (1, 8, 8), 10, 1)

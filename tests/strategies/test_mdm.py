@@ -13,19 +13,19 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2, dirichlet_multinomial
 
-from apps.personal import personalise
-from apps.settings import parse
-from clients.mdm import MDMClient
-from clients.wire import Reply, Request
-from common.errors import ConfigurationError, RunError
-from common.seeds import numpy_generator
-from common.settings import Value
-from partitions.devices import write_device
-from partitions.dirichlet_multinomial import Mixture, initial, update
-from partitions.federation import federate
-from partitions.mdm_params import read_law
-from strategies.mdm import MDM, choose
-from strategies.run_folder import read_checkpoint
+from florilegium.apps.personal import personalise
+from florilegium.apps.settings import parse
+from florilegium.clients.core.wire import Reply, Request
+from florilegium.clients.mdm import MDMClient
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import Value
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.dirichlet_multinomial import Mixture, initial, update
+from florilegium.partitions.federation import federate
+from florilegium.partitions.mdm_params import read_law
+from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.mdm import MDM, choose
 from tests.em import em, start
 from tests.grid import run_app
 from tests.runs import Runs
@@ -115,7 +115,7 @@ class TestEM:
             mixture = initial(sums, edges, noise)
             return Mixture(np.array([1.0, 0.0]), mixture.pi, mixture.alpha, mixture.edges)
 
-        monkeypatch.setattr("strategies.mdm.initial", starved)
+        monkeypatch.setattr("florilegium.strategies.mdm.initial", starved)
         path = run("empty", rounds=3)
         assert _summary(path)["mdm"]["reseeded"] == [{"round": 1, "k": 2, "component": 1}]
         assert min(_summary(path)["mdm"]["tau"]) > 0.01
@@ -255,15 +255,15 @@ class TestPrivacy:
             write_device(federation, dataset, client, tmp_path / str(client))
             nodes.append({"data-path": str(tmp_path / str(client)), "client-id": f"site-{client}"})
         drawn: list[str] = []
-        for module in ("strategies.mdm", "clients.mdm"):
+        for module in ("florilegium.strategies.mdm", "florilegium.clients.mdm"):
             secret = __import__(module, fromlist=["x"]).secret_generator
             monkeypatch.setattr(f"{module}.secret_generator", lambda m=module, s=secret: drawn.append(m) or s())
         keys = {**KEYS, **PRIVATE, "dataset": "digits", "partitioner": "classes", "num-clients": 3, "rounds": 1,
                 "samples-per-client": 0, "mdm.max-size": 2000, "mdm.components": "1", "run-name": "devices",
                 "runs-dir": str(tmp_path / "runs"), "model": "mlp"}  # fmt: skip
         run_app(config(**keys), nodes)
-        assert drawn.count("strategies.mdm") == 3 + 4  # of the start, and of the round
-        assert drawn.count("clients.mdm") == 3  # each its component
+        assert drawn.count("florilegium.strategies.mdm") == 3 + 4  # of the start, and of the round
+        assert drawn.count("florilegium.clients.mdm") == 3  # each its component
 
     def test_noise_alone_rules_out_no_size(self) -> None:
         """A bin that the noise made negative counts as much as the noise."""

@@ -15,28 +15,28 @@ from flwr.app import ArrayRecord, Message
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from apps.descriptors import correlations, rank_correlations, write_correlations
-from apps.personal import personalise
-from apps.settings import parse
-from clients.base import Answer
-from clients.export import load_model
-from clients.generated import GeneratedClient
-from clients.pefll import DESCRIPTOR, PeFLLClient
-from clients.state import ClientState
-from clients.wire import unpack
-from common.errors import ConfigurationError, DataError, RunError
-from common.seeds import torch_generator
-from common.settings import Value
-from models.embedding import build_embedding
-from models.hypernetwork import HyperNetwork
-from models.networks import build
-from models.parameters import Arrays, exchanged, get_arrays, set_arrays
-from partitions.clientdata import ClientData, Examples, simulated
-from partitions.devices import write_device
-from partitions.federation import federate
-from strategies import generated
-from strategies.generated import part
-from strategies.run_folder import RunFolder, read_checkpoint, read_metrics
+from florilegium.apps.personal import personalise
+from florilegium.apps.settings import parse
+from florilegium.apps.studies.descriptors import correlations, rank_correlations, write_correlations
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.export import load_model
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import unpack
+from florilegium.clients.families.generated import GeneratedClient
+from florilegium.clients.pefll import DESCRIPTOR, PeFLLClient
+from florilegium.common.errors import ConfigurationError, DataError, RunError
+from florilegium.common.seeds import torch_generator
+from florilegium.common.settings import Value
+from florilegium.models.embedding import build_embedding
+from florilegium.models.hypernetwork import HyperNetwork
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.partitions.clientdata import ClientData, Examples, simulated
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint, read_metrics
+from florilegium.strategies.families import generated
+from florilegium.strategies.families.generated import part
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
 from tests.support import config, settings

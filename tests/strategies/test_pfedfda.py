@@ -9,12 +9,12 @@ import pytest
 from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from clients.hyper import PFedFDAHyper
-from clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
-from common.errors import ConfigurationError
-from common.settings import Value
-from strategies.pfedfda import PFedFDA
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.clients.hyper.personal import PFedFDAHyper
+from florilegium.clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.pfedfda import PFedFDA
 from tests.grid import run_app
 from tests.support import config
 

@@ -17,21 +17,21 @@ from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from apps.personal import personalise
-from clients.export import load_model
-from clients.ppfe import coefficient, reweight
-from clients.training import evaluate
-from clients.wire import unpack
-from common.errors import BudgetSpentError, ConfigurationError, DataError
-from models.ensemble import Ensemble
-from models.networks import build
-from models.parameters import get_arrays, num_bytes, set_arrays
-from models.reduction import factorise
-from partitions.clientdata import Examples, simulated
-from partitions.federation import federate
-from strategies.fedavg import FedAvg
-from strategies.ppfe import PPFE
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.apps.personal import personalise
+from florilegium.clients.core.export import load_model
+from florilegium.clients.core.training import evaluate
+from florilegium.clients.core.wire import unpack
+from florilegium.clients.ppfe import coefficient, reweight
+from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError
+from florilegium.models.ensemble import Ensemble
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, num_bytes, set_arrays
+from florilegium.models.reduction import factorise
+from florilegium.partitions.clientdata import Examples, simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.ppfe import PPFE
 from tests.grid import run_app
 from tests.support import Value, config, make_client, settings
 
@@ -207,7 +207,7 @@ class TestStages:
 
     def test_momentum_and_moments_begin_anew_with_a_stage(self, run: Run) -> None:
         """What Adam remembers is of the last stage's blocks, in their form."""
-        path = run("adam", **{"server-optimizer": "adam", "server-learning-rate": 0.001})
+        path = run("adam", **{"server-optimizer": "fedadam", "server-learning-rate": 0.001})
         state = read_checkpoint(path).state
         assert {name.split(".")[0] for name in state if name.startswith("velocity/")} == {
             "velocity/fc1", "velocity/square:fc1",
@@ -337,7 +337,7 @@ class TestStages:
     def test_a_client_that_misses_the_end_of_a_stage_goes_on_without_that_member(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from clients.ppfe import PPFEClient
+        from florilegium.clients.ppfe import PPFEClient
 
         finish = PPFEClient.finish
 

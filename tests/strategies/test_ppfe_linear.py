@@ -12,14 +12,14 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
-from apps.client_app import SimulatedClients
-from apps.personal import personalise
-from apps.predictions import write_predictions
-from clients.ppfe_linear import WEIGHT, combined, ridge
-from common.errors import ConfigurationError
-from common.settings import Value
-from partitions.clientdata import CPU
-from strategies.run_folder import read_checkpoint, read_metrics
+from florilegium.apps.client_app import SimulatedClients
+from florilegium.apps.personal import personalise
+from florilegium.apps.predictions import write_predictions
+from florilegium.clients.ppfe_linear import WEIGHT, combined, ridge
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.partitions.clientdata import CPU
+from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests.runs import Runs
 from tests.support import settings
 

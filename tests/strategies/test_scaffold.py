@@ -11,14 +11,14 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from clients.wire import BESIDE
-from common.errors import ConfigurationError, RunError
-from common.settings import Value
-from models.networks import build
-from models.parameters import get_arrays
-from partitions.clientdata import Examples, simulated
-from partitions.federation import federate
-from strategies.run_folder import read_checkpoint
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples, simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, settings
 

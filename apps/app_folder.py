@@ -1,0 +1,67 @@
+"""The folder that Flower builds its app from: the checkout, or one laid out from the installed package.
+
+A Flower app carries its code to the nodes, so that a SuperNode needs the dependencies alone. What is laid out holds the
+package's own source files and a ``pyproject.toml`` made from the declarations of the keys.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import florilegium
+from florilegium.apps.code_version import LAYERS, layer_folder
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.toml import nested
+
+PUBLISHER = "florilegium"
+COMPONENTS = {"serverapp": "florilegium.apps.server_app:app", "clientapp": "florilegium.apps.client_app:app"}
+
+
+def checkout() -> Path | None:
+    """Return the root of the checkout, or of the unpacked app, that this code runs from; None where it is installed."""
+    root = layer_folder("apps").parent
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def project() -> dict[str, Any]:
+    """Return name, version, description and dependencies of this package, as ``[project]`` has them."""
+    if root := checkout():
+        with (root / "pyproject.toml").open("rb") as file:
+            own = tomllib.load(file)["project"]
+        return {field: own[field] for field in ("name", "version", "description", "dependencies")}
+    installed = metadata.metadata("florilegium")
+    required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]
+    described = {"description": installed["Summary"], "dependencies": required}
+    return {"name": "florilegium", "version": installed["Version"], **described}
+
+
+def description(include: list[str]) -> Mapping[str, Any]:
+    """Return the ``pyproject.toml`` of the app; ``include`` is which files it consists of."""
+    app = {"publisher": PUBLISHER, "fab-include": include, "components": COMPONENTS, "config": nested(defaults())}
+    return {"project": project(), "tool": {"flwr": {"app": app}}}
+
+
+def write_app(folder: Path) -> Path:
+    """Write the app to a new ``folder``, for ``flwr run FOLDER``, and return it.
+
+    Raises:
+        ConfigurationError: if the folder exists and is not empty.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"{folder} is not empty; name a new folder")
+    package = folder / "florilegium"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for layer in LAYERS:
+        shutil.copytree(layer_folder(layer), package / layer, ignore=ignored)
+    for name in ("__init__.py", "__main__.py"):
+        shutil.copyfile(Path(str(florilegium.__file__)).with_name(name), package / name)
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(description(["/florilegium/**/*.py"])), encoding="utf-8")
+    return folder

@@ -1,0 +1,135 @@
+"""Putting a run together: the one place where configuration, method, network, checks, clients and strategy meet.
+
+The ServerApp, the ClientApp, runs in one process and finished runs that are asked something all start here, so that
+they check the same things and build the same things.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from florilegium.apps.code_version import code_version
+from florilegium.apps.methods import METHODS, Method, table_of
+from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy
+from florilegium.apps.settings import Settings, parse
+from florilegium.apps.sources import SimulatedClients
+from florilegium.clients.core.host import Host, Source
+from florilegium.clients.core.worker import tune_process
+from florilegium.common.promises import gap
+from florilegium.common.settings import Section, Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.federation import federate
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.cohort import CohortStrategy
+    from florilegium.strategies.core.roster import Client
+    from florilegium.strategies.core.run_folder import RunFolder
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run that its configuration determines, checked.
+
+    Attributes:
+        config: the complete run configuration, flat keys.
+        settings, hyper: the same as typed models.
+        method: the method's entry in the registry.
+        network: the network as the run's seed makes it. A host of this process trains in it.
+        initial: copies of its arrays.
+        device: where clients of this process compute.
+    """
+
+    config: Mapping[str, Value]
+    settings: Settings
+    hyper: Section
+    method: Method
+    network: nn.Sequential
+    initial: Arrays
+    device: torch.device
+
+    @property
+    def code(self) -> str:
+        """The hash of the code that the run consists of."""
+        return code_version(self.method.references)
+
+    def simulated_clients(self) -> SimulatedClients:
+        """Return all clients of the simulated federation, as one node holds them."""
+        return SimulatedClients(self.settings, self.device)
+
+    def host(self, source: Source, state_dir: str = "") -> Host:
+        """Return what runs the clients of ``source`` in this process; ``state_dir`` is as of :class:`Host`."""
+        client, network = self.method.client_class(), self.network.to(self.device)
+        return Host(client, self.settings, self.hyper, network, source, state_dir)
+
+    def strategy(self, run: RunFolder) -> CohortStrategy:
+        """Return the run's strategy, which writes to the folder ``run``.
+
+        Raises:
+            ConfigurationError: if the method cannot do what the configuration asks for.
+        """
+        from florilegium.strategies.core.cohort import Setup  # a client process needs no strategies
+        from florilegium.strategies.core.roster import Roster
+
+        s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
+        if s.privacy.unit == "client":
+            check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
+        if advice := client.finetuning_advice(s.finetune_epochs):
+            log.warning("method '%s': %s", s.method, advice)
+        # On real devices the data are theirs; only a simulation shares a dataset out.
+        roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout)
+        return strategy(Setup(s, self.hyper, client, roster, run))
+
+
+def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
+    """Check a complete run configuration and build what it determines.
+
+    Args:
+        config: flat keys.
+        one_thread: whether this process computes with one thread, as in a simulation with a process per core.
+
+    Raises:
+        ConfigurationError: if the configuration is wrong, or asks for what the method cannot do.
+    """
+    settings, hyper = parse(config)
+    method, spec = METHODS[settings.method], find_spec(settings.dataset)
+    device = tune_process(settings.device, one_thread=one_thread)
+    network = build(settings.model, spec.shape, spec.classes, settings.seed)
+    if settings.privacy.unit == "example":
+        check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
+    return Assembly(config, settings, hyper, method, network, get_arrays(network), device)
+
+
+def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFolder:
+    """Return the run folder ``path`` of a run with this configuration; nothing is written yet."""
+    from florilegium.strategies.core.run_folder import RunFolder
+
+    return RunFolder(path, config, table_of(method))
+
+
+def code_of(config: Mapping[str, Value]) -> str:
+    """Return the hash of the code that a run consists of, without building anything."""
+    method = METHODS.get(str(config.get("method")))
+    return code_version(method.references if method else ())
+
+
+def population(settings: Settings) -> list[Client]:
+    """Return the clients of the simulated federation."""
+    from florilegium.strategies.core.roster import Client
+
+    federation, _ = federate(settings)
+    columns = zip(federation.train.sizes, federation.test.sizes, federation.unseen, federation.labeled, strict=True)
+    return [
+        Client(str(i), int(train), int(test), bool(unseen), bool(labeled))
+        for i, (train, test, unseen, labeled) in enumerate(columns)
+    ]

@@ -1,0 +1,81 @@
+"""``python -m florilegium.apps.generate``: write what follows from the declarations of the keys into a checkout.
+
+These are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs, and the tables of keys in
+``docs/configuration.md``. Both stand between two marks; a test compares them with the declarations.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from florilegium.apps.app_folder import checkout
+from florilegium.apps.keys import groups
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_text
+
+TOML_MARKS = ("# begin generated: python -m florilegium.apps.generate\n", "# end generated\n")
+MARKDOWN_MARKS = ("<!-- begin generated: python -m florilegium.apps.generate -->\n", "<!-- end generated -->\n")
+
+
+def config_tables() -> str:
+    """Return ``[tool.flwr.app.config]`` with every key and its default."""
+    lines, present = ["[tool.flwr.app.config]"], ""
+    for group in groups():
+        if group.table != present:
+            lines += ["", f"[tool.flwr.app.config.{group.table}]"]
+            present = group.table
+        elif not group.table:
+            lines.append(f"# {group.title}")
+        lines += [f"{key.name.removeprefix(f'{group.table}.')} = {key.shown_default}" for key in group.keys]
+    return "\n".join(lines) + "\n"
+
+
+def key_tables() -> str:
+    """Return the tables of keys in Markdown, a section for each group."""
+    parts = []
+    for group in groups():
+        rows = [f"| `{key.name}` | {key.values} | `{key.shown_default}` | {key.meaning} |" for key in group.keys]
+        table = f"Table `{group.table}`: " if group.table else ""
+        parts.append("\n".join([f"### {table}{group.title}", "", "| key | values | default | meaning |",
+                                "|---|---|---|---|", *rows]) + "\n")  # fmt: skip
+    return "\n".join(parts)
+
+
+def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str:
+    """Return ``text`` with ``content`` between the two marks.
+
+    Raises:
+        ConfigurationError: if they are not there, once and in this order.
+    """
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not begin or not end or marks[0] in rest:
+        raise ConfigurationError(f"{where}: expected the line '{marks[0].strip()}' and then '{marks[1].strip()}'")
+    return before + begin + content + end + after
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """Return the files of the checkout ``root`` as they should be."""
+    wanted = {
+        root / "pyproject.toml": (TOML_MARKS, config_tables()),
+        root / "docs" / "configuration.md": (MARKDOWN_MARKS, key_tables()),
+    }
+    return {
+        path: replaced(path.read_text(encoding="utf-8"), marks, content, str(path))
+        for path, (marks, content) in wanted.items()
+    }
+
+
+def main() -> None:
+    """Write the files that differ."""
+    root = checkout()
+    if root is None:
+        raise ConfigurationError("this package is installed; files are generated in a checkout alone")
+    for path, text in generated(root).items():
+        if path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            print(f"{path} written")
+
+
+if __name__ == "__main__":
+    main()

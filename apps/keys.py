@@ -1,0 +1,111 @@
+"""All configuration keys as people read them: what a key may be, what it means, which methods it belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.settings import sections
+from florilegium.common.settings import Section, Value
+
+_BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key.
+
+    Attributes:
+        name: its flat name, ``fedprox.mu``.
+        default: its default.
+        values: the values it may have, in Markdown.
+        meaning: what it does, in Markdown.
+    """
+
+    name: str
+    default: Value
+    values: str
+    meaning: str
+
+    @property
+    def shown_default(self) -> str:
+        """The default as TOML."""
+        return json.dumps(self.default, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Keys that are listed together.
+
+    Attributes:
+        title: what the list is called.
+        table: the table of the configuration that they are in; "" for common keys.
+        keys: the keys, in the order of their declaration.
+    """
+
+    title: str
+    table: str
+    keys: list[Key]
+
+
+def groups() -> Iterator[Group]:
+    """Yield all keys, grouped by the section that declares them: common ones first, then each method's own."""
+    for table, section in sections().items():
+        declared: dict[type[Section], list[Key]] = {}
+        for name, field in section.model_fields.items():
+            if not isinstance(field.default, Section):
+                owner = _owner(section, name) if not table else section
+                declared.setdefault(owner, []).append(_key(table, field))
+        order = [cls for cls in reversed(section.__mro__) if cls in declared]
+        for owner in order:
+            yield Group(owner.title or _methods(table), table, declared[owner])
+
+
+def method_keys(method: str) -> list[Key]:
+    """Return the keys of the table that a method reads, its own or one that it shares."""
+    return [key for group in groups() if group.table == table_of(method) for key in group.keys]
+
+
+def _owner(section: type[Section], name: str) -> type[Section]:
+    """Return the base of ``section`` that declares a field."""
+    return next(cls for cls in reversed(section.__mro__) if name in getattr(cls, "model_fields", {}))
+
+
+def _methods(table: str) -> str:
+    names = [name for name, method in METHODS.items() if (method.table or name) == table]
+    return ", ".join(names)
+
+
+def _key(table: str, field: FieldInfo) -> Key:
+    name = f"{table}.{field.alias}" if table else str(field.alias)
+    return Key(name, field.default, _values(field), field.description or "")
+
+
+def _values(field: FieldInfo) -> str:
+    """Return in words which values a field may have: as its declaration says, or by its type and bounds."""
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and extra.get("values"):
+        return str(extra["values"])
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    if annotation is bool:
+        return "`true`, `false`"
+    if annotation not in (int, float):
+        return "text"
+    bounds = {
+        name: getattr(constraint, name)
+        for constraint in field.metadata
+        for name, _ in _BOUNDS
+        if getattr(constraint, name, None) is not None
+    }
+    low = bounds.get("ge", bounds.get("gt"))
+    high = bounds.get("le", bounds.get("lt"))
+    if low is not None and high is not None:
+        return f"{'[' if 'ge' in bounds else '('}{low:g}, {high:g}{']' if 'le' in bounds else ')'}"
+    return ", ".join(f"{sign} {bounds[name]:g}" for name, sign in _BOUNDS if name in bounds) or "number"

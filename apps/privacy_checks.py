@@ -1,0 +1,75 @@
+"""What a private run must be: refusals of everything for which its guarantee would not hold, before the run starts."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.strategies.core.settings import ServerSettings
+
+
+def check_client_privacy(settings: ServerSettings, gap: str) -> None:
+    """Raise :class:`ConfigurationError` where the privacy of clients would not hold.
+
+    Args:
+        settings: the run's configuration.
+        gap: what breaks it in the run's method; "" if nothing does.
+    """
+    if gap:
+        raise ConfigurationError(f"privacy.unit: 'client' cannot be had with method '{settings.method}': {gap}")
+    if settings.weighting != "uniform":
+        raise ConfigurationError(
+            "weighting: with privacy.unit = 'client' everybody's change counts the same; set it to 'uniform' (found: "
+            f"'{settings.weighting}')"
+        )
+    if settings.aggregation != "mean":
+        raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
+    if settings.oversample > 1:
+        raise ConfigurationError("oversample: whose answer comes first is no chance to count on; set it to 1")
+    if settings.max_update_norm and settings.privacy.noise_at == "device":
+        raise ConfigurationError("max-update-norm: changes come with noise of their own; privacy.clip-norm bounds them")
+    if settings.patience:
+        raise ConfigurationError(
+            "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
+        )
+    p = settings.privacy
+    if not p.epsilon and not p.noise_multiplier and (math.isfinite(p.clip_norm) or p.clip_quantile):
+        raise ConfigurationError(
+            "privacy.unit: 'client' needs privacy.epsilon or privacy.noise-multiplier; without noise nothing is private"
+        )
+
+
+def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module) -> None:
+    """Raise :class:`ConfigurationError` where the privacy of examples would not hold.
+
+    Args:
+        settings: the run's configuration.
+        gap: what breaks it in the method's client; "" if nothing does.
+        network: what is trained.
+    """
+    from florilegium.privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
+
+    p = settings.privacy
+    if any(isinstance(module, nn.RNNBase) for module in network.modules()):
+        gap = gap or f"Opacus has no gradients of single examples for model = '{settings.model}'"
+    if gap:
+        raise ConfigurationError(f"privacy.unit: 'example' cannot be had with method '{settings.method}': {gap}")
+    if settings.patience or settings.validation_fraction:
+        raise ConfigurationError(
+            "patience, validation-fraction: what is held back, and when to stop, would depend on all examples "
+            "together; set both to 0"
+        )
+    if settings.finetune_bn != "running":
+        raise ConfigurationError("finetune-bn: batch norm mixes examples, which privacy.unit = 'example' forbids")
+    if not math.isfinite(p.clip_norm) or not (p.epsilon or p.noise_multiplier):
+        raise ConfigurationError(
+            "privacy.unit: 'example' needs a finite privacy.clip-norm, and privacy.epsilon or privacy.noise-multiplier"
+        )
+    try:
+        PrivateGradients(network, 1.0, 1.0, 1.0, 1).end()
+    except RunError as error:
+        raise ConfigurationError(
+            f"model: '{settings.model}' does not go with privacy.unit = 'example': {error}"
+        ) from error

@@ -1,0 +1,52 @@
+"""Where a node's clients come from: a simulated federation, or the data of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from florilegium.common.errors import DataError
+from florilegium.partitions.clientdata import ClientData, simulated
+from florilegium.partitions.federation import federate
+from florilegium.partitions.settings import FederationSettings
+
+
+class SimulatedClients:
+    """A node of a simulation: it can stand in for any client of the federation."""
+
+    pinned = False
+
+    def __init__(self, settings: FederationSettings, device: torch.device) -> None:
+        self._federation, self._dataset = federate(settings)
+        self._device = device
+
+    def clients(self) -> Sequence[str]:
+        """Return the ids of all clients."""
+        return [str(i) for i in range(len(self._federation))]
+
+    def data(self, client_id: str) -> ClientData:
+        """Return the data of any client of the federation."""
+        if not client_id.isdecimal() or int(client_id) >= len(self._federation):
+            raise DataError(f"there is no client '{client_id}' in a federation of {len(self._federation)}")
+        return simulated(self._federation, self._dataset, int(client_id), self._device)
+
+
+class DeviceClient:
+    """A device: one client, with the data that its owner named in the node's configuration."""
+
+    pinned = True
+
+    def __init__(self, client_id: str, data: ClientData) -> None:
+        self._id = client_id
+        self._data = data
+
+    def clients(self) -> Sequence[str]:
+        """Return the device's client id."""
+        return [self._id]
+
+    def data(self, client_id: str) -> ClientData:
+        """Return the device's data, to itself alone."""
+        if client_id != self._id:
+            raise DataError(f"this device holds the data of client '{self._id}', not of '{client_id}'")
+        return self._data

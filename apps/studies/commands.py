@@ -1,0 +1,273 @@
+"""The commands of single methods' studies: tables and pictures that only some runs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli_options import CORES, Assignments, RunsDir, Workers, runs_folder
+
+studies = typer.Typer()
+
+
+@studies.command()
+def pareto(
+    recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
+    assignments: Assignments = None,
+    methods: Annotated[str, typer.Option(help="clustering methods; all by default")] = "",
+    epsilons: Annotated[str, typer.Option(help="budgets ε of a whole run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
+    steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
+    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
+    choose_k: Annotated[int, typer.Option(help="instead, one run that chooses k from 1 to this; draw the elbow")] = 0,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
+) -> None:
+    """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
+    from florilegium.apps.experiment import recipe_name, resolve
+
+    base = resolve(recipe, assignments or [], {})
+    target = output or Path(runs_folder(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
+    if choose_k:
+        from florilegium.apps.studies.elbow import choose_k as choose
+
+        print(f"k = {choose(base, choose_k, target)}")
+        print(target)
+        return
+    from florilegium.apps.methods import METHODS
+    from florilegium.apps.studies.pareto import SPLITS, cells, summarise, sweep, write
+    from florilegium.common.settings import parse_counts, parse_numbers
+
+    chosen = methods.split(",") if methods else [name for name, m in METHODS.items() if m.task == "clustering"]
+    shares = splits.split(";") if splits else SPLITS
+    wanted = cells(chosen, parse_numbers(epsilons), parse_counts(steps), shares, parse_counts(seeds))
+    console = Console(stderr=True)
+    print(write(summarise(sweep(wanted, base, target, workers, console.print)), target))
+    print(target)
+
+
+@studies.command()
+def census(
+    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
+    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
+    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
+) -> None:
+    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
+    from florilegium.partitions.sources.census import download, write_census
+
+    write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
+    print(folder.absolute())
+
+
+@studies.command()
+def audit(
+    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries")],
+    runs_dir: RunsDir = None,
+) -> None:
+    """Look for a run's canaries in its models: what the attack learns, and what that says of ε."""
+    from florilegium.apps.studies.audit import audit as look
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(look(find_run(run, runs_folder(runs_dir))).table(), end="")
+
+
+@studies.command()
+def watch(
+    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    every: Annotated[float, typer.Option(help="seconds between looks; 0: look once", min=0)] = 2.0,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show how far a run is, what takes its time, and who is missing, until it has ended."""
+    from florilegium.apps.watch import watch as look
+    from florilegium.strategies.core.run_folder import find_run
+
+    look(find_run(run, runs_folder(runs_dir)), Console(), every)
+
+
+@studies.command()
+def descriptors(
+    run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
+) -> None:
+    """Show whether clients with similar data have similar descriptors, over the course of training."""
+    from florilegium.apps.studies.descriptors import write_correlations
+    from florilegium.strategies.core.run_folder import find_run
+
+    table, _ = write_correlations(find_run(run, runs_folder(runs_dir)), output)
+    print(table.read_text(encoding="utf-8"), end="")
+    print(output)
+
+
+@studies.command()
+def embed(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method flowdup")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for embedding.md and embedding.png")] = Path("report"),
+) -> None:
+    """Show what FLowDUP's hypernetwork sees in the clients' data: do similar clients lie together?"""
+    from florilegium.apps.studies.embed import write_embedding
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(write_embedding(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
+def hyperparameters(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method fedl2p or l2p")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for hyperparameters.md and pictures")] = Path("report"),
+) -> None:
+    """FedL2P: show the β and η that it gives clients, layer by layer, and whether clients of a domain get like ones."""
+    from florilegium.apps.studies.hyperparameters import write_hyperparameters
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(write_hyperparameters(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
+def norms(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method fedgtst")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for norms.md and norms.png")] = Path("report"),
+) -> None:
+    """Show FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 shows FedAvg's."""
+    from florilegium.apps.studies.norms import write_norms
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(write_norms([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(output)
+
+
+@studies.command()
+def pictures(
+    source: Annotated[Path, typer.Argument(help="folder of pictures in folders <domain>/<class>/")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    size: Annotated[int, typer.Option(min=8, help="height and width that all pictures get")] = 64,
+) -> None:
+    """Make a dataset of pictures in folders, whose domains may be clients."""
+    from florilegium.partitions.sources.picture_folders import write_picture_folders
+
+    write_picture_folders(source, target.absolute(), size)
+    print(target.absolute())
+
+
+@studies.command()
+def privacy(
+    clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
+    cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
+    rounds: Annotated[int, typer.Option(help="rounds; or a client's steps in all rounds")],
+    epsilon: Annotated[float, typer.Option(help="the budget; or give --noise-multiplier")] = 0.0,
+    delta: Annotated[float, typer.Option(help="the probability that it does not hold")] = 1e-5,
+    noise_multiplier: Annotated[float, typer.Option(help="deviation of the noise ÷ clip norm")] = 0.0,
+    fixed: Annotated[bool, typer.Option("--fixed", help="cohorts of a fixed size: no amplification")] = False,
+    clip_norm: Annotated[float, typer.Option(help="largest norm of a contribution")] = 1.0,
+    parameters: Annotated[int, typer.Option(help="of the network, to compare signal and noise")] = 0,
+) -> None:
+    """Plan a privacy budget before any run: the noise it needs, and what is left of the signal."""
+    from florilegium.apps.privacy_plan import make_plan
+
+    plan = make_plan(
+        clients, cohort, rounds, delta, epsilon=epsilon, noise_multiplier=noise_multiplier, poisson=not fixed
+    )
+    print(plan.table(clip_norm, parameters))
+
+
+@studies.command()
+def speech(
+    source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+) -> None:
+    """Make a dataset of Speech Commands: spectrograms, in twelve classes, whose clients are the speakers."""
+    from florilegium.partitions.sources.speech import write_speech
+
+    write_speech(source, target.absolute())
+    print(target.absolute())
+
+
+@studies.command()
+def transfer(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
+    assignments: Assignments = None,
+    target: Annotated[str, typer.Option(help="the dataset to transfer to (default: the runs' key)")] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="train the whole network there, not a new classifier")] = False,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
+) -> None:
+    """Try the features of runs on another dataset: a new classifier is trained and tested there."""
+    from florilegium.apps.experiment import read_assignments
+    from florilegium.apps.studies.transfer import transfer as carry_out
+    from florilegium.apps.studies.transfer import write_transfers
+    from florilegium.strategies.core.run_folder import find_run
+
+    keys = read_assignments(assignments or [])
+    keys |= ({"transfer-target": target} if target else {}) | ({"transfer-train": "whole"} if whole else {})
+    paths = [find_run(run, runs_folder(runs_dir)) for run in runs]
+    results = [carry_out(path, keys, output / path.name) for path in paths]
+    print(write_transfers(results, [path.name for path in paths], output))
+    print(output)
+
+
+@studies.command()
+def heterogeneity(
+    run: Annotated[str, typer.Argument(help="the id or folder of a run of method mdm")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for heterogeneity.md and heterogeneity.png")] = Path("report"),
+) -> None:
+    """Show real clients beside those that a run of mdm simulates, and beside clients that are all alike."""
+    from florilegium.apps.studies.heterogeneity import write_heterogeneity
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(write_heterogeneity(find_run(run, runs_folder(runs_dir)), output))
+    print(output)
+
+
+@studies.command()
+def recovery(
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method mdm, of clients drawn by name")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for recovery.md and recovery.png")] = Path("report"),
+) -> None:
+    """Show how well runs of mdm have found the laws that their clients were drawn from."""
+    from florilegium.apps.studies.recovery import write_recovery
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(write_recovery([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(output)
+
+
+@studies.command()
+def fidelity(
+    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' finds the law")],
+    assignments: Assignments = None,
+    batch_sizes: Annotated[str, typer.Option(help="of local training")] = "10,20",
+    learning_rates: Annotated[str, typer.Option(help="of local training")] = "0.02,0.1",
+    epochs: Annotated[str, typer.Option(help="of local training")] = "1,2",
+    disjoint: Annotated[bool, typer.Option("--disjoint", help="simulated ones have other rows than real ones")] = False,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+) -> None:
+    """Train on real and on simulated clients over hyper-parameters: which simulation predicts the accuracy?"""
+    from florilegium.apps.experiment import recipe_name, resolve, run_experiment
+    from florilegium.apps.launch import Simulation
+    from florilegium.apps.studies.fidelity import Grid, study, write_fidelity
+    from florilegium.common.settings import parse_counts, parse_numbers
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    grid = Grid(parse_counts(batch_sizes), parse_numbers(learning_rates), parse_counts(epochs))
+    folder, console = Path(str(overrides["runs-dir"])), Console(stderr=True)
+    with Simulation(workers) as simulation:
+        rows = study(
+            recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, console), disjoint=disjoint
+        )
+    target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
+    print(write_fidelity(rows, target))
+    print(target)

@@ -1,0 +1,117 @@
+"""Do similar clients have similar descriptors? (PeFLL; Scott's thesis, section 4.4.1 and Figure 4.1.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from scipy.spatial.distance import cdist
+from scipy.stats import spearmanr
+
+from florilegium.apps.settings import read_settings
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.partitions.federation import federate
+from florilegium.strategies.core.run_folder import read_checkpoint
+
+Matrix = NDArray[np.float64]
+FEWEST = 3
+"""Clients: a client's distances to the others have an order if there are two of them."""
+
+
+def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64]) -> Matrix:
+    """Return Spearman's rank correlation of two kinds of distances, for each client of ``of``, (len(of),).
+
+    The distances are those of a client to all the others: between descriptors, and between class mixes.
+
+    Args:
+        descriptors: v (n, l).
+        mixes: shares of the classes π (n, C).
+        of: rows of the clients to judge.
+
+    Returns:
+        ρ from -1 to 1; NaN for a client to whom all others are equally near, by one of the two.
+    """
+    found = []
+    for i in of:
+        others = np.arange(len(mixes)) != i
+        near, truth = (cdist(a[i : i + 1], a[others])[0] for a in (descriptors, mixes))
+        ranked = np.ptp(near) > 0 and np.ptp(truth) > 0
+        found.append(float(spearmanr(near, truth).statistic) if ranked else np.nan)
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """The mean correlation over a group of clients after a round, and its standard deviation over them."""
+
+    round: int
+    group: str
+    mean: float
+    std: float
+
+
+def correlations(run: Path) -> list[Correlation]:
+    """Return the correlations of a run's seen and unseen clients at every evaluation.
+
+    Raises:
+        RunError: if the run kept no descriptors, those of too few clients, or there is nothing to rank.
+    """
+    files = sorted((run / "descriptors").glob("*.safetensors"), key=lambda path: int(path.stem))
+    if not files:
+        raise RunError(f"run {run} kept no descriptors; run it with method = 'pefll' and pefll.keep-descriptors = true")
+    if read_checkpoint(run).facts["deployed"]:
+        raise RunError(f"run {run} ran on real devices: nobody but they knows their class mixes")
+    settings, _ = read_settings(run)
+    federation, dataset = federate(settings)
+    counts = federation.class_counts(dataset)
+    found = []
+    for file in files:
+        arrays = load_file(file)
+        clients = sorted(map(int, arrays))
+        if len(clients) < FEWEST:
+            raise RunError(
+                f"run {run} has descriptors of {len(clients)} clients after round {file.stem}; distances of one client "
+                f"to the others can be ranked if there are {FEWEST}"
+            )
+        v = np.stack([arrays[str(client)] for client in clients]).astype(np.float64)
+        mixes = counts[clients] / counts[clients].sum(axis=1, keepdims=True)
+        unseen = federation.unseen[clients]
+        for group, members in (("seen", ~unseen), ("unseen", unseen)):
+            if members.any():
+                ρ = rank_correlations(v, mixes, np.flatnonzero(members))
+                ranked = ρ[~np.isnan(ρ)]
+                if not len(ranked):
+                    raise RunError(
+                        f"run {run}: all {group} clients are equally far from all others after round {file.stem}, by "
+                        "their class mixes or by their descriptors; there is nothing to rank"
+                    )
+                found.append(Correlation(int(file.stem), group, float(ranked.mean()), float(ranked.std())))
+    return found
+
+
+def write_correlations(run: Path, output: Path) -> list[Path]:
+    """Write ``descriptors.md`` and ``descriptors.png`` to ``output`` and return them."""
+    found = correlations(run)
+    lines = [f"| {c.round} | {c.group} | {c.mean:.3f} | {c.std:.3f} |" for c in found]
+    table = output / "descriptors.md"
+    head = "| round | clients | mean rank correlation | std over clients |\n|---|---|---|---|\n"
+    write_text(table, head + "\n".join(lines) + "\n")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for group in dict.fromkeys(c.group for c in found):
+        own = [c for c in found if c.group == group]
+        axes.plot([c.round for c in own], [c.mean for c in own], marker="o", markersize=3, label=group)
+    axes.set(xlabel="round", ylabel="rank correlation", ylim=(min(0.0, *(c.mean for c in found)), 1))
+    axes.set_title("Distances of descriptors and of class mixes", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(title="clients", frameon=False)
+    picture = output / "descriptors.png"
+    write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=150))
+    return [table, picture]

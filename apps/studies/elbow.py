@@ -1,0 +1,42 @@
+"""The picture by which k is chosen: clusterings of the weighted server points (Scott, thesis, D.8.3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from florilegium.apps.one_process import run_here
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_atomically
+from florilegium.common.settings import Value
+
+
+def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
+    """Run FedDP-KMeans with k chosen from 1 to ``largest``; draw the elbow and return k.
+
+    Args:
+        base: a recipe's keys.
+        largest: at least 3.
+        target: folder of ``elbow.png``, and of the folder ``run`` of the whole run.
+    """
+    if largest < 3:
+        raise ConfigurationError(f"choose-k: an elbow needs at least three values of k (found: {largest})")
+    keys = {**defaults(), **base, "method": "feddp-kmeans", "kmeans.choose-k": largest}
+    path = run_here({**keys, "runs-dir": str(target.absolute()), "run-name": "run"}, target.absolute() / "run")
+    clustering = json.loads((path / "summary.json").read_text(encoding="utf-8"))["kmeans"]
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(range(1, largest + 1), clustering["elbow"], "o-")
+    axes.axvline(clustering["k"], color="C1", linestyle="--", label=f"elbow: k = {clustering['k']}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="k", ylabel="cost of the weighted server points")
+    axes.legend()
+    write_atomically(target / "elbow.png", lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    return int(clustering["k"])

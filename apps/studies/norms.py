@@ -1,0 +1,51 @@
+"""The gradient norms of FedGTST's runs over the rounds: mean and variance across clients (the paper's figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from florilegium.apps.report import load_run
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_atomically, write_text
+
+PARTS = 4
+"""The table has means over so many parts of a run."""
+FIGURES = {"norm": "mean norm", "variance": "variance of norms", "guide": "guide norm"}
+
+
+def write_norms(paths: Sequence[Path], output: Path) -> str:
+    """Write ``norms.md`` and ``norms.png`` on runs of ``fedgtst`` to ``output``; return the table.
+
+    Raises:
+        RunError: if a run has not completed, or is of another method.
+    """
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(FIGURES))
+    lines = [
+        f"| run | | {' | '.join(f'part {i} of {PARTS}' for i in range(1, PARTS + 1))} |",
+        "|---" * (PARTS + 2) + "|",
+    ]
+    for path in paths:
+        summary = load_run(path).summary
+        if "fedgtst" not in summary:
+            raise RunError(f"run '{path.name}' is of method '{summary['method']}'; only those of fedgtst measure norms")
+        course: list[dict[str, Any]] = summary["fedgtst"]["course"]
+        for axes, (key, name) in zip(panels, FIGURES.items(), strict=True):
+            values = [entry[key] for entry in course]
+            means = [float(np.mean(part)) for part in np.array_split(values, PARTS)]
+            lines.append(f"| {path.name} | {name} | " + " | ".join(f"{value:.3g}" for value in means) + " |")
+            axes.plot([entry["round"] for entry in course], values, label=path.name, linewidth=1)
+            axes.set(title=name, xlabel="round", yscale="log")
+            axes.grid(alpha=0.3)
+    panels[0].legend(frameon=False, fontsize=7)
+    write_atomically(output / "norms.png", lambda target: figure.savefig(target, format="png", dpi=130))
+    text = "\n".join(lines)
+    write_text(output / "norms.md", text + "\n")
+    return text

@@ -1,0 +1,73 @@
+"""How well runs of ``mdm`` find a law that is known: errors over rounds (Scott, thesis, figures 3.2, A.3, A.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from florilegium.apps.settings import read_settings
+from florilegium.clients.hyper.mdm import MDMHyper
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.partitions.mdm_params import NAMED
+from florilegium.strategies.core.run_folder import read_checkpoint
+
+Array = NDArray[np.float64]
+
+
+def normalised_error(found: Array, truth: Array) -> float:
+    """Return NMSE(found, truth) = ‖(found − truth)/truth‖ (equation A.31)."""
+    return float(np.linalg.norm((found - truth) / truth))
+
+
+def errors(run: Path) -> tuple[str, Array, Array]:
+    """Return the name of a run's law, and the errors of A and of τ after every round, (T,) each.
+
+    Components are matched by the permutation with the smallest error of A after the last round.
+
+    Raises:
+        RunError: if the run is not one of ``mdm`` with as many components as a named law.
+    """
+    settings, hyper = read_settings(run)
+    name, history = settings.mdm_params, read_checkpoint(run).state
+    if not isinstance(hyper, MDMHyper) or name not in NAMED or hyper.components != str(len(NAMED[name][0])):
+        raise RunError(f"run {run} has not fitted a named law (mdm-params) with as many components as that has")
+    τ, α = (np.array(value) for value in NAMED[name])
+    last = history["alpha"][-1]
+    order = list(min(permutations(range(len(τ))), key=lambda p: normalised_error(last[list(p)], α)))
+    return (
+        name,
+        np.array([normalised_error(step[order], α) for step in history["alpha"]]),
+        np.array([normalised_error(step[order], τ) for step in history["tau"]]),
+    )
+
+
+def write_recovery(runs: Sequence[Path], output: Path) -> str:
+    """Write ``recovery.md`` and ``recovery.png`` on ``runs`` to ``output``; return the table.
+
+    Besides the errors the table has the root mean square of the relative errors of the numbers α_kj.
+    """
+    found = [errors(run) for run in runs]
+    lines = ["| law | error of A | relative error of each α | error of τ |", "|---|---|---|---|"]
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for name, of_alpha, of_tau in found:
+        numbers = np.size(NAMED[name][1])
+        lines.append(f"| {name} | {of_alpha[-1]:.3f} | {of_alpha[-1] / np.sqrt(numbers):.1%} | {of_tau[-1]:.3f} |")
+        rounds = np.arange(1, len(of_alpha) + 1)
+        left.plot(rounds, of_alpha, label=name)
+        right.plot(rounds, of_tau, label=name)
+    left.set(xlabel="round", ylabel="normalised error of A", yscale="log")
+    right.set(xlabel="round", ylabel="normalised error of τ")
+    left.legend(frameon=False)
+    write_atomically(output / "recovery.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    text = "\n".join(lines)
+    write_text(output / "recovery.md", text + "\n")
+    return text

@@ -1,0 +1,212 @@
+"""Do a run's features transfer? A new classifier on them, trained and tested on another dataset (FedGTST, section 6).
+
+The extractor, all blocks of the run's network but the last, is frozen; or the whole network goes on training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import nn
+
+from florilegium.apps.methods import METHODS
+from florilegium.apps.report import TARGET
+from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.clients.core.export import save_model
+from florilegium.clients.core.training import evaluate, features, train
+from florilegium.clients.core.worker import tune_process
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.common.promises import gap
+from florilegium.common.seeds import torch_generator
+from florilegium.common.settings import Section, Value
+from florilegium.models.blocks import block_of, classifier_shape, last_blocks
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.partitions.clientdata import Examples, resize, to_inputs
+from florilegium.partitions.datasets import find_spec, load
+from florilegium.partitions.server_rows import matching
+from florilegium.partitions.spec import Dataset, DatasetSpec, Split
+from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+
+_MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
+"""Keys that may differ from the run's, besides transfer-*."""
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What became of a run's features on another dataset.
+
+    Attributes:
+        run: the run's id.
+        target: the dataset.
+        trained: what was trained there.
+        losses, accuracies: on the target's test split, after every epoch.
+    """
+
+    run: str
+    target: str
+    trained: str
+    losses: list[float]
+    accuracies: list[float]
+
+
+def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transferred:
+    """Train a new classifier on the features of ``run``; write ``transfer.json`` and the model to ``output``.
+
+    Args:
+        run: a finished run.
+        overrides: keys ``transfer-*`` that differ from the run's, or where its data are.
+        output: the folder to write to.
+
+    Raises:
+        ConfigurationError: if the target does not fit the run's network, the run has no classifier to replace, or an
+            override is of what the run has trained.
+        RunError: if the run has no readable checkpoint.
+    """
+    if wrong := [key for key in overrides if not key.startswith("transfer-") and key not in _MAY_DIFFER]:
+        raise ConfigurationError(
+            f"{wrong[0]}: run '{run.name}' has it already; what may differ is transfer-*, {', '.join(_MAY_DIFFER)}"
+        )
+    settings, hyper = parse({**defaults(), **read_config(run), **overrides})
+    if not settings.transfer_target:
+        raise ConfigurationError("transfer-target: name the dataset to transfer to")
+    device = tune_process(settings.device, one_thread=False)
+    check_target(settings, hyper)
+    spec = _target(settings)
+    network = _pretrained(run, settings, spec).to(device)
+    dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
+    shape = find_spec(settings.dataset).shape
+    parts = [_examples(settings, dataset, split, shape, device) for split in (dataset.train, dataset.test)]
+    model: nn.Module = network
+    if settings.transfer_train == "classifier":
+        parts = [Examples(features(network[:-1], part), part.y) for part in parts]
+        model = network[-1]
+    result = Transferred(run.name, settings.transfer_target, settings.transfer_train, [], [])
+
+    def note() -> None:
+        loss, accuracy = evaluate(model, parts[1])
+        result.losses.append(loss)
+        result.accuracies.append(accuracy)
+
+    train(
+        model,
+        parts[0],
+        settings.model_copy(
+            update={
+                "optimizer": "adam",
+                "learning_rate": settings.transfer_learning_rate,
+                "weight_decay": settings.transfer_weight_decay,
+                "max_grad_norm": 0.0,
+                "batch_size": settings.transfer_batch_size,
+            }
+        ),
+        torch_generator(settings.seed, "transfer"),
+        epochs=settings.transfer_epochs,
+        after_epoch=note,
+    )
+    write_text(output / "transfer.json", json.dumps(asdict(result), indent=2) + "\n")
+    target = settings.model_copy(update={"dataset": settings.transfer_target})
+    save_model(output, network, TARGET, run.name, target, shape if shape != spec.shape else ())
+    return result
+
+
+def transfer_once(run: Path) -> str:
+    """Carry out the last step of a run with ``transfer-target``, unless it is done, and return what to say of it.
+
+    Its figures are the group "target" of the summary; the rest is in the run's folder ``transfer``.
+    """
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    if not {**defaults(), **read_config(run)}["transfer-target"] or TARGET in summary["final"]:
+        return ""
+    result = transfer(run, {}, run / "transfer")
+    write_transfers([result], [run.name], run / "transfer")
+    summary["final"][TARGET] = {"loss": result.losses[-1], "accuracy": result.accuracies[-1]}
+    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return f"transferred to {result.target}: accuracy {result.accuracies[-1]:.3f}"
+
+
+def check_target(settings: Settings, hyper: Section) -> None:
+    """Check what can be known of a transfer before the run that it ends.
+
+    Raises:
+        ConfigurationError: if the target does not fit the run's network, or there will be no features to transfer.
+    """
+    source, target = find_spec(settings.dataset), _target(settings)
+    method = METHODS[settings.method]
+    trains = method.task == "classification"
+    missing = gap(method.strategy_class(), "transfer_gap", hyper) if trains else "it trains none"
+    if missing:
+        raise ConfigurationError(f"transfer-target: method '{settings.method}' has no common features: {missing}")
+    if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (
+        source.kind != "image" and source.shape != target.shape
+    ):
+        raise ConfigurationError(
+            f"transfer-target: '{target.name}' has inputs of another kind than '{source.name}', which the run's "
+            "network was made for"
+        )
+    if source.kind == "image" and source.shape[0] != target.shape[0]:
+        raise ConfigurationError(
+            f"transfer-target: '{target.name}' has {target.shape[0]} channels, but the run's network was trained on "
+            f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
+            "repeated in three, as 'mnist_rgb' does with 'mnist'."
+        )
+    classifier_shape(get_arrays(build(settings.model, source.shape, target.classes, settings.seed)), "transfer-target")
+
+
+def _target(settings: Settings) -> DatasetSpec:
+    try:
+        return find_spec(settings.transfer_target)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"transfer-target: {str(error).removeprefix('dataset: ')}") from error
+
+
+def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
+    """Return the run's network with a new classifier for the classes of ``target``."""
+    network = build(settings.model, find_spec(settings.dataset).shape, target.classes, settings.seed)
+    arrays = get_arrays(network)
+    classifier = last_blocks(arrays, 1, "model")
+    trained = read_checkpoint(run).arrays
+    set_arrays(network, {name: trained[name] for name in arrays if block_of(name) not in classifier})
+    return network
+
+
+@torch.no_grad()
+def _examples(
+    settings: Settings, dataset: Dataset, split: Split | None, shape: Sequence[int], device: torch.device
+) -> Examples:
+    """Return the chosen examples of a split, pictures resized to ``shape`` where theirs is another."""
+    if split is None:
+        raise ConfigurationError(f"transfer-target: '{dataset.spec.name}' has no test split")
+    rows = np.arange(len(split))
+    rows = rows[matching("transfer-rows", settings.transfer_rows, dataset.spec, split, rows)]
+    x = to_inputs(dataset.spec, np.asarray(split.x[rows]), dataset.vocabulary)
+    return Examples(resize(x, shape).to(device), torch.from_numpy(split.y[rows]).to(device))
+
+
+def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:
+    """Write ``transfer.md`` and ``transfer.png``, the curves, to ``output``; return the table, accuracies in %."""
+    lines = ["| run | target | trained | epochs | accuracy (%) |", "|---|---|---|---|---|"]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for result, label in zip(results, labels, strict=True):
+        accuracies = [100 * accuracy for accuracy in result.accuracies]
+        lines.append(f"| {label} | {result.target} | {result.trained} | {len(accuracies)} | {accuracies[-1]:.1f} |")
+        axes.plot(range(1, len(accuracies) + 1), accuracies, label=label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.set(xlabel="epochs on the target", ylabel="test accuracy (%)")
+    axes.legend(frameon=False)
+    write_atomically(output / "transfer.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    text = "\n".join(lines)
+    write_text(output / "transfer.md", text + "\n")
+    return text

@@ -1,0 +1,56 @@
+"""FedDP-KMeans, client side (Scott, thesis, algorithm 11): the three exchanges of FedDP-Init.
+
+``outer``: answered is the sum of the points' outer products. ``weigh``: received are an orthonormal basis of the data
+subspace and the server's points in it; answered is how many of the client's points are nearest to each. ``locate``:
+received are the basis and centres in it; answered are sums and counts of the clusters in the original space. The
+phases take the arguments of ``lloyd`` (:class:`florilegium.clients.clustering.kmeans.KMeansClient`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from florilegium.clients.clustering.kmeans import KMeansClient
+from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.models.clustering import nearest
+from florilegium.models.parameters import Arrays
+
+
+class FedDPKMeansClient(KMeansClient):
+    """Helps to find centres to start from, besides the steps of FedDP-Lloyds."""
+
+    example_gap = staticmethod(more_than_gradients)
+
+    @phase
+    def outer(
+        self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
+        scales: list[float] | None = None, shares: int = 1,
+    ) -> Answer:  # fmt: skip
+        """Return ``outer`` (d(d+1)/2,): the entries of Σ ppᵀ on and above the diagonal, row by row."""
+        points = self.points(radius)
+        upper = (points.T @ points)[np.triu_indices(points.shape[1])]
+        return self.guarded({"outer": upper}, bounds, scales, shares)
+
+    @phase
+    def weigh(
+        self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
+        scales: list[float] | None = None, shares: int = 1,
+    ) -> Answer:  # fmt: skip
+        """Return ``weights`` (s,): the points nearest to each of ``points`` (s, q) under the ``basis`` (d, q)."""
+        labels, _ = nearest(self.points(radius) @ arrays["basis"], arrays["points"])
+        weights = np.bincount(labels, minlength=len(arrays["points"])).astype(float)
+        return self.guarded({"weights": weights}, bounds, scales, shares)
+
+    @phase
+    def locate(
+        self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
+        scales: list[float] | None = None, shares: int = 1,
+    ) -> Answer:  # fmt: skip
+        """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, q) under the ``basis``."""
+        points, centers = self.points(radius), arrays["centers"]
+        labels, squares = nearest(points @ arrays["basis"], centers)
+        if self.hyper.margin:
+            close = squares <= self.hyper.margin**2
+            points, labels = points[close], labels[close]
+        return self.guarded(self.clusters(points, labels, len(centers)), bounds, scales, shares)

@@ -1,0 +1,35 @@
+"""k-FED, client side: its own centres (Dennis et al. 2021, algorithm 1). Not private."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from florilegium.clients.clustering.kmeans import KMeansClient
+from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.kfed import local_centers
+from florilegium.models.parameters import Arrays
+
+
+class KFedClient(KMeansClient):
+    """Clusters its own points."""
+
+    example_gap = staticmethod(more_than_gradients)
+
+    @phase
+    def cluster(self, arrays: Arrays) -> Answer:
+        """Answer ``centers`` (k', d) of the client's points, and ``found`` (k',): 1 for a centre, 0 for an empty row.
+
+        A client of fewer than k' points has as many centres as points.
+
+        Raises:
+            RunError: if there is no point.
+        """
+        points = self._all_points()
+        rows = self.hyper.local_k or self.hyper.k
+        k = min(rows, len(points))
+        rng = numpy_generator(self.settings.seed, "client", self.client_id, self.round, "cluster")
+        centers = np.zeros((rows, points.shape[1]))
+        centers[:k] = local_centers(points, k, self.hyper.restarts, rng)
+        return Answer({"centers": centers, "found": (np.arange(rows) < k).astype(np.float64)}, len(points))

@@ -1,0 +1,161 @@
+"""What the clients of all clustering methods do: answer sums over their clusters, and measure a clustering.
+
+``lloyd``: received are centres; answered are, for every centre, the sum and the number of the client's points nearest
+to it. With client-level privacy these are the mean, and whether there is any point (Scott, thesis, D.7.4). What leaves
+a client is clipped, and where devices add the noise, noisy.
+
+``test`` measures received centres on the very points that are clustered: the training examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.hyper.clustering import KMeansHyper
+from florilegium.common.errors import RunError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.centers import centers as centers_network
+from florilegium.models.clustering import Array, Labels, nearest, sums
+from florilegium.models.parameters import Arrays, set_arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.privacy.clipping import clip_rows
+from florilegium.privacy.guard import Guard
+from florilegium.privacy.noise import Kind, secret_generator
+
+NOISE: Mapping[str, Kind] = {"outer": "gaussian", "weights": "laplace", "sums": "gaussian", "counts": "laplace"}
+"""The mechanism of every sum that clustering methods release (Scott, thesis, algorithms 11 and 12)."""
+
+
+class KMeansClient(BaseClient):
+    """Takes part in a clustering of all clients' points."""
+
+    example_gap = staticmethod(more_than_gradients)
+
+    uses_finetuning = "never"
+    hyper: KMeansHyper
+
+    @phase
+    def lloyd(
+        self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
+        scales: list[float] | None = None, shares: int = 1,
+    ) -> Answer:  # fmt: skip
+        """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, d).
+
+        ``radius`` is as of :meth:`points`; ``bounds``, ``scales`` and ``shares`` are as of :meth:`guarded`.
+        """
+        points = self.points(radius)
+        labels, _ = nearest(points, arrays["centers"])
+        return self.guarded(self.clusters(points, labels, len(arrays["centers"])), bounds, scales, shares)
+
+    @phase
+    def test(self, arrays: Arrays, *, figures: bool = True) -> Answer:
+        """Measure ``centers`` (k, d) on the training examples, unless ``figures`` says not to.
+
+        Returns ``table`` (k, C), how many points each cluster has of each class. Metric ``loss``: the mean squared
+        distance to the nearest centre.
+        """
+        centers = arrays["centers"]
+        self.predictor = centers_network((centers.shape[1],), len(centers))
+        set_arrays(self.predictor, {"nearest.centers": centers.astype(np.float32)})
+        table = np.zeros((len(centers), find_spec(self.settings.dataset).classes))
+        points = self._all_points()
+        if not figures:
+            return Answer({"table": table}, len(points))
+        labels, squares = nearest(points, centers)
+        np.add.at(table, (labels, self.data.train.y.numpy(force=True)), 1)
+        return Answer({"table": table}, len(points), {"loss": float(squares.mean())})
+
+    # ----------------------------------------------------------------------------------------- tools
+
+    def points(self, radius: float | None) -> Array:
+        """Return the client's points (m, d) for a sum that is released.
+
+        In a private run a point that is NaN or infinite is skipped silently, and there may be none at all: a client
+        that failed because of one point would reveal it.
+
+        Args:
+            radius: Δ, the norm to which points are clipped where single examples are private.
+
+        Raises:
+            RunError: if the run is private and the radius it needs is missing; in other runs as :meth:`_all_points`.
+        """
+        unit = self.hyper.privacy_unit
+        if unit == "none":
+            return self._all_points()
+        if (radius is None or not radius > 0) and unit == "example":
+            raise RunError(f"the request has no radius Δ > 0 to clip points to (found: {radius})")
+        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
+        return clip_rows(points[np.isfinite(points).all(axis=1)], np.inf if radius is None else radius)
+
+    def _all_points(self) -> Array:
+        """Return the client's points (m, d).
+
+        Raises:
+            RunError: if there are none, or one is NaN or infinite.
+        """
+        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
+        finite = np.isfinite(points).all(axis=1)
+        if not len(points):
+            raise RunError("it has no points to cluster")
+        if not finite.all():
+            raise RunError(f"point {int(np.argmin(finite))} has a NaN or infinite feature")
+        return points
+
+    def clusters(self, points: Array, labels: Labels, k: int) -> Arrays:
+        """Return ``sums`` and ``counts`` of the points with each label: with client-level privacy, means and 0 or 1."""
+        totals, counts = sums(points, labels, k)
+        if self.hyper.privacy_unit == "client":
+            totals, counts = totals / np.maximum(counts, 1)[:, None], np.minimum(counts, 1)
+        return {"sums": totals, "counts": counts}
+
+    def guarded(self, arrays: Arrays, bounds: list[float] | None, scales: list[float] | None, shares: int) -> Answer:
+        """Return ``arrays`` as they may leave the client: in a private run clipped, and with their part of the noise.
+
+        Sums and counts are scaled down together, by the factor of the one that exceeds its bound more: their ratio is a
+        mean, which must not move.
+
+        Args:
+            arrays: sums over the client's points, by name.
+            bounds: of the client's contribution to each, where clients are private; in the order of ``arrays``.
+            scales: of the noise on each sum, where devices add it.
+            shares: number of clients that share the noise.
+
+        Raises:
+            RunError: if the run is private and a bound or scale that it needs is missing or not positive.
+        """
+        h = self.hyper
+        if h.privacy_unit == "none":
+            return Answer(arrays, len(self.data.train))
+        if h.privacy_unit == "client":
+            _check_each(arrays, "bound", bounds)
+        if h.noise_at == "device":
+            _check_each(arrays, "noise scale", scales)
+        limits = bounds if bounds is not None else [np.inf] * len(arrays)
+        noises = scales if scales is not None else [0.0] * len(arrays)
+        guards = {
+            name: Guard(NOISE[name], bound, scale) for name, bound, scale in zip(arrays, limits, noises, strict=True)
+        }
+        factor = min(guards[name].factor(array) for name, array in arrays.items())
+        returned = {}
+        for name, array in arrays.items():
+            returned[name] = factor * array
+            if guards[name].scale:
+                returned[name] = returned[name] + guards[name].noise(self._noise(name), array.shape, shares)
+        return Answer(returned, len(self.data.train))
+
+    def _noise(self, name: str) -> np.random.Generator:
+        """Return the generator of the noise on the sum ``name``: on a real device one that nobody can repeat."""
+        if not self.data.simulated:
+            return secret_generator()
+        return numpy_generator(self.settings.seed, "client", self.client_id, self.round, self.phase, name)
+
+
+def _check_each(arrays: Arrays, what: str, values: list[float] | None) -> None:
+    """Raise :class:`RunError` unless there is a positive number for each of ``arrays``."""
+    if values is None or len(values) != len(arrays) or not all(value > 0 for value in values):
+        raise RunError(f"the request must have a {what} > 0 for each of {', '.join(arrays)} (found: {values})")

@@ -1,0 +1,399 @@
+"""The base of every method's client: a NumPyClient that trains, evaluates, personalises and keeps state.
+
+A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the loss, :meth:`BaseClient.train` or
+:meth:`BaseClient.personalise` for another procedure, or adds phases of its own with
+:func:`florilegium.clients.core.phases.phase`. A client object serves one request: it knows its round and phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of
+from florilegium.clients.core.phases import phase as phase
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
+from florilegium.clients.core.wire import BESIDE, Work
+from florilegium.common.errors import BudgetSpentError, RunError
+from florilegium.common.seeds import torch_generator
+from florilegium.common.settings import Section
+from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.partitions.clientdata import ClientData, Examples
+from florilegium.privacy.ledger import SPENT
+from florilegium.privacy.noise import draw, secret_generator
+
+if TYPE_CHECKING:
+    from florilegium.privacy.dp_sgd import Account, Planned, PrivateGradients
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client returns from a phase.
+
+    Attributes:
+        arrays: named arrays, in the form the phase's ``reduce`` needs.
+        num_examples: number of examples the answer rests on.
+        metrics: numbers about this client, by name.
+    """
+
+    arrays: Arrays
+    num_examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def only_gradients(hyper: Any) -> str:
+    """Promise of example privacy: whatever depends on examples is made by :meth:`descend` and :meth:`released`."""
+    return ""
+
+
+def more_than_gradients(hyper: Any) -> str:
+    """Refusal of example privacy: examples are used otherwise than by :meth:`descend` and :meth:`released`."""
+    return "it uses a client's examples otherwise than by gradients of their cross-entropy"
+
+
+ACCOUNT = "privacy.json"
+"""The file of a client's state that says what training has cost its examples."""
+SUM_MULTIPLIER = 10.0
+"""Noise multiplier of sums besides gradients: four of them cost ε ≈ 0.9 at δ = 1e-5."""
+
+
+class BaseClient(NumPyClient):
+    """One client: its data, its durable state, and the process's one network to work with.
+
+    Args:
+        client_id: its name, which also seeds its random draws.
+        data: its examples.
+        model: the network, shared by all clients of the process; its contents are overwritten by every client.
+        initial: the arrays θ₀ that the network was built with, the same on every client of the run.
+        state: its durable arrays.
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        work: the round and the run of the request that this client serves.
+
+    Attributes:
+        round: the round.
+        phase: what the client is doing; "" before :meth:`perform`.
+        predictor: after the phase ``test``, the network the client would use: ``model``, or another.
+    """
+
+    uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
+    """What ``finetune-epochs`` is to the method: an option, a part of it, or of no effect."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_overrides(cls)
+
+    def __init__(
+        self,
+        client_id: str,
+        data: ClientData,
+        model: nn.Module,
+        initial: Arrays,
+        state: ClientState,
+        settings: ClientSettings,
+        hyper: Section,
+        work: Work,
+    ) -> None:
+        self.client_id = client_id
+        self.data = data
+        self.model = model
+        self.initial = initial
+        self.state = state
+        self.settings = settings
+        self.hyper = hyper
+        self.round = work.round
+        self.phase = ""
+        self.predictor: nn.Module = model
+        self._work = work
+        self._fixed_norms = False
+
+    @classmethod
+    def finetuning_advice(cls, epochs: int) -> str:
+        """Return a warning for a value of ``finetune-epochs`` that the method does not suit; "" if there is none."""
+        if cls.uses_finetuning == "always" and not epochs:
+            return "finetune-epochs is 0, but what clients receive is meant to be tuned before a test"
+        if cls.uses_finetuning == "never" and epochs:
+            return f"finetune-epochs is {epochs}, but has no effect: the method does not tune so before a test"
+        return ""
+
+    @staticmethod
+    def example_gap(hyper: Any) -> str:
+        """Promise: return what breaks the privacy of examples in this class (:mod:`florilegium.common.promises`)."""
+        return "it promises nothing"
+
+    # ------------------------------------------------------------------ what the host and Flower call
+
+    def perform(self, name: str, arrays: Arrays, arguments: Mapping[str, Any]) -> Answer:
+        """Carry out phase ``name`` on named ``arrays``.
+
+        Raises:
+            RunError: if this method's client has no such phase, or the ``arguments`` are not those of the phase.
+        """
+        contracts = contracts_of(type(self))
+        if name not in contracts:
+            raise RunError(
+                f"method '{self.settings.method}' has no phase '{name}'. Known: {', '.join(sorted(contracts))}."
+            )
+        try:
+            read = contracts[name].read(arguments)
+        except ContractError as error:
+            raise RunError(f"method '{self.settings.method}': {error}") from error
+        self.phase = name
+        answer: Answer = getattr(self, name)(arrays, **read)
+        if name == "test" and len(self.data.validation):
+            loss, accuracy = evaluate(self.predictor, self.data.validation)
+            answer.metrics.update(validation_loss=loss, validation_accuracy=accuracy)
+        if self.settings.privacy.unit == "example":
+            answer.metrics["epsilon"] = self.account.epsilon()
+        return answer
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Train on ``parameters`` (the network's arrays in order), as any NumPyClient does."""
+        answer = self.perform("train", self._named(parameters), self._plain("train", config))
+        return list(answer.arrays.values()), answer.num_examples, dict(answer.metrics)
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Evaluate ``parameters`` on the client's test examples, as any NumPyClient does."""
+        answer = self.perform("test", self._named(parameters), self._plain("test", config))
+        return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
+
+    def _plain(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the round from a stock configuration; return what of it the phase ``name`` takes."""
+        self.round = int(config.get("server-round", config.get("round", self.round)))
+        return {key: value for key, value in config.items() if key in contracts_of(type(self))[name].arguments}
+
+    def _named(self, parameters: list[NDArray[Any]]) -> Arrays:
+        return dict(zip(exchanged(self.model), parameters, strict=True))
+
+    # ---------------------------------------------------------------------------------------- phases
+
+    @phase
+    def train(self, arrays: Arrays) -> Answer:
+        """Train the received model on the client's data; return the trained arrays and the mean loss."""
+        set_arrays(self.model, arrays)
+        loss = self.local_training()
+        return Answer(get_arrays(self.model), len(self.data.train), {"loss": loss})
+
+    @phase
+    def test(self, arrays: Arrays) -> Answer:
+        """Evaluate the received model, and the personal one made of it, on the client's test examples.
+
+        Metrics: ``accuracy`` and ``loss`` of the model the client would use; ``accuracy_global`` and ``loss_global``
+        of the received one, where the two differ.
+        """
+        set_arrays(self.model, arrays)
+        before = evaluate(self.model, self.data.test)
+        metrics = dict(zip(("loss", "accuracy"), before, strict=True))
+        if self.personalise():
+            after = evaluate(self.predictor, self.data.test)
+            metrics = dict(zip(("loss", "accuracy", "loss_global", "accuracy_global"), after + before, strict=True))
+        return Answer({}, len(self.data.test), metrics)
+
+    # ----------------------------------------------------------------------------------------- hooks
+
+    def local_training(self) -> float:
+        """Train the received model, already in ``self.model``, in place; return the mean loss."""
+        return self.descend(gradient_hook=self.gradient_hook())
+
+    def personalise(self) -> bool:
+        """Turn the received model, already in ``self.model``, into the client's own; return whether it changed.
+
+        The client's own is ``self.model``, or another ``self.predictor``. Here: ``finetune-epochs`` epochs of local
+        training, for clients that have labels.
+        """
+        epochs = self.settings.finetune_epochs
+        if not epochs or not self.data.labeled:
+            return False
+        with self.finetuning():
+            self.descend(epochs=epochs)
+        return True
+
+    def gradient_hook(self) -> GradientHook | None:
+        """Return a function that changes the gradients before each training step, or None.
+
+        Called once per training, when ``self.model`` holds the received model.
+        """
+        return None
+
+    # ----------------------------------------------------------------------------------------- tools
+
+    def receive(self, arrays: Arrays) -> Arrays:
+        """Give the network its arrays; return those that came beside it, without ``BESIDE`` in their names.
+
+        Raises:
+            RunError: if none came.
+        """
+        own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        self.expect_own_strategy(bool(own))
+        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return own
+
+    def expect_own_strategy(self, came: bool) -> None:
+        """Check that what only the method's own strategy sends ``came``.
+
+        Raises:
+            RunError: if it did not, as from stock strategies, which send a model alone.
+        """
+        if not came:
+            raise RunError(f"method '{self.settings.method}' needs its own strategy: only a model was received")
+
+    def generator(self, *purpose: str, phase: str = "") -> torch.Generator:
+        """Return the generator of this client in this round and phase, for one ``purpose`` where there are several.
+
+        ``phase`` names another phase, whose draws are to be repeated.
+        """
+        named = (phase or self.phase, *purpose)
+        return torch_generator(self.settings.seed, "client", self.client_id, self.round, *named)
+
+    @contextmanager
+    def finetuning(self) -> Iterator[None]:
+        """Within it, the network is trained with batch norm as ``finetune-bn`` says; after it, it predicts so."""
+        kind = self.settings.finetune_bn
+        if kind == "client":
+            give(self.model, measure(self.model, norms_of(self.model), self.data.train.x, EVALUATION_BATCH))
+        self._fixed_norms = kind in ("client", "global")
+        yield
+        self._fixed_norms = False
+        if kind == "batch":
+            self.predictor = BatchStatistics(self.model)
+
+    def decay(self) -> float:
+        """Return this round's factor on the learning rates."""
+        return self.settings.decay(self.round)
+
+    def descend(
+        self,
+        *purpose: str,
+        model: nn.Module | None = None,
+        examples: Examples | None = None,
+        epochs: int | None = None,
+        gradient_hook: GradientHook | None = None,
+        groups: Sequence[Group] | None = None,
+        weights: Tensor | None = None,
+        objective: Objective | None = None,
+    ) -> float:
+        """Train and return the mean loss: ``self.model`` on the client's data, unless told otherwise.
+
+        ``purpose`` names the training where a phase has several; the rest is as of
+        :func:`florilegium.clients.core.training.train`.
+        """
+        chosen = self.data.train if examples is None else examples
+        private = None
+        if self.settings.privacy.unit == "example":
+            try:
+                private = self._private_gradients(chosen, epochs)
+            except BudgetSpentError:
+                if self.phase != "test":
+                    raise
+                return 0.0  # it is tested with what it has
+        return train(
+            self.model if model is None else model,
+            chosen,
+            self.settings,
+            self.generator(*purpose),
+            epochs=epochs,
+            gradient_hook=gradient_hook,
+            groups=groups,
+            weights=weights,
+            objective=objective,
+            decay=self.decay(),
+            fixed_norms=self._fixed_norms,
+            private=private,
+        )
+
+    @property
+    def account(self) -> Account:
+        """What training has cost this client's examples so far, in this run."""
+        from florilegium.privacy.dp_sgd import Account
+
+        return Account(self.state.folder / ACCOUNT, self.settings.privacy.delta)
+
+    def _private_gradients(self, examples: Examples, epochs: int | None) -> Callable[[nn.Module], PrivateGradients]:
+        """Note what a training costs, and return what makes its gradients private.
+
+        Raises:
+            RunError: if the client's budget does not suffice.
+        """
+        from florilegium.privacy.dp_sgd import PrivateGradients
+
+        s, p = self.settings, self.settings.privacy
+        size = len(examples)
+        rate = min(1.0, s.batch_size / size)
+        steps = self.steps(epochs)
+        z = self.noise_multiplier()
+        self.pay(z, rate, steps)
+        return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
+
+    def noise_multiplier(self) -> float:
+        """Return the noise multiplier z: the key, or what the budget allows for the client's expected use."""
+        from florilegium.privacy.dp_sgd import multiplier_for
+
+        p = self.settings.privacy
+        if not p.epsilon:
+            return p.noise_multiplier
+        if self._work.trainings is None or self._work.tests is None:
+            raise RunError("privacy.epsilon is planned by this app's own strategies; set privacy.noise-multiplier")
+        planned, fixed = self.planned(self._work.trainings, self._work.tests)
+        return multiplier_for(p.epsilon, p.delta, planned, fixed)
+
+    def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
+        """Return what is released in a run: what z is found for, and what has noise of its own.
+
+        Args:
+            trainings: in how many rounds the client is expected to train.
+            tests: how often it is tested.
+        """
+        s, size = self.settings, len(self.data.train)
+        steps = trainings * self.steps_a_round() + tests * self.steps_a_test()
+        return ((1.0, min(1.0, s.batch_size / size), max(1, math.ceil(steps))),), ()
+
+    def pay(self, multiplier: float, rate: float, times: int = 1) -> None:
+        """Note what releases cost, before they are made.
+
+        Raises:
+            BudgetSpentError: if the client's budget does not suffice.
+        """
+        p, account = self.settings.privacy, self.account
+        if p.epsilon and account.epsilon((multiplier, rate, times)) > p.epsilon:
+            raise BudgetSpentError(
+                f"{SPENT}: ε = {account.epsilon():.3g} of {p.epsilon:g}, and {times} more steps would exceed it"
+            )
+        if multiplier:
+            account.add(multiplier, rate, times)
+
+    def released(self, total: float) -> float:
+        """Return a sum over the client's examples, to which each adds between 0 and 1: noisy where they are private."""
+        if self.settings.privacy.unit != "example":
+            return total
+        self.pay(SUM_MULTIPLIER, 1.0)
+        return total + float(draw(secret_generator(), "gaussian", SUM_MULTIPLIER, ()))
+
+    def steps(self, epochs: int | None = None) -> int:
+        """Return how many steps :meth:`descend` takes with these ``epochs`` on all of the client's examples."""
+        from florilegium.privacy.dp_sgd import steps_of
+
+        s = self.settings
+        if epochs is None and s.local_steps:
+            return s.local_steps
+        return steps_of(len(self.data.train), s.batch_size, s.local_epochs if epochs is None else epochs)
+
+    def steps_a_round(self) -> int:
+        """Return how many steps a round has."""
+        return self.steps()
+
+    def steps_a_test(self) -> int:
+        """Return how many steps are taken before a test."""
+        return self.steps(self.settings.finetune_epochs) if self.settings.finetune_epochs else 0

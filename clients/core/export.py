@@ -1,0 +1,115 @@
+"""A model as two files: ``model.safetensors`` and ``card.json``, which says how to build and feed the network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.common.errors import RunError
+from florilegium.common.files import write_tensors, write_text
+from florilegium.models.batch_norm import BatchStatistics
+from florilegium.models.centers import Centers
+from florilegium.models.ensemble import Ensemble
+from florilegium.models.neighbours import Neighbours
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.reduction import fitting
+from florilegium.partitions.datasets import find_spec
+
+
+@dataclass(frozen=True)
+class Card:
+    """What ``card.json`` says: which network, for which data, made by which run and client."""
+
+    model: str
+    dataset: str
+    method: str
+    client: str
+    run: str
+    ensemble: str = ""
+    """How members are combined, where the model is an ensemble."""
+    neighbours: bool = False
+    """Whether the model is a network and the examples it is remembered with."""
+    batch_statistics: bool = False
+    """Whether the network normalises by each batch's own statistics."""
+    shape: tuple[int, ...] = ()
+    """Shape of an input, where it is not the dataset's: pictures are resized to it."""
+    outputs: int = 0
+    """How many outputs the network has, where it is not one for each class of the dataset."""
+
+
+def save_model(
+    folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings, shape: tuple[int, ...] = ()
+) -> Path:
+    """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it; ``shape`` as of :class:`Card`."""
+    by_batch = isinstance(model, BatchStatistics)
+    if isinstance(model, BatchStatistics):
+        model = model.network
+    combination = model.combination if isinstance(model, Ensemble) else ""
+    memory = isinstance(model, Neighbours)
+    outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
+    card = Card(
+        settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs
+    )
+    write_tensors(folder / "model.safetensors", get_arrays(model))
+    write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
+    return folder
+
+
+def load_model(folder: Path) -> tuple[nn.Module, Card]:
+    """Read a folder written by :func:`save_model`; the network is ready for inference.
+
+    Raises:
+        RunError: if a file is missing or damaged.
+    """
+    try:
+        card = Card(**json.loads((folder / "card.json").read_text(encoding="utf-8")))
+        arrays = load_file(folder / "model.safetensors")
+    except Exception as error:
+        raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
+    spec = find_spec(card.dataset)
+    network = build(card.model, tuple(card.shape) or spec.shape, card.outputs or spec.classes, seed=0)
+    try:
+        model: nn.Module
+        if card.ensemble:
+            model = _ensemble(network, arrays, card.ensemble)
+        elif card.neighbours:
+            kept, labels = (torch.from_numpy(arrays[name]) for name in ("features", "labels"))
+            model = Neighbours(network, kept, labels, *arrays["mixture"].tolist())
+        else:
+            model = fitting(network, arrays)
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
+    if arrays.keys() != exchanged(model).keys():
+        missing = sorted(arrays.keys() ^ exchanged(model).keys())
+        raise RunError(
+            f"{folder}: model.safetensors does not hold the tensors of '{card.model}'; it differs in {missing}"
+        )
+    try:
+        set_arrays(model, arrays)
+    except ValueError as error:
+        raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error}") from error
+    model = BatchStatistics(model) if card.batch_statistics else model
+    return model.eval().requires_grad_(False), card
+
+
+def _ensemble(network: nn.Sequential, arrays: Arrays, combination: str) -> Ensemble:
+    members = []
+    for number in range(len(arrays["weights"])):
+        prefix = f"members.{number}."
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        members.append(fitting(network, own))
+    return Ensemble(members, [1.0] * len(members), combination)  # the file holds the weights
+
+
+@torch.inference_mode()
+def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return class probabilities (n, C) for network inputs (n, *shape); the numbers themselves where C = 1."""
+    outputs: torch.Tensor = model(x)
+    return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)

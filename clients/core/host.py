@@ -1,0 +1,189 @@
+"""The host: runs the clients a message names, one after the other in one process, and sends one reply.
+
+A client that raises, or returns NaN or wrong shapes, is left out of the sum and named with its error; the others
+count. A message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the
+one with the node's number) answers it as stock strategies expect.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import Message, MetricRecord, RecordDict
+from torch import nn
+
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.contribution import Contribution
+from florilegium.clients.core.export import save_model
+from florilegium.clients.core.phases import contracts_of
+from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Announcement, Reply, Request, Work, pack
+from florilegium.common.errors import FileError, FlorilegiumError, RunError
+from florilegium.common.seeds import torch_generator
+from florilegium.common.settings import NAME, Section, folder
+from florilegium.models.parameters import get_arrays, num_bytes
+from florilegium.partitions.clientdata import ClientData
+
+log = logging.getLogger("flwr")
+
+
+class Source(Protocol):
+    """Where a node's clients come from."""
+
+    pinned: bool
+    """Whether the node holds the data of certain clients only (a device), or can stand in for any (a simulation)."""
+
+    def clients(self) -> Sequence[str]:
+        """Return the ids of the clients this node holds."""
+
+    def data(self, client_id: str) -> ClientData:
+        """Return the data of a client."""
+
+
+class Host:
+    """Runs clients with one network.
+
+    Args:
+        client_class: the method's client.
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        model: the network, freshly built from the run's seed.
+        source: where the clients' data come from.
+        state_dir: the node's own folder for client state; "" to use the run's.
+
+    Attributes:
+        predictor: the model that the client served last would use, after a test.
+    """
+
+    def __init__(
+        self,
+        client_class: type[BaseClient],
+        settings: ClientSettings,
+        hyper: Section,
+        model: nn.Module,
+        source: Source,
+        state_dir: str,
+    ) -> None:
+        self._client_class = client_class
+        self._settings = settings
+        self._hyper = hyper
+        self._model = model
+        self._initial = get_arrays(model)
+        self._source = source
+        self._state_dir = state_dir or settings.state_dir
+        self.predictor: nn.Module = model
+
+    # -------------------------------------------------------------------------------------- messages
+
+    def announce(self, code: str) -> Announcement:
+        """Say which code runs, and on a device which clients live there and how much data they have."""
+        if not self._source.pinned:
+            return Announcement(False, code)
+        ids = list(self._source.clients())
+        data = [self._source.data(client_id) for client_id in ids]
+        labeled = [d.labeled for d in data]
+        return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data], labeled)
+
+    def answer(self, message: Message, own: str) -> Message:
+        """Carry out a train or evaluate message.
+
+        Args:
+            message: the request.
+            own: the id of the client that a stock strategy means when it addresses this node.
+        """
+        trains = message.metadata.message_type.startswith("train")
+        request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
+        if not request.clients:
+            return Message(self._answer_stock(request, own), reply_to=message)
+        p = self._settings.privacy
+        protection = Contribution(p, request.protection) if p.unit == "client" else None
+        reduction = Reduction(request.reduce, request.arrays, protection, self._settings.max_update_norm)
+        done: list[str] = []
+        failures: dict[str, str] = {}
+        metrics: dict[str, list[float]] = {}
+        for index, client_id in enumerate(request.clients):
+            try:
+                client = self._client(client_id, request.work)
+                received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
+                answer = client.perform(request.phase, received, request.arguments)
+                if trains and protection is not None and not reduction.changes and answer.arrays:
+                    raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
+                reduction.check(answer.arrays)
+                _check_numbers(answer)
+                client.state.commit()
+                self.predictor = client.predictor
+                if request.work.keep and self._source.pinned:
+                    save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
+            except Exception as error:  # whatever goes wrong in one client must not take the others down
+                failures[client_id] = self._said(error)
+                continue
+            weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
+            reduction.add(answer.arrays, weight)
+            numbers = {
+                "num-examples": float(answer.num_examples),
+                "weight": weight,
+                "bytes-down": float(num_bytes(received)),
+                "bytes-up": float(num_bytes(answer.arrays)),
+                **answer.metrics,
+            }
+            for name in {**metrics, **numbers}:
+                metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
+            done.append(client_id)
+        return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
+
+    # --------------------------------------------------------------------------------------- details
+
+    def _said(self, error: Exception) -> str:
+        """Return what the server may know of an error: on a device, nothing that may quote data or names of files."""
+        if not self._source.pinned:
+            return str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
+        log.error("%s: %s", type(error).__name__, error, exc_info=not isinstance(error, FlorilegiumError))
+        tells = isinstance(error, RunError) and not isinstance(error, FileError)
+        return str(error) if tells else f"{type(error).__name__}; the device's log says why"
+
+    def _client(self, client_id: str, work: Work) -> BaseClient:
+        state = ClientState(
+            self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
+            work.identity,
+        )  # fmt: skip
+        data, s = self._source.data(client_id), self._settings
+        if s.validation_fraction:
+            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
+        return self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
+
+    def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
+        for name in (client_id, run, identity):
+            if not re.fullmatch(NAME, name):
+                raise RunError(f"'{name}' cannot name a folder or file; use letters, digits, '.', '_' and '-'")
+        base = folder(self._state_dir) / run if self._state_dir else folder(self._settings.runs_dir) / run / "clients"
+        return base / client_id
+
+    def _answer_stock(self, request: Request, own: str) -> RecordDict:
+        """Answer a stock strategy: the trained arrays themselves, and plain numbers."""
+        if self._settings.privacy.unit != "none":
+            raise RunError("privacy.unit: stock strategies know nothing of it; set it to 'none', or use the app's own")
+        known = contracts_of(self._client_class)[request.phase].arguments
+        arguments = {name: value for name, value in request.arguments.items() if name in known}
+        if ignored := request.arguments.keys() - arguments.keys():
+            log.warning("phase '%s' takes no %s; ignored", request.phase, ", ".join(sorted(ignored)))
+        client = self._client(own, request.work)
+        answer = client.perform(request.phase, request.arrays, arguments)
+        client.state.commit()
+        content = RecordDict({"metrics": MetricRecord({"num-examples": answer.num_examples, **answer.metrics})})
+        if request.phase == "train":
+            content["arrays"] = pack(answer.arrays)
+        return content
+
+
+def _check_numbers(answer: Answer) -> None:
+    """Raise :class:`RunError` if a number is NaN or infinite, unless there were no examples to compute it from."""
+    for name, value in answer.metrics.items():
+        if answer.num_examples and not math.isfinite(value):
+            raise RunError(f"'{name}' is {value}; lower the learning rate or set max-grad-norm")

@@ -1,0 +1,120 @@
+"""How the answers of a node's clients become one reply: the sum of updates, the sum of statistics, or a stack.
+
+What leaves a node is what secure aggregation would reveal, a sum, unless the server must see individuals ("stack").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays
+
+Protection = Callable[[Arrays], Arrays]
+
+REDUCTIONS = ("delta", "deltas", "sum", "stack")
+
+_BLOCK = 1 << 16
+"""Numbers of a large array that are added at a time: with what is computed of them they stay in a processor's cache."""
+
+
+class Reduction:
+    """Collects the arrays of several clients.
+
+    Args:
+        kind: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" = returned arrays along a new first axis
+            in the order of the clients that succeeded, "deltas" = returned − sent, stacked.
+        sent: the arrays every client received; what changes are taken from. All of them come back, but for those beside
+            the network (:data:`florilegium.clients.core.wire.BESIDE`), which clients may only read.
+        protect: what becomes of the change of each client, all its arrays together, before it is added to others.
+        longest: the Euclidean norm that no client's change may exceed; 0: any.
+
+    Attributes:
+        changes: whether changes of what was sent are collected, which ``protect`` bounds.
+    """
+
+    def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None, longest: float = 0.0) -> None:
+        if kind not in REDUCTIONS:
+            raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
+        self.changes, self._stacks = kind in ("delta", "deltas"), kind in ("stack", "deltas")
+        self._sent = sent
+        self._protect = protect
+        self._longest = longest
+        self._shapes: dict[str, tuple[int, ...]] | None = (
+            {name: array.shape for name, array in sent.items()} if self.changes else None
+        )
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._stacked: dict[str, list[NDArray[np.generic]]] = {}
+
+    def check(self, arrays: Arrays) -> None:
+        """Raise :class:`RunError` if ``arrays`` has other names or shapes than expected, or NaN or infinity."""
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if self._shapes is not None:
+            wrong = {name for name, _ in self._shapes.items() ^ shapes.items() if not self._may_lack(name, shapes)}
+            if wrong:
+                name = min(wrong)
+                raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise RunError(
+                    f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
+                )
+        if self.changes and self._longest:
+            norm = math.sqrt(sum(float(np.square(change).sum()) for change in self._change(arrays).values()))
+            if norm > self._longest:
+                raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
+
+    def _change(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
+
+    def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
+        return self.changes and name.startswith(BESIDE) and name not in answered
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Take in the checked answer of one client, whose weight is wᵢ."""
+        if self._shapes is None:
+            self._shapes = {name: array.shape for name, array in arrays.items()}
+        if self.changes and (self._protect or self._stacks):
+            change = self._change(arrays)
+            arrays = self._protect(change) if self._protect else change
+        for name, array in arrays.items():
+            if self._stacks:
+                self._stacked.setdefault(name, []).append(array.astype(self._type(name, array)))
+                continue
+            if name not in self._sums:
+                self._sums[name] = np.zeros(array.shape)
+            if not self.changes:
+                self._sums[name] += array
+            elif self._protect:
+                self._sums[name] += weight * array
+            else:
+                _add_change(self._sums[name], array, self._sent[name], weight)
+
+    def result(self) -> Arrays:
+        """Return what the node sends; empty if no client succeeded.
+
+        Updates travel in the precision of the model, other sums in float64: they may be counts or moments.
+        """
+        if self._stacks:
+            return {name: np.stack(parts) for name, parts in self._stacked.items()}
+        return {name: total.astype(self._type(name, total)) for name, total in self._sums.items()}
+
+    def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
+        """Return the precision in which an array travels: changes in that of the model."""
+        return self._sent[name].dtype if self.changes and name in self._sent else array.dtype
+
+
+def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any], weight: float) -> None:
+    """Add weight·(array − sent) to ``total`` in double precision, a block at a time."""
+    sums, new, old = total.reshape(-1), array.reshape(-1), sent.reshape(-1)
+    for start in range(0, len(sums), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        change = np.subtract(new[block], old[block], dtype=np.float64)
+        change *= weight
+        sums[block] += change

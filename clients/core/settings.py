@@ -1,0 +1,79 @@
+"""The configuration keys of the model and of local training, and of what clients and server must agree on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from florilegium.common.settings import DataSettings, check_folder, key
+from florilegium.privacy.settings import PrivacySettings
+
+
+class SharedSettings(DataSettings):
+    """What both clients and server read."""
+
+    title = "Method, model and optimizer"
+
+    method: str = key("fedavg", "the method", values="`florilegium methods`")
+    model: str = key(
+        "mlp", "the network; `centers` is for clustering",
+        values="`lenet`, `cnn64`, `cnn128`, `cnn`, `cnn-bn`, `linear`, `mlp`, `resnet18`, `resnet18-imagenet`, "
+        "`resnet20`, `char-lstm`, `word-lstm`, `centers`",
+    )  # fmt: skip
+    optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
+    learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
+    learning_rate_decay: float = key(
+        1.0,
+        "in round t clients' learning rates are multiplied by `learning-rate-decay`^⌊(t − 1)/`decay-rounds`⌋; rates "
+        "with names of their own (α of Per-FedAvg) are not",
+        gt=0, le=1,
+    )  # fmt: skip
+    decay_rounds: int = key(10, "rounds after which the learning rate decays once", ge=1)
+    momentum: float = key(0.0, "momentum of local SGD", ge=0, lt=1)
+    max_grad_norm: float = key(0.0, "clip each local step's gradient to this norm; 0: no clipping", ge=0)
+    finetune_epochs: int = key(0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0)
+    finetune_bn: Literal["running", "client", "global", "batch"] = key(
+        "running",
+        "batch norm in fine-tuning: as PyTorch does it; with the client's own statistics, from one pass over its data; "
+        "with the received ones; with those of each batch, in the test too ([more](methods/fedbn.md#finetune-bn))",
+    )
+    validation_fraction: float = key(
+        0.0,
+        "share of every labeled client's training examples, of each class alike, held out for validation: "
+        "`validation_loss` and `validation_accuracy` in the figures",
+        ge=0, lt=1,
+    )  # fmt: skip
+    weighting: Literal["examples", "uniform"] = key(
+        "examples", "weight of each client in the average: its number of examples, or 1"
+    )
+    max_update_norm: float = key(
+        0.0, "updates with a larger norm are rejected and noted in `failures.jsonl`; 0: no limit", ge=0
+    )
+    runs_dir: Annotated[str, AfterValidator(check_folder)] = key(
+        "~/.florilegium/runs", "where run folders are made", values="folder", min_length=1
+    )
+    privacy: PrivacySettings = PrivacySettings()
+
+    def decay(self, server_round: int) -> float:
+        """Return a round's factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` so far."""
+        return self.learning_rate_decay ** (max(0, server_round - 1) // self.decay_rounds)
+
+
+class ClientSettings(SharedSettings):
+    """What every client needs to train and evaluate, whatever the method."""
+
+    title = "Local training"
+
+    local_epochs: int = key(5, "epochs of local training per round", ge=1)
+    local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
+    batch_size: int = key(10, "examples in a batch", ge=1)
+    weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
+    device: str = key(
+        "cpu", "where clients compute", pattern=r"^(cpu|cuda(:\d+)?|auto)$", values="`cpu`, `cuda`, `cuda:N`, `auto`"
+    )
+    state_dir: Annotated[str, AfterValidator(check_folder)] = key(
+        "",
+        "where clients keep their state; \"\": the run's folder; a device's `--node-config` wins",
+        values='folder, ""',
+    )

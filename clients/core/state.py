@@ -1,0 +1,132 @@
+"""What a client keeps between messages: a safetensors file per client, part and round, on its own disk.
+
+Personal heads, control variates and personal models never leave the client, survive a killed process, and cost no
+memory between messages. Versions make a resumed run exact: a server that restarts from a checkpoint of round r
+tells its clients, and states that were written after r by the run that died are ignored; so are those of another run
+of the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from florilegium.common.errors import DataError, RunError
+from florilegium.common.files import write_tensors
+from florilegium.models.parameters import Arrays
+
+
+class ClientState:
+    """The durable arrays of one client.
+
+    Args:
+        folder: where this client's files lie.
+        round: the round being worked on.
+        lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
+        checkpoint: the last round of which the server holds a checkpoint; older versions may be dropped.
+        identity: what tells the run from others of its name, letters and digits.
+    """
+
+    def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int, identity: str) -> None:
+        self.folder = folder
+        self._round = round
+        self._lineage = list(lineage)
+        self._checkpoint = checkpoint
+        self._identity = identity
+        self._staged: dict[str, Arrays] = {}
+        self._shared: ClientState | None = None
+
+    def _versions(self, part: str) -> list[tuple[int, Path]]:
+        """Return the valid versions of a part as (round, path), oldest first."""
+        found = []
+        for path in self.folder.glob(f"{part}-*.safetensors"):
+            if match := re.fullmatch(rf"{part}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
+                round_, attempt = int(match[1]), int(match[2])
+                # Of an earlier attempt, only what the checkpoints it was resumed from had seen is true.
+                if round_ <= min(self._lineage[attempt:], default=self._round):
+                    found.append((round_, attempt, path))
+        return [(round_, path) for round_, _, path in sorted(found)]
+
+    def load(self, part: str = "state") -> Arrays | None:
+        """Return the newest version of a part of the state, or None for a client that has none yet.
+
+        Raises:
+            DataError: if the file is damaged.
+        """
+        if part in self._staged:
+            return self._staged[part]
+        versions = self._versions(part)
+        if not versions:
+            return None
+        try:
+            return dict(load_file(versions[-1][1]))
+        except Exception as error:  # safetensors raises its own error type, OSError or ValueError
+            raise DataError(
+                f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
+            ) from error
+
+    def save(self, arrays: Arrays, part: str = "state") -> None:
+        """Stage ``arrays`` as the new version of ``part``; :meth:`commit` writes it once the work has succeeded.
+
+        Parts are written, and read, one by one: what changes every round does not rewrite what never does. Their names
+        are of letters and digits.
+        """
+        self._staged[part] = arrays
+
+    def share(self, arrays: Arrays, part: str) -> None:
+        """Stage what all clients of a node have in common, and therefore keep only once.
+
+        Nothing is written where another client has done so in this round already.
+        """
+        node = self._node()
+        there = self.load_shared(part, this_round=True)
+        if there is None or there.keys() != arrays.keys() or any((there[n] != a).any() for n, a in arrays.items()):
+            node.save(arrays, part)
+
+    def load_shared(self, part: str, *, this_round: bool = False) -> Arrays | None:
+        """Return the newest version of a part that :meth:`share` was given, or only that of ``this_round``."""
+        node = self._node()
+        if this_round and part not in node._staged and not node._path(part).exists():
+            return None
+        return node.load(part)
+
+    def _node(self) -> ClientState:
+        if self._shared is None:
+            # No client can be called that: names do not begin so.
+            self._shared = ClientState(
+                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity
+            )
+        return self._shared
+
+    def _path(self, part: str) -> Path:
+        return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}-{self._identity}.safetensors"
+
+    def commit(self) -> None:
+        """Write what is staged to disk, and drop versions that no resume can ask for.
+
+        Raises:
+            RunError: if an array has NaN or infinity; nothing is written then.
+        """
+        for part, staged in self._staged.items():
+            for name, array in staged.items():
+                if not np.isfinite(array).all():
+                    raise RunError(
+                        f"'{name}' of the client's own '{part}' has NaN or infinity; lower the learning rate or set "
+                        "max-grad-norm"
+                    )
+        if self._shared is not None:
+            self._shared.commit()
+        for part, staged in self._staged.items():
+            path = self._path(part)
+            write_tensors(path, staged)
+            # A resume asks for the newest version up to the checkpoint; this round's may be read in its next phase.
+            seen = [path for round_, path in self._versions(part) if round_ <= self._checkpoint]
+            needed = {path, *seen[-1:]}
+            for old in self.folder.glob(f"{part}-*.safetensors"):
+                if old not in needed:
+                    old.unlink(missing_ok=True)
+        self._staged = {}

@@ -1,0 +1,251 @@
+"""The one local training loop and the one evaluation loop, for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.models.batch_norm import norms_of
+from florilegium.partitions.clientdata import Examples
+
+if TYPE_CHECKING:
+    from florilegium.privacy.dp_sgd import PrivateGradients
+
+GradientHook = Callable[[nn.Module, Tensor], None]
+"""Called after each backward pass, to change the gradients before the optimiser's step.
+
+Its arguments are the network and the batch: the rows of the examples that the gradients are of.
+"""
+
+Objective = Callable[[Tensor], Tensor]
+"""What a batch costs: a function of its rows, differentiable in the parameters that are trained.
+
+With private gradients it returns what each example costs, (b,).
+"""
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are trained at a learning rate of their own."""
+
+    parameters: Sequence[Tensor]
+    learning_rate: float
+    decays: bool = True
+    """Whether ``learning-rate-decay`` is for this rate too."""
+
+
+def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
+    """Return the configured optimiser over the parameters of ``group``, at its learning rate times ``decay``."""
+    rate = group.learning_rate * (decay if group.decays else 1.0)
+    if settings.optimizer == "adam":
+        return Adam(group.parameters, rate, settings.weight_decay)
+    return SGD(group.parameters, rate, settings.momentum, settings.weight_decay)
+
+
+def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller."""
+    order = torch.randperm(len(examples), generator=generator).to(examples.y.device)
+    yield from order.split(size)
+
+
+@contextmanager
+def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Let gradients flow to ``parameters`` alone: those of the others are not even computed."""
+    chosen = {id(parameter) for parameter in parameters}
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        for parameter, _ in before:
+            parameter.requires_grad_(id(parameter) in chosen)
+        yield
+    finally:
+        for parameter, trainable in before:
+            parameter.requires_grad_(trainable)
+
+
+def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
+    """Return the gradient of the proximal term strength/2·‖w − anchors‖² as a hook; ``anchors`` as the parameters."""
+
+    def hook(model: nn.Module, rows: Tensor) -> None:
+        for parameter, anchor in zip(model.parameters(), anchors, strict=True):
+            assert parameter.grad is not None
+            with torch.no_grad():
+                parameter.grad.add_(parameter - anchor, alpha=strength)
+
+    return hook
+
+
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    """Flush numbers below 10⁻³⁸ to zero.
+
+    Processors compute with them many times slower, and the gradients of a recurrent network whose units are saturated
+    are full of them: a round takes minutes instead of seconds.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@_without_denormals()
+def train(
+    model: nn.Module,
+    examples: Examples,
+    settings: ClientSettings,
+    generator: torch.Generator,
+    *,
+    epochs: int | None = None,
+    gradient_hook: GradientHook | None = None,
+    groups: Sequence[Group] | None = None,
+    weights: Tensor | None = None,
+    objective: Objective | None = None,
+    decay: float = 1.0,
+    after_epoch: Callable[[], None] | None = None,
+    fixed_norms: bool = False,
+    private: Callable[[nn.Module], PrivateGradients] | None = None,
+) -> float:
+    """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
+
+    Runs ``epochs`` epochs if given; else ``local-steps`` batches, where that is not 0; else ``local-epochs`` epochs.
+
+    Args:
+        model: the network.
+        examples: what to train on.
+        settings: optimiser, batch size, length.
+        generator: draws the order of the examples.
+        epochs: see above.
+        gradient_hook: changes the gradients before each step.
+        groups: what is trained, and how fast; all else is frozen. Default: everything, at ``learning-rate``.
+        weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
+        objective: what is minimised instead.
+        decay: factor on all learning rates.
+        after_epoch: called after every epoch.
+        fixed_norms: whether batch norm uses the statistics it has, as in a test, and they stay as they are.
+        private: makes private gradients of the network where they shall be; its examples take part by chance.
+
+    Returns:
+        The mean training loss per example over all steps, each before its update.
+    """
+    _begin(model, fixed_norms)
+    groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
+    parameters = [parameter for group in groups for parameter in group.parameters]
+    optimizers = [make_optimizer(settings, group, decay) for group in groups]
+    steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
+    epochs_left = epochs if epochs is not None else settings.local_epochs
+    total, seen = torch.zeros((), device=examples.y.device), 0
+    with only_trainable(model, parameters), _gradients(model, private) as (network, protected):
+        objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
+        while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
+            for rows in _epoch(examples, settings.batch_size, generator, protected):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                losses = objective(rows) if len(rows) else total.new_zeros(1)
+                loss = losses if protected is None else losses.mean()
+                if protected is None:
+                    loss.backward()
+                else:
+                    if len(rows):
+                        protected.backward(losses)
+                    protected.protect()
+                if gradient_hook is not None:
+                    gradient_hook(model, rows)
+                if settings.max_grad_norm:
+                    nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+                for optimizer in optimizers:
+                    optimizer.step()
+                total += loss.detach() * len(rows)
+                seen += len(rows)
+                steps_left -= 1
+                if steps_left == 0:
+                    break
+            epochs_left -= 1
+            if after_epoch is not None:
+                after_epoch()
+                _begin(model, fixed_norms)
+    return float(total) / max(1, seen)
+
+
+@contextmanager
+def _gradients(
+    model: nn.Module, private: Callable[[nn.Module], PrivateGradients] | None
+) -> Iterator[tuple[nn.Module, PrivateGradients | None]]:
+    """Yield what to compute losses with, and what makes their gradients private."""
+    if private is None:
+        yield model, None
+        return
+    protected = private(model)
+    try:
+        yield protected.model, protected
+    finally:
+        protected.end()
+
+
+def _epoch(
+    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None
+) -> Iterator[Tensor]:
+    """Yield the batches of an epoch: all examples in random order, or, in private, as many drawn by chance."""
+    if protected is None:
+        yield from batches(examples, size, generator)
+        return
+    for _ in range(-(-len(examples) // size)):
+        protected.forget()
+        yield protected.batch()
+
+
+def _begin(model: nn.Module, fixed_norms: bool) -> None:
+    model.train()
+    for norm in norms_of(model).values() if fixed_norms else ():
+        norm.eval()
+
+
+def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None, *, each: bool) -> Objective:
+    def objective(rows: Tensor) -> Tensor:
+        outputs, y = model(examples.x[rows]), examples.y[rows]
+        if weights is None:
+            return cross_entropy(outputs, y, reduction="none" if each else "mean")
+        losses = weights[rows] * cross_entropy(outputs, y, reduction="none")
+        return losses if each else losses.mean()
+
+    return objective
+
+
+def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of the mean loss over all ``examples`` in ``parameters``, in evaluation mode."""
+    model.eval()
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
+        loss = cross_entropy(model(x), y, reduction="sum") / len(examples)
+        for mean, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+            mean += part
+    return total
+
+
+@torch.no_grad()
+def features(network: nn.Module, examples: Examples) -> Tensor:
+    """Return what ``network``, a body or a whole, makes of the inputs in evaluation mode: features or logits (n, d)."""
+    network.eval()
+    return torch.cat([network(x) for x in examples.x.split(EVALUATION_BATCH)])
+
+
+@torch.no_grad()
+def score(outputs: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return the mean cross-entropy loss and the accuracy (0..1) of outputs (n, C) for classes (n,); NaN if n = 0."""
+    if not len(y):
+        return float("nan"), float("nan")
+    return float(cross_entropy(outputs, y)), float((outputs.argmax(dim=1) == y).float().mean())
+
+
+def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
+    """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN where there are no examples."""
+    return score(features(model, examples), examples.y)

@@ -1,0 +1,218 @@
+"""What crosses the wire between server and node, packed and unpacked by the same objects on both sides.
+
+Flower's records are typed loosely; here every field has its name and type. The meaning of the fields is in
+docs/architecture.md, section "Messages".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays
+
+BESIDE = "beside."
+"""Prefix of the names of arrays that travel with a network but are not part of it. Clients need not return them."""
+
+
+CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
+"""Where clients are protected: C, if it adapts; the deviations of the noise that every client adds, if it does."""
+PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
+
+
+def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return ``arrays`` as a Flower record of the same names, in the same order."""
+    return ArrayRecord({name: Array(np.require(array, requirements="C")) for name, array in arrays.items()})
+
+
+def unpack(record: ArrayRecord) -> Arrays:
+    """Return the arrays of ``record`` by name, in order."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _arrays(content: RecordDict, name: str) -> Arrays:
+    return unpack(cast(ArrayRecord, content[name])) if name in content else {}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every client of a request needs to know besides its data: which round, of which run.
+
+    Attributes:
+        round: the round.
+        run: the run's name.
+        identity: what tells the run from others of its name, letters and digits.
+        lineage: the rounds from which the run was resumed so far.
+        checkpoint: the last round of which the server holds a checkpoint.
+        keep: whether a device shall keep the model that it tests.
+        trainings: in how many rounds a client is expected to train, where its privacy budget depends on it.
+        tests: how often a client is tested, likewise.
+    """
+
+    round: int
+    run: str = "run"
+    identity: str = "0"
+    lineage: Sequence[int] = ()
+    checkpoint: int = 0
+    keep: bool = False
+    trainings: float | None = None
+    tests: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a node is asked to do.
+
+    Attributes:
+        clients: ids of the clients it shall run, in order; empty if a stock Flower strategy asks.
+        phase: what the clients shall do.
+        reduce: how their arrays become one reply (:class:`florilegium.clients.core.reduce.Reduction`).
+        work: the round and the run.
+        arguments: the phase's own arguments.
+        protection: of clients' updates, where clients are protected (:mod:`florilegium.clients.core.contribution`).
+        arrays: sent to every client.
+        scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
+    """
+
+    clients: Sequence[str]
+    phase: str
+    reduce: str
+    work: Work
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    protection: Mapping[str, float] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    scatter: Arrays = field(default_factory=dict)
+
+    def pack(self, arrays: ArrayRecord | None) -> RecordDict:
+        """Return the content of a message; ``arrays`` is a record already, so that all messages can share it."""
+        own = {name: value for name, value in vars(self.work).items() if value is not None}
+        config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
+        config |= {"clients": list(self.clients), **self.arguments, **self.protection}
+        content = RecordDict({"config": ConfigRecord(config)})
+        if arrays is not None:
+            content["arrays"] = arrays
+        if self.scatter:
+            content["scatter"] = pack(self.scatter)
+        return content
+
+    @staticmethod
+    def unpack(content: RecordDict, *, trains: bool, run: str) -> Request:
+        """Read the content of a message.
+
+        Args:
+            content: what arrived.
+            trains: whether the message asks for training, which is what a stock strategy's means.
+            run: the name of the run where a stock strategy gives none.
+
+        Raises:
+            RunError: if a field is missing or of another type.
+        """
+        config = dict(cast(ConfigRecord, content["config"]))
+        arrays, scatter = _arrays(content, "arrays"), _arrays(content, "scatter")
+        if not config.get("clients"):
+            config.pop("clients", None)
+            work = Work(int(cast(int, config.pop("server-round", 0))), run)
+            return Request([], "train" if trains else "test", "", work, config, {}, arrays, scatter)
+        take = partial(_take, config)
+        work = Work(
+            take("round", int), take("run", str), take("identity", str), take("lineage", list),
+            take("checkpoint", int), take("keep", bool, False),
+            take("trainings", float, None), take("tests", float, None),
+        )  # fmt: skip
+        clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
+        protection = {name: take(name, float) for name in PROTECTION if name in config}
+        return Request(clients, phase, reduce, work, config, protection, arrays, scatter)
+
+
+def _take(config: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
+    """Remove a field of a request and return it."""
+    value = config.pop(name, default)
+    if value is ... or (value is not default and type(value) is not kind):
+        found = "nothing" if value is ... else repr(value)
+        raise RunError(f"the request's field '{name}' must be of type {kind.__name__} (found: {found})")
+    return value
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node answers for its clients.
+
+    Attributes:
+        clients: ids of the clients that succeeded.
+        arrays: their arrays, reduced as the request asked.
+        metrics: a list per number, in the order of ``clients``.
+        failures: the error of each client that failed.
+    """
+
+    clients: list[str]
+    arrays: Arrays
+    metrics: dict[str, list[float]]
+    failures: dict[str, str]
+
+    def pack(self) -> RecordDict:
+        """Return the content of a message."""
+        return RecordDict(
+            {
+                "arrays": pack(self.arrays),
+                "metrics": MetricRecord(dict(self.metrics)),
+                "outcome": ConfigRecord({"clients": self.clients}),
+                "failures": ConfigRecord(dict(self.failures)),
+            }
+        )
+
+    @staticmethod
+    def unpack(content: RecordDict) -> Reply:
+        """Read the content of a message."""
+        return Reply(
+            list(cast(list[str], content["outcome"]["clients"])),
+            _arrays(content, "arrays"),
+            {name: cast(list[float], values) for name, values in cast(MetricRecord, content["metrics"]).items()},
+            {client: str(reason) for client, reason in cast(ConfigRecord, content["failures"]).items()},
+        )
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Who lives on a node: its answer to the roster query.
+
+    Attributes:
+        pinned: whether it holds the data of certain clients only (a device), or can stand in for any (simulation).
+        code: hash of the code it runs.
+        clients: ids of its clients, if pinned.
+        train, test: numbers of their examples.
+        labeled: whether they have labels to train with.
+    """
+
+    pinned: bool
+    code: str
+    clients: list[str] = field(default_factory=list)
+    train: list[int] = field(default_factory=list)
+    test: list[int] = field(default_factory=list)
+    labeled: list[bool] = field(default_factory=list)
+
+    def pack(self) -> RecordDict:
+        """Return the content of a message."""
+        words = ConfigRecord(
+            {"pinned": self.pinned, "code": self.code, "clients": self.clients, "labeled": self.labeled}
+        )
+        return RecordDict({"roster": words, "sizes": MetricRecord({"train": self.train, "test": self.test})})
+
+    @staticmethod
+    def unpack(content: RecordDict) -> Announcement:
+        """Read the content of a message."""
+        words, sizes = cast(ConfigRecord, content["roster"]), cast(MetricRecord, content["sizes"])
+        return Announcement(
+            bool(words["pinned"]),
+            str(words["code"]),
+            list(cast(list[str], words["clients"])),
+            list(cast(list[int], sizes["train"])),
+            list(cast(list[int], sizes["test"])),
+            list(cast(list[bool], words["labeled"])),
+        )

@@ -1,0 +1,67 @@
+"""Model decoupling, client side: some blocks of the network are shared, the others are the client's own.
+
+The server sends the shared blocks; whatever of the network is not among them is personal, starts from the common θ₀, or
+from what arrives beside them, and lies in the client's durable state. Only the shared blocks are answered.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import features
+from florilegium.clients.core.wire import BESIDE
+from florilegium.common.errors import RunError
+from florilegium.models.blocks import block_names, cut
+from florilegium.models.parameters import Arrays, exchanged
+from florilegium.partitions.clientdata import Examples
+
+
+class DecoupledClient(BaseClient):
+    """Trains all blocks, answers the shared ones and keeps the others."""
+
+    model: nn.Sequential
+    keeps_personal: ClassVar[bool] = True
+    """Whether the personal blocks are trained in a round and kept."""
+
+    @phase
+    def train(self, arrays: Arrays) -> Answer:
+        """Train the received blocks together with the client's own."""
+        shared, own = self._blocks(arrays)
+        answer = super().train(own | shared)
+        if self.keeps_personal:
+            self.state.save({name: array for name, array in answer.arrays.items() if name not in shared})
+        return Answer({name: answer.arrays[name] for name in shared}, answer.num_examples, answer.metrics)
+
+    @phase
+    def test(self, arrays: Arrays) -> Answer:
+        """Evaluate the received blocks together with the client's own."""
+        shared, own = self._blocks(arrays)
+        return super().test(own | shared)
+
+    def _blocks(self, received: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the shared blocks and the client's own: those it has kept, sent beside the shared ones, or of θ₀."""
+        shared = {name: array for name, array in received.items() if not name.startswith(BESIDE)}
+        first = {name: received.get(BESIDE + name, array) for name, array in self.initial.items()}
+        self._personal = frozenset(exchanged(self.model)) - shared.keys()
+        if not self._personal:
+            raise RunError(
+                f"method '{self.settings.method}' keeps blocks that are each client's own, but the server sent all "
+                "of them; its strategy must send the shared blocks alone"
+            )
+        return shared, self.state.load() or {name: first[name] for name in self._personal}
+
+    # ---------------------------------------------------------------- tools, while a phase is carried out
+
+    def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
+        """Return body and head of the network; the head is the personal part."""
+        return cut(self.model, block_names(self._personal))
+
+    def train_head(self, *purpose: str, epochs: int) -> float:
+        """Train the head for ``epochs`` with the body frozen, whose features are therefore computed only once."""
+        body, head = self.parts()
+        examples = Examples(features(body, self.data.train), self.data.train.y)
+        return self.descend(*purpose, model=head, examples=examples, epochs=epochs)

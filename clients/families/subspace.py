@@ -1,0 +1,76 @@
+"""Models in a random subspace, θ = θ₀ + Pv, client side: θ₀ and P come from the run's seed and never travel."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
+from florilegium.clients.hyper.subspace import SubspaceHyper
+from florilegium.models.subspace import Expansion, expansion
+
+
+class SubspaceClient(BaseClient):
+    """Uses a network whose parameters are a point v of the subspace."""
+
+    uses_finetuning = "never"
+    hyper: SubspaceHyper
+
+    def logits(self, x: Tensor, v: Tensor) -> Tensor:
+        """Return f(x; θ₀ + Pv), (n, C), differentiable in v (k,)."""
+        θ = self._origin + self._expansion(v)(v)
+        named = dict(self.model.named_parameters())
+        parts = θ.split([parameter.numel() for parameter in named.values()])
+        tensors = {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
+        result: Tensor = functional_call(self.model, tensors, (x,))
+        return result
+
+    @torch.no_grad()
+    def become(self, v: Tensor, x: Tensor) -> None:
+        """Give the network the parameters θ₀ + Pv, and its batch norm, if any, the statistics of inputs ``x``."""
+        θ = self._origin + self._expansion(v)(v)
+        start = 0
+        for parameter in self.model.parameters():
+            parameter.copy_(θ[start : start + parameter.numel()].view(parameter.shape))
+            start += parameter.numel()
+        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        if not norms:
+            return
+        for norm in norms:
+            norm.reset_running_stats()
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = None  # plain averages over the batches
+        self.model.train()
+        for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):
+            self.model(part)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+    def judged(self) -> Answer:
+        """Return the loss and accuracy of the network as it is on the client's test examples."""
+        loss, accuracy = evaluate(self.model, self.data.test)
+        return Answer({}, len(self.data.test), {"loss": loss, "accuracy": accuracy})
+
+    @cached_property
+    def _origin(self) -> Tensor:
+        """Return θ₀, (d,)."""
+        device = self.data.train.y.device
+        return torch.cat(
+            [torch.from_numpy(self.initial[name]).reshape(-1) for name, _ in self.model.named_parameters()]
+        ).to(device)
+
+    def _expansion(self, like: Tensor) -> Expansion:
+        """Return the process's one P."""
+        d = sum(parameter.numel() for parameter in self.model.parameters())
+        return _expansion(self.hyper.expansion, d, self.hyper.dimensions, self.settings.seed).to(like)
+
+
+@lru_cache(maxsize=2)
+def _expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
+    return expansion(kind, d, k, seed)

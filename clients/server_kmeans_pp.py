@@ -1,9 +1,0 @@
-"""ServerKMeans++, client side: the steps of FedDP-Lloyds."""
-
-from __future__ import annotations
-
-from clients.kmeans import KMeansClient
-
-
-class ServerKMeansPPClient(KMeansClient):
-    """Refines the server's centres."""

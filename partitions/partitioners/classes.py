@@ -1,0 +1,141 @@
+"""Clients that hold only S of the C classes, as the personalised-learning papers make them.
+
+``class-assignment = "random"`` (PPFE, FLowDUP, FedGTST): each client draws its S classes at random.
+``class-assignment = "even"`` (PeFLL, pFedHN): classes are dealt so that all have the same number of owners.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from datasets import Dataset as HubDataset
+from flwr_datasets.partitioner import Partitioner
+from numpy.typing import NDArray
+
+from florilegium.common.errors import DataError
+from florilegium.partitions.settings import FederationSettings, class_range
+
+Rows = NDArray[np.int64]
+
+CHOOSES_ROWS = True
+"""It takes what it needs of all rows, rather than sharing them out."""
+
+
+class ClassPartitioner(Partitioner):
+    """A flwr-datasets partitioner that gives every partition samples of S classes only.
+
+    Args:
+        num_partitions: number of clients n.
+        classes_per_partition: smallest and largest S; each client draws its own between them.
+        samples_per_partition: m, samples per client, m/S of each of its classes (the first classes take the
+            remainder). Samples are dealt without overlap while a class lasts; a class that runs out is dealt again
+            from the start, and no client gets a sample twice. 0 shares each class out among its owners.
+        assignment: "random" or "even".
+        seed: seed of the draws.
+
+    Raises:
+        DataError: if S exceeds the number of classes or samples, or a client asks for more than a class has.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int,
+        classes_per_partition: tuple[int, int],
+        samples_per_partition: int,
+        assignment: Literal["random", "even"],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self._num_partitions = num_partitions
+        self._low, self._high = classes_per_partition
+        self._samples = samples_per_partition
+        self._assignment = assignment
+        self._rng = np.random.default_rng(seed)
+        self._rows: list[Rows] | None = None
+
+    @property
+    def num_partitions(self) -> int:
+        """Number of clients n."""
+        return self._num_partitions
+
+    def load_partition(self, partition_id: int) -> HubDataset:
+        """Return the rows of client ``partition_id``."""
+        if self._rows is None:
+            self._rows = self._deal()
+        return self.dataset.select(self._rows[partition_id])
+
+    def _deal(self) -> list[Rows]:
+        labels = np.asarray(self.dataset["label"])
+        pools: dict[int, Rows] = {int(c): self._rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)}
+        if self._high > len(pools):
+            raise DataError(
+                f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}"
+            )
+        if 0 < self._samples < self._high:
+            raise DataError(
+                f"samples-per-client: {self._samples} samples cannot come from {self._high} classes; give more"
+            )
+        counts = self._rng.integers(self._low, self._high, size=self._num_partitions, endpoint=True)
+        assign = self._even if self._assignment == "even" else self._random
+        owned = assign(counts, sorted(pools))
+        deal = self._deal_samples if self._samples else self._share_out
+        return [np.sort(np.concatenate(parts)) for parts in deal(owned, pools)]
+
+    def _random(self, counts: Rows, classes: list[int]) -> list[list[int]]:
+        return [[int(c) for c in self._rng.choice(classes, size=count, replace=False)] for count in counts]
+
+    def _even(self, counts: Rows, classes: list[int]) -> list[list[int]]:
+        """Deal the classes with the most owners still missing, ties broken at random: owners differ by at most 1."""
+        total = int(counts.sum())
+        left = np.full(len(classes), total // len(classes))
+        left[self._rng.permutation(len(classes))[: total % len(classes)]] += 1
+        owned: list[list[int]] = [[] for _ in counts]
+        for client, count in enumerate(counts):
+            ranking = np.lexsort((self._rng.random(len(classes)), -left))[:count]
+            left[ranking] -= 1
+            owned[client] = [classes[index] for index in ranking]
+        return owned
+
+    def _deal_samples(self, owned: list[list[int]], pools: dict[int, Rows]) -> list[list[Rows]]:
+        """Give each client m/S samples of each class it owns."""
+        position = dict.fromkeys(pools, 0)
+        result = []
+        for client, classes in enumerate(owned):
+            parts = []
+            for rank, c in enumerate(classes):
+                wanted = self._samples // len(classes) + (rank < self._samples % len(classes))
+                pool = pools[c]
+                if wanted > len(pool):
+                    raise DataError(
+                        f"samples-per-client: client {client} needs {wanted} samples of class {c}, which has only "
+                        f"{len(pool)}; lower samples-per-client or raise classes-per-client"
+                    )
+                parts.append(pool[np.arange(position[c], position[c] + wanted) % len(pool)])
+                position[c] += wanted
+            result.append(parts)
+        return result
+
+    def _share_out(self, owned: list[list[int]], pools: dict[int, Rows]) -> list[list[Rows]]:
+        """Divide each class evenly among its owners."""
+        result: list[list[Rows]] = [[] for _ in owned]
+        for c, pool in pools.items():
+            owners = [client for client, classes in enumerate(owned) if c in classes]
+            if len(owners) > len(pool):
+                raise DataError(
+                    f"num-clients: class {c} has {len(pool)} samples for {len(owners)} clients; use fewer clients"
+                )
+            for owner, part in zip(owners, np.array_split(pool, max(1, len(owners))), strict=False):
+                result[owner].append(part)
+        return result
+
+
+def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:
+    """Return the :class:`ClassPartitioner` of ``settings``."""
+    return ClassPartitioner(
+        settings.num_clients,
+        class_range(settings.classes_per_client),
+        settings.samples_per_client,
+        settings.class_assignment,
+        seed,
+    )

@@ -1,0 +1,116 @@
+"""Tabular data as feature vectors: fixed scales and categories, so that every device encodes alike.
+
+Statistics of the features come from here, not from the data at hand: a device alone cannot know the mean of all.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.common.errors import DataError
+
+# UCI Adult, training part: mean and standard deviation of the numeric columns.
+ADULT_NUMBERS: Mapping[str, tuple[float, float]] = {
+    "age": (38.582, 13.640),
+    "fnlwgt": (189778.367, 105549.978),
+    "education.num": (10.081, 2.573),
+    "capital.gain": (1077.649, 7385.292),
+    "capital.loss": (87.304, 402.960),
+    "hours.per.week": (40.437, 12.347),
+}
+# UCI Adult: the categories of each column in one string, "?" for unknown. Each category is one 0/1 feature.
+ADULT_CATEGORIES: Mapping[str, str] = {
+    "workclass": "? Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay",
+    "education": "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate HS-grad Masters "
+    "Preschool Prof-school Some-college",
+    "marital.status": "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated "
+    "Widowed",
+    "occupation": "? Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners "
+    "Machine-op-inspct Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support "
+    "Transport-moving",
+    "relationship": "Husband Not-in-family Other-relative Own-child Unmarried Wife",
+    "race": "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
+    "sex": "Female Male",
+    "native.country": "? Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France "
+    "Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan "
+    "Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South "
+    "Taiwan Thailand Trinadad&Tobago United-States Vietnam Yugoslavia",
+}
+ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Which columns of a table are inputs, and how each becomes features, in this order.
+
+    Attributes:
+        numbers: columns of numbers, each with the mean and standard deviation to standardise it by.
+        categories: columns of words, each with all its values; each value is one 0/1 feature.
+        vectors: columns of lists of numbers, each with its length; taken as they are.
+    """
+
+    numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All input columns."""
+        return (*self.numbers, *self.categories, *self.vectors)
+
+    @property
+    def features(self) -> int:
+        """How many features they make."""
+        return len(self.numbers) + sum(map(len, self.categories.values())) + sum(self.vectors.values())
+
+
+ADULT = TableSchema(ADULT_NUMBERS, {name: tuple(words.split()) for name, words in ADULT_CATEGORIES.items()})
+
+
+def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], source: str) -> NDArray[np.float32]:
+    """Return the features of a table's rows, (n, schema.features).
+
+    Args:
+        schema: the columns.
+        columns: the values of each, n of them.
+        source: where they come from, for error messages.
+
+    Raises:
+        DataError: naming a column and the first thing in it that does not fit the schema.
+    """
+    features = []
+    for name, (mean, std) in schema.numbers.items():
+        numbers = _numbers(columns[name], name, source)
+        scaled = ((numbers.astype(np.float64) - mean) / std)[:, None]
+        if (np.abs(scaled) > np.finfo(np.float32).max).any():
+            raise DataError(f"{source}: column '{name}' has a number that its scale in the schema makes too large")
+        features.append(scaled.astype(np.float32))
+    for name, categories in schema.categories.items():
+        values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
+        unknown = set(values) - set(categories)
+        if unknown:
+            known = list(categories) if len(categories) <= 50 else f"{len(categories)} others"
+            raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {known}.")
+        features.append((values[:, None] == np.array(categories)[None, :]).astype(np.float32))
+    for name, length in schema.vectors.items():
+        vectors = _numbers(columns[name], name, source)
+        if vectors.shape[1:] != (length,):
+            raise DataError(f"{source}: column '{name}' must hold lists of {length} numbers")
+        features.append(vectors)
+    return np.concatenate(features, axis=1, dtype=np.float32)
+
+
+def _numbers(values: Sequence[object], name: str, source: str) -> NDArray[np.float32]:
+    try:
+        numbers = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{source}: column '{name}' holds something that is no number: {error}") from error
+    finite = np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(f"{source}: column '{name}' has no number in row {int(np.argmin(finite))}")
+    return numbers

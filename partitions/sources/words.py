@@ -1,0 +1,108 @@
+"""Words as vectors: a file of pretrained embeddings in GloVe's text format, a word and its numbers on each line.
+
+It is read once per machine into a matrix under ``cache-dir`` that every process maps into memory, so that only the
+vectors in use take space. A text becomes word numbers once, and vectors when a client's examples are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.files import write_array, write_text
+from florilegium.common.settings import folder
+
+UNKNOWN = 0
+"""The number of words that have no vector, and of the padding before a short text; its vector is 0."""
+
+
+class Vocabulary:
+    """Numbered words and their vectors.
+
+    Attributes:
+        name: tells one file of embeddings, as it is now, from others.
+        vectors: float32 (V + 1, d); row 0 is that of ``UNKNOWN``.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self.name = cache.name
+        self.vectors: NDArray[np.float32] = np.load(cache / "vectors.npy", mmap_mode="r")
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        words = (self._cache / "words.txt").read_text(encoding="utf-8").split("\n")
+        return {word: number for number, word in enumerate(words, start=1)}
+
+    def encode(self, text: str, length: int) -> NDArray[np.int32]:
+        """Return the numbers of the last ``length`` words of ``text``, padded in front."""
+        numbers = [self._numbers.get(word, UNKNOWN) for word in words_of(text)[-length:]]
+        return np.array([UNKNOWN] * (length - len(numbers)) + numbers, np.int32)
+
+
+def words_of(text: str) -> list[str]:
+    """Split ``text`` into lower-case words and punctuation marks; as in GloVe's, "don't" is "do" and "n't"."""
+    return re.findall(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|m|d)\b|\w+|[.,!?;]", text.lower().replace("’", "'"))
+
+
+@lru_cache(maxsize=2)
+def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
+    """Return the vocabulary of the file that key ``embeddings`` names.
+
+    Args:
+        embeddings: path of a text file, such as ``glove.6B.300d.txt``.
+        cache_dir: where its binary form is kept.
+        size: d, the numbers that a word must have.
+
+    Raises:
+        ConfigurationError: if no file is named.
+        DataError: if the file is missing or is not what it should be.
+    """
+    if not embeddings:
+        raise ConfigurationError(
+            f"embeddings: this dataset needs a file of word vectors of {size} numbers in GloVe's text format, such as "
+            f"glove.6B.{size}d.txt; set embeddings to its path"
+        )
+    path = folder(embeddings).absolute()
+    if not path.is_file():
+        raise DataError(f"embeddings: there is no file {path}")
+    stamp = path.stat()
+    key = hashlib.sha256(f"{path} {stamp.st_size} {stamp.st_mtime_ns} {size}".encode()).hexdigest()[:16]
+    cache = folder(cache_dir) / "embeddings" / f"{path.stem}-{key}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / "lock"):
+        if not (cache / "words.txt").exists():
+            words, vectors = _read(path, size)
+            write_array(cache / "vectors.npy", vectors)
+            write_text(cache / "words.txt", "\n".join(words))
+    return Vocabulary(cache)
+
+
+def _read(path: Path, size: int) -> tuple[Sequence[str], NDArray[np.float32]]:
+    words: list[str] = []
+    rows = [np.zeros(size, np.float32)]
+    with path.open(encoding="utf-8") as file:
+        try:
+            for line in file:
+                word, *numbers = line.rstrip("\n").rsplit(" ", size)
+                row = np.array(numbers, np.float32)
+                if row.shape != (size,) or not np.isfinite(row).all():
+                    raise ValueError(f"{len(numbers)} finite numbers")
+                words.append(word)
+                rows.append(row)
+        except ValueError as error:  # UnicodeDecodeError is one
+            raise DataError(
+                f"embeddings: line {len(words) + 1} of {path} is not a word and {size} numbers, separated by spaces: "
+                f"{error}"
+            ) from error
+    if not words:
+        raise DataError(f"embeddings: {path} is empty")
+    return words, np.stack(rows)

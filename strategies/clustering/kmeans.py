@@ -1,0 +1,273 @@
+"""What all clustering methods share on the server: the privacy budget, FedDP-Lloyds, and measuring a clustering.
+
+Round 1 finds centres to start from, in a method's own way; every further round is a step of FedDP-Lloyds (Scott,
+thesis, algorithm 12), so that T = ``rounds`` − 1. Noise is added here, once, to the sum over all nodes, or by the
+devices (``kmeans.noise-at``). Sent and received: centres (k, d); sums (k, d) and counts (k,).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+
+from florilegium.clients.hyper.clustering import KMeansHyper
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.files import write_text
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.clustering import Array, clustering_accuracy
+from florilegium.models.kmeans import k_means
+from florilegium.models.parameters import Arrays
+from florilegium.partitions.server_data import server_examples
+from florilegium.privacy.clipping import clip_rows
+from florilegium.privacy.noise import secret_generator
+from florilegium.strategies.clustering.bounds import client_bounds
+from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint
+
+log = logging.getLogger("flwr")
+
+
+def protects_itself(hyper: Any) -> str:
+    """Refusal of table ``privacy``: clusterings have a budget of their own."""
+    return "it protects its sums itself; set kmeans.epsilon"
+
+
+class KMeans(CohortStrategy):
+    """Centres found in a first round, refined by private steps of Lloyd's algorithm."""
+
+    hyper: KMeansHyper
+    refines: ClassVar[bool] = True
+    """Whether FedDP-Lloyds may follow; not after what is no private method anyway."""
+    chooses_k: ClassVar[bool] = False
+    """Whether ``kmeans.choose-k`` has a meaning."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        if self.settings.rounds < 1 or (self.settings.rounds > 1 and not self.refines):
+            allowed = "1, the clustering, and one more for every step of FedDP-Lloyds" if self.refines else "1"
+            raise ConfigurationError(
+                f"rounds: '{self.settings.method}' takes {allowed} (found: {self.settings.rounds})"
+            )
+        self._course: list[dict[str, float]] = []
+        self._begun: dict[str, Any] = {}
+        if self.hyper.choose_k and not self.chooses_k:
+            raise ConfigurationError(
+                f"kmeans.choose-k: '{self.settings.method}' has no weighted points to choose k by; set it to 0"
+            )
+        self.k = self.hyper.k
+        self.most = self.hyper.choose_k or self.hyper.k
+
+    # ----------------------------------------------------------------------- what a method overrides
+
+    @abstractmethod
+    def initialise(self, round: Round) -> Array:
+        """Return centres to start from, (k, d)."""
+
+    def queries(self, steps: int) -> list[Query]:
+        """Return all sums that the run asks for, with ``steps`` of FedDP-Lloyds."""
+        return lloyds_queries(self.hyper, steps, 1.0)
+
+    # -------------------------------------------------------------------------------- server's data
+
+    @cached_property
+    def points(self) -> Array:
+        """The server's points (s, d), clipped to norm Δ where the clients' are."""
+        raw = self._server_points
+        return clip_rows(raw, self.radius) if self.hyper.privacy_unit == "example" else raw
+
+    @cached_property
+    def _server_points(self) -> Array:
+        examples = server_examples(self.settings, deployed=self.roster.deployed)
+        points: Array = examples.x.flatten(1).double().numpy(force=True)
+        if len(points) < self.most:
+            raise ConfigurationError(
+                f"kmeans.k: {self.most} clusters need at least as many points of the server; it has {len(points)} "
+                "(keys server-examples, server-ood-examples, server-data)"
+            )
+        return points
+
+    @cached_property
+    def radius(self) -> float:
+        """Δ: the key, or the largest norm of the server's points."""
+        radius = self.hyper.radius or float(np.linalg.norm(self._server_points, axis=1).max())
+        if not 0 < radius < np.inf:
+            raise ConfigurationError(
+                f"kmeans.radius: the server's points have the radius {radius:g}, to which none can be clipped; give Δ"
+            )
+        return radius
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        """Return the server's generator for a purpose."""
+        return numpy_generator(self.settings.seed, "kmeans", *purpose)
+
+    # --------------------------------------------------------------------------------------- privacy
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """What the run may spend, known before a client is asked; None without privacy."""
+        unit, queries = self.hyper.privacy_unit, self.queries(self.settings.rounds - 1)
+        if unit == "none" or not queries:
+            return None
+        clients = self.trainable()
+        units = sum(self.roster.clients[client].train for client in clients) if unit == "example" else len(clients)
+        if self.hyper.delta * units >= 1:
+            log.warning(
+                "kmeans.delta: δ = %g is not below 1/%d, one over the number of units: it would allow to publish one "
+                "of them whole", self.hyper.delta, units,
+            )  # fmt: skip
+        if unit == "example":
+            bounds = {"outer": self.radius**2, "weights": 1.0, "sums": self.radius, "counts": 1.0}
+        else:
+            size = self.hyper.client_size or self.settings.samples_per_client
+            if not size:
+                raise ConfigurationError(
+                    "kmeans.client-size: say how many points a usual client has, as is publicly known; bounds taken "
+                    "from the clients themselves would give them away"
+                )
+            bounds = client_bounds(self.hyper, self._server_points, self.most, size, self.rng("bounds"))
+        return Budget(self.hyper, queries, bounds, clipped=unit == "client")
+
+    def summary(self) -> None:
+        """Log what is about to run and what it costs; write the latter to ``privacy.json``.
+
+        Raises:
+            ConfigurationError: if a resumed run would go on with another budget, or ask devices twice.
+        """
+        super().summary()
+        if self.settings.resume and self._begun != self._record():
+            raise ConfigurationError(
+                "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
+            )
+        if self.settings.resume and self.budget and self.roster.deployed:
+            raise ConfigurationError(
+                "resume: a private clustering of real devices cannot go on: what was asked and lost has been released "
+                "all the same, and asking again would cost more than the budget"
+            )
+        if self.budget is None:
+            log.info("privacy: no noise is added to anything")
+            return
+        for line in self.budget.lines():
+            log.info("privacy: %s", line)
+        if not self.roster.deployed:
+            log.info("privacy: of a simulation, whose noise anybody who knows the seed can take away")
+        write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
+
+    def ask(self, round: Round, phase: str, arrays: Arrays) -> Arrays:
+        """Have the cohort carry out ``phase`` on ``arrays``; return the sums it releases, with their noise.
+
+        Raises:
+            RunError: if so many devices failed that the others' noise is too small.
+        """
+        cohort = round.sample()
+        guards = self.budget.guards(phase) if self.budget else {}
+        by_devices = self.hyper.noise_at == "device" and bool(guards)
+        shares = ceil((1 - self.hyper.dropout) * cohort.wanted)
+        unit = self.hyper.privacy_unit
+        outcome = round.ask(
+            phase, cohort, send=arrays, reduce="sum", shares=shares,
+            radius=self.radius if unit == "example" else None,
+            bounds=[guard.bound for guard in guards.values()] if unit == "client" else None,
+            scales=[guard.scale for guard in guards.values()] if by_devices else None,
+        )  # fmt: skip
+        if by_devices and len(outcome.clients) < shares:
+            raise RunError(
+                f"{len(outcome.clients)} of {cohort.wanted} devices added their noise, {shares} must, so that the sums "
+                "are private; raise kmeans.dropout to let more of them fail"
+            )
+        if by_devices or self.hyper.privacy_unit == "none":
+            return outcome.arrays
+        return {
+            name: array + guards[name].noise(self._noise(round.number, phase, name), array.shape)
+            for name, array in outcome.arrays.items()
+        }
+
+    def _noise(self, *path: str | int) -> np.random.Generator:
+        """Return the generator of noise: with real devices one that nobody can repeat."""
+        return secret_generator() if self.roster.deployed else self.rng("noise", *path)
+
+    # ----------------------------------------------------------------------------------------- rounds
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Start from nothing: round 1 finds the first centres."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """A clustering starts from its own first round."""
+        raise ConfigurationError(f"init: method '{self.settings.method}' finds its own centres to start from")
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Find the first centres, or refine them."""
+        if round.number == 1:
+            return {"centers": self.initialise(round)}
+        centers = model["centers"]
+        released = self.ask(round, "lloyd", {"centers": centers})
+        return {"centers": self.divide(released, "lloyd", centers)}
+
+    def divide(self, released: Arrays, phase: str, fallback: Array) -> Array:
+        """Return ν_j = m_j / n_j, (k, d); for a cluster whose noisy count is too small, its ``fallback``.
+
+        Too small is less than 1, and than ``kmeans.min-count`` times the count's noise scale. With example-level
+        privacy all points have norms up to Δ, and so have the centres.
+        """
+        counts = released["counts"]
+        scale = self.budget.guards(phase)["counts"].scale if self.budget else 0.0
+        enough = counts >= max(1.0, self.hyper.min_count * scale)
+        if not enough.all():
+            log.warning("%s: %d clusters are too small to be moved", phase, int((~enough).sum()))
+        means = released["sums"] / np.where(enough, counts, 1.0)[:, None]
+        centers = np.where(enough[:, None], means, fallback)
+        return clip_rows(centers, self.radius) if self.budget and self.hyper.privacy_unit == "example" else centers
+
+    def cluster(self, points: Array, weights: Array) -> Array:
+        """Return k centres of weighted points, by scikit-learn."""
+        return k_means(points, weights, self.k, self.hyper.restarts, self.rng("k-means"))
+
+    # ------------------------------------------------------------------------------------- evaluation
+
+    def evaluated(self) -> list[str]:
+        """Return the clients whose points are clustered; a clustering is measured on these very points."""
+        return self.trainable()
+
+    def trainable(self) -> list[str]:
+        """Return all clients but unseen ones: labels are not needed."""
+        return self.roster.ids("seen", "unlabeled")
+
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
+        """Have ``clients`` measure the centres on their points; real devices in a private run only keep the centres."""
+        figures = not (self.roster.deployed and self.budget)
+        outcome = round.ask("test", clients, send=model, reduce="sum", evaluation=True, figures=figures)
+        if not figures:
+            return outcome
+        mean = float(np.average(outcome.metrics["loss"], weights=outcome.metrics["num-examples"]))
+        accuracy = clustering_accuracy(outcome.arrays["table"])
+        log.info("round %d: cost per point %.4f, clustering accuracy %.4f", round.number, mean, accuracy)
+        self._course.append({"round": round.number, "cost": mean, "accuracy": accuracy})
+        return outcome
+
+    # ----------------------------------------------------------------------------------------- state
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The measurements, k, and the budget, which a resumed run must keep to."""
+        return {}, {"course": self._course, "budget": self._record(), "k": self.k}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._course, self._begun, self.k = list(facts["course"]), facts["budget"], int(facts["k"])
+
+    def _record(self) -> dict[str, Any]:
+        return self.budget.record() if self.budget else {}
+
+    def report(self) -> dict[str, Any]:
+        """Cost per point and clustering accuracy after each evaluated round, and the budget."""
+        last = {name: value for name, value in self._course[-1].items() if name != "round"} if self._course else {}
+        return {"kmeans": {**last, "k": self.k, "course": self._course}, "privacy": self._record()}

@@ -1,0 +1,39 @@
+"""Optimal, server side: k-means of all clients' points in one place, the bound that no federated method beats.
+
+Neither federated nor private: in a simulation the server reads the points itself.
+
+Client: KMeansClient (``clients/clustering/kmeans.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.clustering import Array
+from florilegium.partitions.clientdata import simulated
+from florilegium.partitions.federation import federate
+from florilegium.strategies.clustering.budget import Query
+from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.round import Round
+
+
+class Optimal(KMeans):
+    """Clusters all points centrally."""
+
+    privacy_gap = staticmethod(protects_itself)
+
+    refines = False
+
+    def queries(self, steps: int) -> list[Query]:
+        """Nothing is released with noise."""
+        return []
+
+    def initialise(self, round: Round) -> Array:
+        """Cluster the points of all clients; none is asked."""
+        if self.roster.deployed:
+            raise ConfigurationError("method: 'optimal' needs all points in one place; devices keep theirs")
+        federation, dataset = federate(self.settings)
+        data = (simulated(federation, dataset, int(client)).train for client in self.trainable())
+        points = np.concatenate([examples.x.flatten(1).double().numpy() for examples in data])
+        return self.cluster(points, np.ones(len(points)))

@@ -1,0 +1,25 @@
+"""ServerKMeans++, server side: k-means++ on the server's points, then FedDP-Lloyds (Scott, thesis, section 6.5).
+
+Client: KMeansClient (``clients/clustering/kmeans.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from florilegium.models.clustering import Array
+from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.round import Round
+
+
+class ServerKMeansPP(KMeans):
+    """Starts from k of the server's points, far from each other."""
+
+    privacy_gap = staticmethod(protects_itself)
+
+    def initialise(self, round: Round) -> Array:
+        """Draw k points by k-means++; no client is asked."""
+        from sklearn.cluster import kmeans_plusplus
+
+        centers, _ = kmeans_plusplus(self.points, self.k, random_state=int(self.rng("k-means").integers(2**31)))
+        return np.asarray(centers, np.float64)

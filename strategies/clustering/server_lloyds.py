@@ -1,0 +1,22 @@
+"""ServerLloyds, server side: k-means on the server's points, then FedDP-Lloyds (Scott, thesis, section 6.5).
+
+Client: KMeansClient (``clients/clustering/kmeans.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from florilegium.models.clustering import Array
+from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.round import Round
+
+
+class ServerLloyds(KMeans):
+    """Starts from a clustering of the server's points."""
+
+    privacy_gap = staticmethod(protects_itself)
+
+    def initialise(self, round: Round) -> Array:
+        """Cluster them; no client is asked."""
+        return self.cluster(self.points, np.ones(len(self.points)))

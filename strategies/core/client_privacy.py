@@ -1,0 +1,159 @@
+"""Client-level differential privacy of a run: who takes part, how much noise a sum gets, and what it has cost.
+
+Protected is the presence of one client: every sum of changes that the server learns from holds each client's
+change clipped to norm C, and Gaussian noise of deviation z·C (McMahan et al. 2018). It is divided by the *expected*
+number of contributions, as the true one is a secret too. The server is trusted: it sees sums of a node's clients, and
+the figures clients report. Where devices add the noise, each its share, the sum is all that the server need not be
+trusted with; then it is what has arrived that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.core.contribution import WITHIN
+from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.models.parameters import Arrays
+from florilegium.privacy.accounting import Release, calibrate
+from florilegium.privacy.ledger import Ledger
+from florilegium.privacy.noise import draw, secret_generator
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.core.settings import ServerSettings
+
+LEDGER = "privacy.json"
+CLIP_RATE = 0.2
+"""η_C, how fast an adapted bound moves; Andrew et al. (2021, section 3) found that it serves everywhere."""
+COUNT_NOISE = 1 / 20
+"""σ_b ÷ m, of the noise on the count of changes within the bound; their choice too."""
+
+
+class ClientPrivacy:
+    """The noise and the account of one run.
+
+    Args:
+        settings: the run's configuration, in which a unit is to be protected.
+        run: the run's folder, which keeps the account.
+
+    Attributes:
+        rng: draws noise and cohorts; nobody can repeat it, as a known seed would give both away.
+        clip_norm: C at present.
+    """
+
+    def __init__(self, settings: ServerSettings, run: RunFolder) -> None:
+        self._settings = settings
+        self._run = run
+        self._z = settings.privacy.noise_multiplier
+        self.clip_norm = settings.privacy.clip_norm
+        self._ledger: Ledger | None = None
+        self.rng: np.random.Generator = secret_generator()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been released, in this run and before it was resumed."""
+        if self._ledger is None:
+            self._ledger = Ledger(self._run.path / LEDGER, self._settings.privacy.delta)
+        return self._ledger
+
+    def plan(self, cohorts: Sequence[int], of: int) -> None:
+        """Find the noise multiplier for the budget, where one is given.
+
+        Args:
+            cohorts: how many clients take part in each of the run's rounds, on average.
+            of: how many might.
+
+        Raises:
+            ConfigurationError: if the bound is to be adapted, but cohorts are too small for the noise on the count.
+        """
+        p = self._settings.privacy
+        if p.epsilon and cohorts:
+            counted = [self._counted(cohort / of) for cohort in cohorts]
+            times = {rate: counted.count(rate) for rate in counted}
+            self._z = 1 / calibrate(
+                lambda scale: [Release("gaussian", 1 / scale, n, rate) for rate, n in times.items()], p.epsilon, p.delta
+            )
+        if p.clip_quantile and any(2 * COUNT_NOISE * cohort <= self._z for cohort in cohorts):
+            raise ConfigurationError(
+                f"privacy.clip-quantile: cohorts of {min(cohorts)} are too small to count in with z = {self._z:.3g}; "
+                f"it takes more than {self._z / (2 * COUNT_NOISE):.0f} clients a round"
+            )
+
+    def choose(self, clients: Sequence[str], rate: float) -> list[str]:
+        """Return the clients that take part: each with probability ``rate``, independently (Poisson sampling)."""
+        taking_part = self.rng.random(len(clients)) < rate
+        return [client for client, chosen in zip(clients, taking_part, strict=True) if chosen]
+
+    def request(self, expected: int) -> dict[str, float]:
+        """Return what ``expected`` clients are told in an exchange: the bound, and their shares of the noise."""
+        p, (own, count) = self._settings.privacy, self._deviations(expected)
+        told = {CLIP_NORM: self.clip_norm} if p.clip_quantile else {}
+        if p.noise_at == "device":
+            told |= {NOISE: own / math.sqrt(expected), WITHIN_NOISE: count / math.sqrt(expected)}
+        return told
+
+    def protect(self, outcome: Outcome, expected: int, of: int, like: Arrays) -> Outcome:
+        """Return the outcome with noisy sums, to be divided by the expected number of contributions; note its cost.
+
+        Args:
+            outcome: the sums of clipped changes.
+            expected: m, the number of clients that take part on average.
+            of: how many might have.
+            like: what the clients were sent: nobody may have answered.
+        """
+        p, (own, count) = self._settings.privacy, self._deviations(expected)
+        z = self._z
+        if p.noise_at == "device":  # each has added its share of what m would
+            z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
+        if z:  # before anybody sees the sum
+            self.ledger.add(z, self._counted(expected / of))
+        arrays: Arrays = {}
+        for name, sent in like.items():
+            total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
+            arrays[name] = total + draw(self.rng, "gaussian", own, total.shape) if own else total
+        if p.clip_quantile:
+            within = outcome.arrays.get(WITHIN, np.zeros(1)) + draw(self.rng, "gaussian", count, (1,))
+            self.clip_norm *= math.exp(-CLIP_RATE * (float(within[0]) / expected + 0.5 - p.clip_quantile))
+        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=expected)
+
+    def _deviations(self, expected: int) -> tuple[float, float]:
+        """Return the deviations of the noise on the sum of changes and on the count of those within the bound.
+
+        Together they are one release with multiplier z: z⁻² = z_Δ⁻² + (2σ_b)⁻² (Andrew et al. 2021, theorem 1).
+        """
+        if not self._z or not self._settings.privacy.clip_quantile:
+            return (self._z * self.clip_norm if self._z else 0.0), 0.0
+        count = COUNT_NOISE * expected
+        if 2 * count <= self._z:
+            raise RunError(f"privacy.clip-quantile: {expected} clients are too few to count in; many have left")
+        return self.clip_norm / math.sqrt(self._z**-2 - (2 * count) ** -2), count
+
+    def spent(self, rate: float) -> bool:
+        """Return whether another release would cost more than the budget."""
+        p = self._settings.privacy
+        return bool(p.epsilon) and self.ledger.epsilon((self._z, self._counted(rate), 1)) > p.epsilon
+
+    def report(self) -> dict[str, Any]:
+        """Return the block of ``summary.json``; ε is None where there was no noise."""
+        p = self._settings.privacy
+        return {
+            "privacy": {
+                "unit": p.unit,
+                "epsilon": self.ledger.epsilon() if self._z else None,
+                "delta": p.delta,
+                "noise_multiplier": self._z,
+                "clip_norm": self.clip_norm if math.isfinite(self.clip_norm) else None,
+                "noise_at": p.noise_at,
+                "sampling": p.sampling,
+                "releases": len(self.ledger),
+            }
+        }
+
+    def _counted(self, rate: float) -> float:
+        """Return the rate that amplifies privacy: cohorts of a fixed size do not, in this account."""
+        return round(rate, 12) if self._settings.privacy.sampling == "poisson" else 1.0

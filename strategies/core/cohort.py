@@ -1,0 +1,374 @@
+"""The strategy every method builds on: it samples clients, not nodes, and carries a run out round by round.
+
+A method overrides :meth:`CohortStrategy.train_round`, a round in straight-line code, and whatever else is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from florilegium.clients.core.base import BaseClient
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import Section
+from florilegium.models.parameters import Arrays
+from florilegium.partitions.clientdata import validating
+from florilegium.strategies.core.evaluation import Figures, summarise
+from florilegium.strategies.core.example_privacy import ClientAccounts
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.flower import WithoutHooks
+from florilegium.strategies.core.initial import replaced
+from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.rounds import Rounds
+from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, earlier_version
+from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.core.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.client_privacy import ClientPrivacy
+
+log = logging.getLogger("flwr")
+
+GROUPS = ("seen", "unseen", "unlabeled")
+
+
+def sums_of_updates(hyper: Any) -> str:
+    """Promise of client privacy: the server learns from sums of the changes of arrays it sent, and nothing else."""
+    return ""
+
+
+def whole_network(hyper: Any) -> str:
+    """Promise of transfer: the server's arrays hold all blocks of the network but the last."""
+    return ""
+
+
+def single_replies(hyper: Any) -> str:
+    """Refusal of client privacy: the server learns from clients' replies one by one."""
+    return "the server needs more of each client than a change of what it was sent, and nothing bounds that"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a strategy is made of.
+
+    Attributes:
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        client: the method's client class; requests are checked against its phases.
+        roster: the clients and the nodes that host them.
+        run: the run's folder.
+    """
+
+    settings: ServerSettings
+    hyper: Section
+    client: type[BaseClient]
+    roster: Roster
+    run: RunFolder
+
+
+class CohortStrategy(WithoutHooks):
+    """Rounds of exchanges with sampled cohorts of clients, evaluated and checkpointed.
+
+    Args:
+        setup: what the run's strategy is made of.
+
+    Attributes:
+        settings, hyper, client, roster, run: as of :class:`Setup`.
+        bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
+        checkpoint_round: the round of the last checkpoint, 0 before the first.
+        client_rows: each client's figures, of the last evaluation.
+        telemetry: counts exchanges; None outside of a run.
+        protection: adds noise to sums, where clients are protected.
+        accounts: what clients say of theirs, where examples are protected.
+        identity: tells the run from others of its name.
+        lineage: the rounds from which the run was resumed so far.
+    """
+
+    broadcasts_model: ClassVar[bool] = True
+    """Whether clients receive the global model; a method without one sets it to False."""
+    makes_models: ClassVar[bool] = True
+    """Whether clients have a model after a run, to predict with."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.settings = setup.settings
+        self.hyper = setup.hyper
+        self.client = setup.client
+        self.roster = setup.roster
+        self.run = setup.run
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self.checkpoint_round = 0
+        self.client_rows: list[dict[str, object]] = []
+        self.telemetry: Telemetry | None = None
+        self.protection: ClientPrivacy | None = None
+        if self.settings.privacy.unit == "client":
+            from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
+
+            self.protection = ClientPrivacy(self.settings, self.run)
+        self.accounts = ClientAccounts()
+        self.identity = uuid4().hex
+        self.lineage: list[int] = []
+
+    @staticmethod
+    def privacy_gap(hyper: Any) -> str:
+        """Promise: return what breaks the privacy of clients in this class (:mod:`florilegium.common.promises`)."""
+        return "it promises nothing"
+
+    @staticmethod
+    def transfer_gap(hyper: Any) -> str:
+        """Promise: return what is missing for the server's features to be transferred to other data."""
+        return "it promises nothing"
+
+    # ----------------------------------------------------------------------- what a method may override
+
+    def unfit(self, client: Client) -> str:
+        """Return why a client cannot take part in this run, "" if it can. Here: too few examples."""
+        if client.train < self.settings.min_examples:
+            return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
+        return ""
+
+    def check_roster(self) -> None:
+        """Refuse settings that the clients that are there cannot meet."""
+        trainable = len(self.trainable())
+        if self.settings.rounds and not trainable:
+            raise ConfigurationError(
+                f"method '{self.settings.method}' has nobody to train with: of {self._population()}. Let clients with "
+                "labels take part, or set rounds to 0"
+            )
+        if self.settings.cohort_size > trainable:
+            raise ConfigurationError(
+                f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, but only {trainable} clients can "
+                f"train, of {self._population()}"
+            )
+        if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
+            raise ConfigurationError(
+                "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
+                "Leave both out."
+            )
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Return the server's state besides the model: arrays, and numbers (JSON values). Saved with a checkpoint."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state` returned."""
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return what the server holds of the network's arrays: here all of them."""
+        return arrays
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Return what the run starts from where ``init`` names an earlier run.
+
+        Args:
+            network: the arrays of the network as it was built.
+            trained: the earlier run's last checkpoint. Its model may be a part of the network, the shared blocks.
+
+        Raises:
+            ConfigurationError: if the earlier run has nothing to start this one from.
+        """
+        if not self.broadcasts_model:
+            raise ConfigurationError(
+                f"init: method '{self.settings.method}' sends no model, so there is none to start from"
+            )
+        return self.server_part(replaced(self.settings, network, trained.arrays))
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Carry out one round and return the new global model."""
+        raise NotImplementedError(f"{type(self).__name__} defines no train_round")
+
+    def report(self) -> dict[str, Any]:
+        """Return the method's own block of ``summary.json``."""
+        return {}
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        s = self.settings
+        log.info(
+            "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
+            len(self.roster.nodes), len(self.sample(1)) if self.protection is None else self.cohort_size(1), s.rounds,
+        )  # fmt: skip
+
+    def _population(self) -> str:
+        """Say how many clients there are, and of which groups."""
+        groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
+        return f"{len(self.roster.clients)} clients ({groups})"
+
+    # ------------------------------------------------------------------------------------ cohorts
+
+    def is_final(self, server_round: int) -> bool:
+        """Return whether ``server_round`` is the last one, to which ``final-participation`` applies."""
+        return server_round == self.settings.rounds
+
+    def finished(self, server_round: int) -> bool:
+        """Return whether the run may end with ``server_round``, before its last.
+
+        Here: after ``patience`` evaluations in a row without a new lowest validation loss.
+        """
+        if not self.settings.patience or not self.run.records:
+            return False
+        losses = [line.get("seen", {}).get("validation_loss") for line in self.run.records]
+        if None in losses:
+            raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
+        stale = len(losses) - 1 - int(np.argmin(losses))
+        if stale < self.settings.patience:
+            return False
+        log.info("round %d is the last: the validation loss has not fallen in %d evaluations", server_round, stale)
+        return True
+
+    def trainable(self) -> list[str]:
+        """Return the clients that training may ask: seen and labeled ones."""
+        return self.roster.ids("seen")
+
+    def cohort_size(self, server_round: int) -> int:
+        """Return the size of a round's cohort, an expectation where each client takes part by chance."""
+        share, size = self.settings.participation, self.settings.cohort_size
+        if self.settings.final_participation and self.is_final(server_round):
+            share, size = self.settings.final_participation, 0
+        count = len(self.trainable())
+        return min(size or max(1, round(share * count)), count)
+
+    def sample(self, server_round: int) -> Cohort:
+        """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
+
+        With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat. Of
+        devices ``oversample`` times as many are drawn as are to answer.
+        """
+        clients = [client for client in self.trainable() if client not in self.accounts.spent]
+        size = min(self.cohort_size(server_round), len(clients))
+        if self.protection is not None and self.settings.privacy.sampling == "poisson":
+            drawn = self.protection.choose(clients, size / len(clients))
+            return Cohort(drawn, len(drawn))
+        rng = numpy_generator(self.settings.seed, "cohort", server_round)
+        chosen = rng.choice(len(clients), size=min(math.ceil(self._oversample() * size), len(clients)), replace=False)
+        return Cohort((clients[i] for i in sorted(chosen)), size)
+
+    def _oversample(self) -> float:
+        """Return how many times as many clients are asked as are to answer; in a simulation nobody is late."""
+        return self.settings.oversample if self.roster.deployed else 1.0
+
+    def shares(self) -> list[float]:
+        """Return the share of the trainable clients that each round of the run asks."""
+        count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
+        return [min(1.0, self._oversample() * self.cohort_size(r) / count) for r in rounds]
+
+    def able(self, drawn: Cohort) -> int:
+        """Return how many of the clients drawn for a round may be expected: none that have spent their budgets."""
+        return min(drawn.wanted, len({*drawn} - self.accounts.spent))
+
+    # ---------------------------------------------------------------------------------- evaluation
+
+    def evaluated(self) -> list[str]:
+        """Return the clients to evaluate: of each group all, or a fixed sample of ``evaluate-clients``.
+
+        On real devices that is everybody: a device keeps the model of its last test.
+        """
+        if self.roster.deployed:
+            return self.roster.ids(*GROUPS)
+        chosen = []
+        for group in GROUPS:
+            clients = [i for i in self.roster.ids(group) if self.roster.clients[i].test]
+            limit = self.settings.evaluate_clients
+            if limit and limit < len(clients):
+                rng = numpy_generator(self.settings.seed, "evaluate", group)
+                clients = [clients[i] for i in sorted(rng.choice(len(clients), size=limit, replace=False))]
+            chosen += clients
+        return chosen
+
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
+        """Have ``clients`` test their models and return what they measured. Here: one exchange."""
+        sent = model if self.broadcasts_model else None
+        return round.ask("test", clients, reduce="sum", send=sent, evaluation=True)
+
+    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+        """Return the figures of each group of clients, and remember each client's. Here: what the clients measured."""
+        groups = np.array([self.roster.clients[client].group for client in outcome.clients])
+        measured = {
+            k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
+        }
+        examples = outcome.metrics["num-examples"]
+        self.client_rows = [
+            {"client": client, "group": groups[i], "train_examples": self._trained_on(self.roster.clients[client]),
+             "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
+            | ({"epsilon": self.accounts.epsilons[client]} if client in self.accounts.epsilons else {})
+            for i, client in enumerate(outcome.clients)
+        ]  # fmt: skip
+        return {
+            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])
+            for group in GROUPS
+            if (groups == group).any()
+        }
+
+    def _trained_on(self, client: Client) -> int:
+        """Return how many of a client's training examples are not held back to validate."""
+        return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
+
+    # ----------------------------------------------------------------------------------------- run
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds 1 to ``num_rounds``, or go on from the checkpoint where the run is resumed.
+
+        Evaluation, checkpoints and the timeout of an exchange come from the settings; ``timeout`` bounds the wait for
+        the first nodes. ``evaluate_fn`` is called with the model whenever the clients evaluate it.
+
+        Raises:
+            ConfigurationError: if the run cannot begin.
+            RunError: if it cannot go on.
+        """
+        if train_config or evaluate_config:
+            raise ConfigurationError(
+                "train_config, evaluate_config: a phase takes its own arguments alone; leave both out"
+            )
+        self.roster.unfit = self.unfit
+        self.roster.wait(grid, timeout)
+        self.check_roster()
+        return Rounds(self, grid, num_rounds, evaluate_fn).carry_out(initial_arrays)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint holds besides the model and the method's own :meth:`state`; JSON values."""
+        return {
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "identity": self.identity,
+            "lineage": self.lineage,
+            "deployed": self.roster.deployed,
+            "clip_norm": None if self.protection is None else self.protection.clip_norm,
+            **self.accounts.facts(),
+        }
+
+    def take_back(self, checkpoint: Checkpoint) -> None:
+        """Take back what :meth:`facts` and :meth:`state` returned when a checkpoint was written.
+
+        Raises:
+            RunError: if an earlier version has written it, without something that this one needs.
+        """
+        facts = checkpoint.facts
+        with earlier_version(self.run.name):
+            self.identity = facts["identity"]
+            self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
+            self.lineage = [*facts["lineage"], checkpoint.round]
+            self.checkpoint_round = checkpoint.round
+            self.accounts.take_back(facts)
+            if self.protection is not None and "clip_norm" in facts:
+                self.protection.clip_norm = facts["clip_norm"]
+            self.restore(checkpoint.state, facts["own"])

@@ -1,0 +1,303 @@
+"""One exchange with the nodes: push every message, pull every reply, and know what became of each client.
+
+Flower's own ``send_and_receive`` polls every 0.1 s (every 3 s in a deployment) and returns what arrived without a
+word about what did not. Here the poll interval starts short and grows, a silent node is an error reply, and a dead
+worker process ends the run instead of spoiling every later round.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from florilegium.clients.core.wire import BESIDE, Reply
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays
+
+log = logging.getLogger("flwr")
+
+FIRST_POLL = 0.005
+LONGEST_POLL = 0.05
+LONGEST_POLL_DEPLOYED = 1.0
+_REASON_LENGTH = 500
+ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
+"""Numbers that come with every client's answer."""
+UNUSABLE = "unusable answer"
+"""How the reason begins for which an answer is left out that a host of ours would not have sent."""
+UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What makes an answer one that can be used; a device may answer anything, which must not take the run down.
+
+    Our own host checks what its clients return (:class:`florilegium.clients.core.reduce.Reduction`); these checks are
+    for nodes that run something else.
+
+    Attributes:
+        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
+        changes_of: what was sent, where changes of it are answered, which must have its shapes.
+        heaviest: the largest weight that each client's change may have.
+        longest: the norm that no client's change may exceed; 0: any.
+        shapes: those of a client's arrays, where they are known and no changes.
+    """
+
+    stacked: bool = False
+    changes_of: Arrays | None = None
+    heaviest: Mapping[str, float] = field(default_factory=dict)
+    longest: float = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def read(self, reply: Message, ids: Sequence[str]) -> Reply:
+        """Return the answer that is in the reply of a node that was asked to run the clients ``ids``.
+
+        Raises:
+            Exception: of any kind, if it cannot be used.
+        """
+        answer = Reply.unpack(reply.content)
+        self._check(answer, ids)
+        if self.changes_of is not None:
+            self._check_changes(answer, self.changes_of)
+        return answer
+
+    def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """Return the names and shapes of what every client answers."""
+        return frozenset(self._shapes(answer).items())
+
+    def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
+
+    def _check(self, answer: Reply, ids: Sequence[str]) -> None:
+        """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
+        strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
+        if strangers or len(answer.clients) != len({*answer.clients}):
+            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+        for name in ALWAYS if answer.clients else ():
+            if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all() or min(values) < 0:
+                raise ValueError(f"its numbers '{name}' are {values}")
+        for name, values in answer.metrics.items():
+            if len(values) != len(answer.clients):
+                raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
+        for name, array in answer.arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers")
+            if not np.isfinite(array).all():
+                raise ValueError(f"array '{name}' has NaN or infinity")
+            if self.stacked and len(array) != len(answer.clients):
+                raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
+        if self.shapes and answer.clients and self._shapes(answer) != self.shapes:
+            raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
+
+    def _check_changes(self, answer: Reply, sent: Arrays) -> None:
+        """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be."""
+        weights = answer.metrics.get("weight", [])
+        for client, weight in zip(answer.clients, weights, strict=True):
+            if not 0 <= weight <= self.heaviest.get(client, math.inf):
+                raise ValueError(f"client {client} has weight {weight:g}, at most {self.heaviest[client]:g} is its due")
+        clients, squares = len(answer.clients), np.zeros(len(answer.clients) if self.stacked else 1)
+        for name, array in sent.items():
+            if not clients or (name.startswith(BESIDE) and name not in answer.arrays):
+                continue
+            expected, change = ((clients,) if self.stacked else ()) + array.shape, answer.arrays.get(name)
+            if change is None or change.shape != expected:
+                raise ValueError(
+                    f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
+                )
+            squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+        if more := [name for name in answer.arrays if name not in sent and not name.startswith(BESIDE)]:
+            raise ValueError(f"array '{more[0]}' was not sent to it")
+        most = self.longest if self.stacked else self.longest * float(np.sum(weights))
+        if self.longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
+            raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")
+
+
+def deliver(
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    expected: Expected,
+    *,
+    deployed: bool,
+    enough: int = 0,
+    key: str = "round-timeout",
+) -> list[Message]:
+    """Send ``messages`` and wait for the replies, ``timeout`` seconds at most.
+
+    Args:
+        grid: the connection to the nodes.
+        messages: at most one for each node.
+        timeout: seconds to wait.
+        expected: what makes a client's answer one of those that are waited for.
+        deployed: whether the nodes are real devices, which are polled less often.
+        enough: how many clients' answers are waited for; 0: those of all nodes, whatever they are.
+        key: the key that ``timeout`` is from.
+
+    Returns:
+        One reply per message, in the order of ``messages``; an error reply for a node that stayed silent, or that was
+        not needed any more.
+    """
+    start = time.monotonic()
+    waiting: dict[str, int] = {}
+    for index, message in enumerate(messages):
+        for message_id in grid.push_messages([message]):
+            if message_id:  # an empty one: the node went away meanwhile, and the message was not taken
+                waiting[message_id] = index
+    replies: list[Message | None] = [None] * len(messages)
+    longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
+    answered, silent = 0, f"no reply within {timeout:g} s (key {key})"
+    while waiting:
+        for message_id, reply in _pull(grid, list(waiting)):
+            index = waiting.pop(message_id, -1)
+            reply = reply or Message(UNREADABLE, reply_to=messages[index])
+            if index >= 0 and (not enough or answered < enough):
+                replies[index] = reply
+                answered += _succeeded(reply, messages[index], expected) if enough else 0
+        if enough and answered >= enough:
+            silent = f"not among the first {enough} to answer (key oversample)"
+            break
+        elapsed = time.monotonic() - start
+        if not waiting or elapsed > timeout:
+            break
+        time.sleep(min(max(FIRST_POLL, elapsed / 10), longest))
+    missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=silent)
+    return [
+        Message(missing, reply_to=message) if reply is None else reply
+        for message, reply in zip(messages, replies, strict=True)
+    ]
+
+
+def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+    """Yield the replies that are there, by what they reply to; None for one that cannot be read."""
+    try:
+        replies = list(grid.pull_messages(message_ids))
+    except Exception as error:
+        if len(message_ids) == 1:
+            log.warning("an answer cannot be read: %s", error)
+            yield message_ids[0], None
+        else:  # one of them spoils them all
+            for message_id in message_ids:
+                yield from _pull(grid, [message_id])
+        return
+    for reply in replies:
+        yield reply.metadata.reply_to_message_id, reply
+
+
+def _succeeded(reply: Message, message: Message, expected: Expected) -> int:
+    """Return how many of the clients that ``message`` asked have given an answer that can be used."""
+    try:
+        asked = cast(list[str], message.content["config"]["clients"])
+        return 0 if reply.has_error() else len(expected.read(reply, asked).clients)
+    except Exception:  # what is wrong with it is said where the answers are merged
+        return 0
+
+
+@dataclass
+class Outcome:
+    """What a cohort answered.
+
+    Attributes:
+        clients: ids of the clients that succeeded, in the order of the cohort.
+        arrays: sums over these clients, or their arrays stacked in the order of ``clients``.
+        metrics: one number per client, in the order of ``clients``.
+        failures: the error of each client that failed.
+        divisor: what sums are divided by in place of Σ wᵢ, where the true weight is not to be known.
+    """
+
+    clients: list[str]
+    arrays: Arrays
+    metrics: dict[str, NDArray[np.float64]]
+    failures: dict[str, str] = field(default_factory=dict)
+    divisor: float | None = None
+
+    @property
+    def weight(self) -> float:
+        """What makes means of the sums: Σ wᵢ over the clients that succeeded, or the ``divisor``."""
+        if self.divisor is not None:
+            return self.divisor
+        return float(self.metrics["weight"].sum()) if self.clients else 0.0
+
+    def mean(self, metric: str) -> float:
+        """Return the weighted mean of ``metric`` over the clients that have one; NaN where none has."""
+        values = self.metrics.get(metric, np.full(len(self.clients), np.nan))
+        known = ~np.isnan(values)
+        return float(np.average(values[known], weights=self.metrics["weight"][known])) if known.any() else float("nan")
+
+
+def describe_error(reply: Message) -> str:
+    """Return the reason of an error reply: what the ClientApp said last, without Flower's and Ray's wrapping."""
+    lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
+    said = (lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2]
+    return said[:_REASON_LENGTH]
+
+
+def collect(
+    cohort: Sequence[str],
+    asked: Mapping[int, Sequence[str]],
+    replies: Sequence[Message],
+    expected: Expected,
+    *,
+    deployed: bool,
+) -> Outcome:
+    """Merge the replies of one exchange.
+
+    Args:
+        cohort: all clients, in the order of the answer.
+        asked: the clients each node was asked to run.
+        replies: one reply per node, in the order the nodes were asked.
+        expected: what an answer must be.
+        deployed: whether the nodes are real devices; only there may a node disappear.
+
+    Raises:
+        RunError: if a simulation's worker process died, since Flower would hand it every later message too.
+    """
+    answers: list[tuple[Sequence[str], Reply]] = []
+    failures: dict[str, str] = {}
+    for ids, reply in zip(asked.values(), replies, strict=True):
+        if reply.has_error():
+            reason = describe_error(reply)
+            if reply.error.code == ErrorCode.UNKNOWN and not deployed:
+                raise RunError(f"a worker process of the simulation died, most likely for lack of memory: {reason}")
+            failures |= dict.fromkeys(ids, reason)
+            continue
+        try:
+            answers.append((ids, expected.read(reply, ids)))
+        except Exception as error:  # a device may answer anything
+            failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
+    kinds = Counter(expected.kind(answer) for _, answer in answers for _ in answer.clients)
+    usual = max(kinds, key=kinds.__getitem__, default=frozenset())
+    sums: dict[str, NDArray[np.float64]] = {}
+    stacks: dict[str, dict[str, NDArray[Any]]] = {}
+    numbers: dict[str, dict[str, float]] = {}
+    for ids, answer in answers:
+        if answer.clients and expected.kind(answer) != usual:
+            failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
+            continue
+        failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
+        failures |= {client: reason[:_REASON_LENGTH] for client, reason in answer.failures.items()}
+        if not answer.clients:
+            continue
+        for name, array in answer.arrays.items():
+            if expected.stacked:
+                stacks.setdefault(name, {}).update(zip(answer.clients, array, strict=True))
+            elif name in sums:
+                sums[name] += array
+            else:
+                sums[name] = array.astype(np.float64)
+        for name, values in answer.metrics.items():
+            numbers.setdefault(name, {}).update(zip(answer.clients, values, strict=True))
+    succeeded = [client for client in cohort if client in numbers.get("num-examples", {})]
+    arrays: Arrays = dict(sums)
+    arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
+    metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
+    return Outcome(succeeded, arrays, metrics, failures)

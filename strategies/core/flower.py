@@ -1,0 +1,34 @@
+"""What Flower's ``Strategy`` asks of a class besides ``start``: hooks for one exchange a round, which have no use here.
+
+Our strategies carry rounds out themselves, with as many exchanges as a method needs
+(:meth:`florilegium.strategies.core.cohort.CohortStrategy.train_round`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+
+class WithoutHooks(Strategy):
+    """A Flower strategy that overrides ``start`` whole."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> NoReturn:
+        """Never called: see ``train_round``."""
+        raise NotImplementedError("rounds are carried out by train_round(round, model)")
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
+        """Never called: see ``train_round``."""
+        raise NotImplementedError("rounds are carried out by train_round(round, model)")
+
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> NoReturn:
+        """Never called: see ``measure``."""
+        raise NotImplementedError("clients are evaluated by measure(round, clients, model)")
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
+        """Never called: see ``measure``."""
+        raise NotImplementedError("clients are evaluated by measure(round, clients, model)")

@@ -1,0 +1,50 @@
+"""What a run starts from where ``init`` names an earlier run, or a file of parameters."""
+
+from __future__ import annotations
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import PARAMETER_FILES, folder
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.pretrained import read_pretrained
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.run_folder import Checkpoint, find_run, read_checkpoint, read_config
+from florilegium.strategies.core.settings import ServerSettings
+
+
+def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Checkpoint]:
+    """Return the network to start with, and what ``init`` names: a run's last checkpoint, or a file of parameters.
+
+    Of a network whose body alone was trained, as FedBABU's, the rest is what that run's seed has made of it.
+
+    Args:
+        settings: the run's configuration, in which ``init`` is set.
+        network: the arrays of the network as this run's seed has made it.
+    """
+    if settings.init.endswith(PARAMETER_FILES):
+        return network, Checkpoint(0, read_pretrained(folder(settings.init), network), {}, {})
+    run = find_run(settings.init.replace("{seed}", str(settings.seed)), settings.runs_dir)
+    trained, seed = read_checkpoint(run), read_config(run)["seed"]
+    if seed != settings.seed and network.keys() - trained.arrays.keys():
+        spec = find_spec(settings.dataset)
+        network = get_arrays(build(settings.model, spec.shape, spec.classes, seed))
+    return network, trained
+
+
+def replaced(settings: ServerSettings, network: Arrays, trained: Arrays) -> Arrays:
+    """Return ``network`` with what an earlier run has trained of it in the place of its own.
+
+    Raises:
+        ConfigurationError: if that run's network was another one.
+    """
+    wrong = [name for name, a in trained.items() if name not in network or network[name].shape != a.shape]
+    if wrong:
+        shapes = [
+            f"'{name}' {trained[name].shape} against {network[name].shape if name in network else 'none'}"
+            for name in wrong[:3]
+        ]
+        raise ConfigurationError(
+            f"init: run '{settings.init}' trained something else than the network model = '{settings.model}': "
+            f"{', '.join(shapes)}{', …' if len(wrong) > 3 else ''}"
+        )
+    return network | trained

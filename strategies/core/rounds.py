@@ -1,0 +1,239 @@
+"""A run, round by round: training, evaluation and checkpoints, from the first round or a checkpoint to the last."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from florilegium.clients.core.wire import pack, unpack
+from florilegium.common.errors import BudgetSpentError, ConfigurationError
+from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.initial import named_by_init
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
+from florilegium.strategies.core.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.client_privacy import ClientPrivacy
+    from florilegium.strategies.core.cohort import CohortStrategy
+
+log = logging.getLogger("flwr")
+
+
+class Rounds:
+    """Carries out the rounds of one run.
+
+    Args:
+        strategy: knows what happens in a round; its clients are there.
+        grid: the connection to the nodes.
+        last: the number of the last round.
+        evaluate_fn: called with the model whenever the clients evaluate it.
+    """
+
+    _telemetry: Telemetry
+
+    def __init__(
+        self,
+        strategy: CohortStrategy,
+        grid: Grid,
+        last: int,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> None:
+        self._strategy = strategy
+        self._grid = grid
+        self._last = last
+        self._evaluate_fn = evaluate_fn
+        self._result = Result()
+        self._seconds: list[float] = []
+        self._figures: dict[str, Figures] = {}
+        self._evaluated = 0
+        self._ended = False  # whether the run has ended before its last round
+
+    def carry_out(self, initial: ArrayRecord) -> Result:
+        """Carry out all rounds that are left.
+
+        Args:
+            initial: the network as the run's seed has made it.
+
+        Raises:
+            ConfigurationError: if the run cannot begin.
+            RunError: if it cannot go on.
+        """
+        s = self._strategy.settings
+        model, done = self._begin(unpack(initial))
+        for server_round in range(done, self._last + 1):
+            new = server_round > done
+            if new:
+                model = self._train(server_round, model)
+            self._ended = self._ended or (new and self._strategy.finished(server_round))
+            self._ended = self._ended or self._spent_after(server_round, new=new)
+            final = server_round == self._last or self._ended
+            if final or (new and s.evaluate_every and server_round % s.evaluate_every == 0):
+                self._evaluate(server_round, model, final=final)
+                self._save(server_round, model)
+            elif new and s.checkpoint_every and server_round % s.checkpoint_every == 0:
+                self._save(server_round, model)
+            self._report_progress("running", server_round, self._last)
+            if final:
+                break
+        self._finish()
+        self._result.arrays = pack(model)
+        return self._result
+
+    # ----------------------------------------------------------------------------------------- start
+
+    def _begin(self, network: Arrays) -> tuple[Arrays, int]:
+        """Return the model to start or go on from, and the number of rounds that are behind it."""
+        strategy = self._strategy
+        s, run = strategy.settings, strategy.run
+        with earlier_version(s.init):
+            first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
+        model, done = first, 0
+        if s.resume:
+            checkpoint = run.reopen(self._last)
+            model, done = checkpoint.arrays, checkpoint.round
+            strategy.take_back(checkpoint)
+            self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
+            self._save(done, model)  # so that a second resume knows of this one
+        else:
+            run.create()
+        strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
+        if strategy.protection is not None:
+            if shared := [name for name in first if is_statistic(name)]:
+                raise ConfigurationError(
+                    f"model: with noise, the statistics of batch norm ('{shared[0]}') are none; use a network without "
+                    "it, or method = 'fedbn'"
+                )
+            self._plan(strategy.protection, done)
+        strategy.summary()
+        return model, done
+
+    def _plan(self, protection: ClientPrivacy, done: int) -> None:
+        """Spread the budget of clients' privacy over the rounds, ``done`` of which have been carried out."""
+        strategy = self._strategy
+        cohorts = [strategy.cohort_size(r) for r in range(1, self._last + 1)]
+        protection.plan(cohorts, len(strategy.trainable()))
+        if done < self._last and self._release_spent(done + 1):
+            raise ConfigurationError(
+                f"privacy.epsilon: {strategy.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
+                "larger budget is a new run's"
+            )
+
+    # ---------------------------------------------------------------------------------------- during
+
+    def _train(self, server_round: int, model: Arrays) -> Arrays:
+        """Carry out a round with the clients that are there, and wait for some where none are."""
+        strategy, grid = self._strategy, self._grid
+        roster = strategy.roster
+        roster.refresh(grid)
+        if roster.away:
+            away = dict.fromkeys(sorted(roster.away), "its device is offline")
+            strategy.run.note_failures(server_round, "roster", away)
+        if not strategy.trainable():
+            timeout = strategy.settings.round_timeout
+            roster.wait(grid, timeout, "round-timeout", lambda: bool(strategy.trainable()))
+        started = time.perf_counter()
+        try:
+            model = strategy.train_round(Round(strategy, grid, server_round), model)
+        except BudgetSpentError as error:
+            log.warning("round %d changes nothing: %s", server_round, error)
+        self._seconds.append(time.perf_counter() - started)
+        return model
+
+    def _spent_after(self, server_round: int, *, new: bool) -> bool:
+        """Return whether budgets of privacy allow for no further round."""
+        strategy = self._strategy
+        if strategy.accounts.spent and strategy.accounts.spent >= {*strategy.trainable()}:
+            log.warning("round %d is the last: all clients have spent their budgets", server_round)
+            return True
+        return (
+            strategy.protection is not None
+            and new
+            and server_round < self._last
+            and self._release_spent(server_round + 1)
+        )
+
+    def _release_spent(self, server_round: int) -> bool:
+        """Return whether the budget of clients' privacy does not suffice for ``server_round``."""
+        strategy = self._strategy
+        assert strategy.protection is not None
+        if not strategy.protection.spent(strategy.cohort_size(server_round) / len(strategy.trainable())):
+            return False
+        log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
+        return True
+
+    def _evaluate(self, server_round: int, model: Arrays, *, final: bool) -> None:
+        """Have clients test their models, and note what they measured."""
+        self._test(server_round, model, final=final)
+        if self._evaluate_fn is not None and (measured := self._evaluate_fn(server_round, pack(model))) is not None:
+            self._result.evaluate_metrics_serverapp[server_round] = measured
+
+    def _test(self, server_round: int, model: Arrays, *, final: bool) -> None:
+        strategy = self._strategy
+        started = time.perf_counter()
+        clients = strategy.evaluated()
+        if not clients:
+            log.info("round %d: there is no client to evaluate on", server_round)
+            return
+        this = Round(strategy, self._grid, server_round, final=final)
+        self._figures = strategy.figures(strategy.measure(this, clients, model))
+        line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
+        line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
+        line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **self._figures}
+        strategy.run.record(line)
+        self._evaluated = server_round
+        metrics = MetricRecord()
+        for group, figures in self._figures.items():
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+            log.info("round %d, %s clients: %s", server_round, group, shown)
+            metrics.update({f"{group}-{name}": value for name, value in figures.items()})
+        self._result.evaluate_metrics_clientapp[server_round] = metrics
+
+    def _save(self, server_round: int, model: Arrays) -> None:
+        """Write a checkpoint, to which clients' own states will belong."""
+        own, facts = self._strategy.state()
+        everything = {**self._strategy.facts(), "order": list(model), "seconds": self._seconds, "ended": self._ended}
+        self._strategy.run.save(Checkpoint(server_round, model, own, {**everything, "own": facts}))
+        self._strategy.checkpoint_round = server_round
+
+    def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
+        strategy = self._strategy
+        strategy.run.status(state, round=server_round, rounds=rounds, evaluated=self._evaluated, figures=self._figures)
+        self._telemetry.progress(server_round, rounds, len(strategy.roster.clients))
+        self._telemetry.write(strategy.run.path)
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def _finish(self) -> None:
+        """Write the clients' figures and the summary."""
+        strategy, seconds = self._strategy, self._seconds
+        s, roster, protection = strategy.settings, strategy.roster, strategy.protection
+        if strategy.client_rows:
+            strategy.run.write_clients(strategy.client_rows)
+        summary = {
+            "method": s.method,
+            "dataset": s.dataset,
+            "seed": s.seed,
+            "rounds": len(seconds),
+            "clients": len(roster.clients),
+            "nodes": len(roster.nodes),
+            **({"left_out": roster.left_out} if roster.left_out else {}),
+            "seconds": round(sum(seconds), 3),
+            "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
+            "bytes_down": strategy.bytes_down,
+            "bytes_up": strategy.bytes_up,
+            "final": self._figures,
+            **(strategy.accounts.report(s.privacy.delta) if protection is None else protection.report()),
+            **strategy.report(),
+        }
+        strategy.run.write_summary(summary)
+        self._report_progress("completed", len(seconds), len(seconds))
+        self._telemetry.end()

@@ -1,0 +1,265 @@
+"""The folder a run leaves: configuration, metrics, per-client results, checkpoint, summary (docs/architecture.md).
+
+Files are replaced whole, never half-written. ``status.json`` says how far the run is, for whoever watches it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+from safetensors import safe_open
+
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.files import write_tensors, write_text
+from florilegium.common.settings import Value, folder
+from florilegium.common.toml import flatten, nested
+
+if TYPE_CHECKING:
+    from florilegium.models.parameters import Arrays
+
+# Keys that a resumed run may change: they say how long, where and how closely watched, not what is computed.
+FREE_ON_RESUME = frozenset(
+    [
+        "rounds",
+        "evaluate-every",
+        "checkpoint-every",
+        "evaluate-clients",
+        "run-name",
+        "resume",
+        "runs-dir",
+        "cache-dir",
+        "data-dir",
+        "round-timeout",
+        "roster-timeout",
+        "metrics-port",
+        "start-timeout",
+        "min-success",
+        "init",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a run needs to go on.
+
+    Attributes:
+        round: the last finished round.
+        arrays: the global model.
+        state: the strategy's own arrays.
+        facts: the strategy's own numbers, byte counts, times; JSON values.
+    """
+
+    round: int
+    arrays: Arrays
+    state: Arrays
+    facts: dict[str, Any]
+
+
+class RunFolder:
+    """One run's files.
+
+    Args:
+        path: the folder.
+        config: the fully resolved run configuration, flat keys.
+        table: the table of the method's own keys.
+
+    Attributes:
+        records: the lines of ``metrics.jsonl``, in the order of rounds.
+        opened: whether the folder is this run's, by :meth:`create` or :meth:`reopen`.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, bool | int | float | str], table: str) -> None:
+        self.path = path
+        self._table = table
+        self._config = dict(config)
+        self.records: list[dict[str, Any]] = []
+        self.opened = False
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    # ----------------------------------------------------------------------------------------- start
+
+    def create(self) -> None:
+        """Make the folder and write ``config.toml``.
+
+        Raises:
+            ConfigurationError: if there is a run of this name already.
+        """
+        if (self.path / "config.toml").exists():
+            raise ConfigurationError(
+                f"run-name: there is already a run {self.path}. Choose another name, or "
+                f"go on with it: resume = '{self.name}'."
+            )
+        self._write_config()
+        self.opened = True
+
+    def reopen(self, rounds: int) -> Checkpoint:
+        """Return the checkpoint to go on from, and drop the metrics that were written after it.
+
+        Raises:
+            ConfigurationError: if there is no such run, a key that changes the results differs, or the run has more
+                than ``rounds`` rounds already.
+            RunError: if the checkpoint is missing or damaged.
+        """
+        if differing := differing_settings(read_config(self.path), self._config, self._table):
+            raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
+        checkpoint = read_checkpoint(self.path)
+        if checkpoint.round > rounds:
+            raise ConfigurationError(
+                f"resume: run '{self.name}' has {checkpoint.round} rounds already, rounds = {rounds} asks for fewer"
+            )
+        self.records = [record for record in read_metrics(self.path) if record["round"] <= checkpoint.round]
+        self._write_metrics()
+        self._write_config()
+        self.opened = True
+        return checkpoint
+
+    def _write_config(self) -> None:
+        write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
+
+    # ---------------------------------------------------------------------------------------- during
+
+    def status(self, state: str, **facts: object) -> None:
+        """Write ``status.json``: "running", "completed" or "failed", and what else is known."""
+        write_text(self.path / "status.json", json.dumps({"state": state, **facts}) + "\n")
+
+    def record(self, line: dict[str, Any]) -> None:
+        """Append a line to ``metrics.jsonl``; it takes the place of one on the same round."""
+        self.records = [record for record in self.records if record["round"] != line["round"]] + [line]
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
+
+    def note_failures(self, server_round: int, phase: str, reasons: Mapping[str, str]) -> None:
+        """Append to ``failures.jsonl`` who did not contribute to an exchange, and why."""
+        with (self.path / "failures.jsonl").open("a", encoding="utf-8") as file:
+            for client, reason in reasons.items():
+                line = {"round": server_round, "phase": phase, "client": client, "reason": reason}
+                file.write(json.dumps(line) + "\n")
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"
+        tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
+        tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
+        metadata = {"round": str(checkpoint.round), "facts": json.dumps(checkpoint.facts)}
+        write_tensors(target, tensors, metadata)
+        for old in target.parent.glob("round-*.safetensors"):
+            if old != target:
+                old.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def write_clients(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Write ``clients.csv``: one line per evaluated client."""
+        text = io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.path / "clients.csv", text.getvalue())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
+    """Return what was and is of every key that changes a run's results and differs between two configurations.
+
+    Such are all but ``FREE_ON_RESUME`` and the tables of other methods than that of ``table``.
+    """
+
+    def matters(key: str) -> bool:
+        prefix, dot, _ = key.partition(".")
+        return prefix in (table, "privacy") if dot else key not in FREE_ON_RESUME
+
+    keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
+    return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]
+
+
+def find_run(name: str, runs_dir: str) -> Path:
+    """Return the folder of run ``name``: a path to it, or its id under ``runs_dir``.
+
+    Raises:
+        ConfigurationError: if there is none; names the newest runs there are.
+    """
+    for path in (folder(runs_dir) / name, folder(name)):
+        if name and (path / "config.toml").is_file():
+            return path.resolve()
+    known = sorted(folder(runs_dir).glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    newest = ", ".join(path.parent.name for path in known[:5]) or "none"
+    raise ConfigurationError(f"there is no run '{name}' in {folder(runs_dir)}. Newest runs: {newest}.")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the flat configuration of the run in ``path``."""
+    try:
+        return flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{path} is not the folder of a run: {error}") from error
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's ``metrics.jsonl``; none if it was never evaluated."""
+    file = path / "metrics.jsonl"
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@contextmanager
+def earlier_version(run: str) -> Iterator[None]:
+    """Say of a fact that is missing from a checkpoint that an earlier version has written it.
+
+    Raises:
+        RunError: in the place of a KeyError.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise RunError(
+            f"run '{run}' is of an earlier version, whose checkpoints have no {error}; carry it out anew, or use that "
+            "version"
+        ) from error
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return the newest checkpoint of the run in ``path``.
+
+    Raises:
+        RunError: if there is none, or it is damaged.
+    """
+    files = sorted(path.glob("checkpoint/round-*.safetensors"))
+    if not files:
+        raise RunError(f"run '{path.name}' has no checkpoint yet; start it anew")
+    try:
+        arrays: Arrays = {}
+        state: Arrays = {}
+        with safe_open(files[-1], framework="numpy") as file:
+            metadata = file.metadata()
+            for key in file.keys():  # noqa: SIM118 (no mapping)
+                kind, _, name = key.partition("/")
+                (arrays if kind == "arrays" else state)[name] = file.get_tensor(key)
+        facts = json.loads(metadata["facts"])
+        # safetensors keeps no order; names in the order they were given in matter for NumPyClient's lists.
+        arrays = {name: arrays[name] for name in facts["order"]}
+        return Checkpoint(int(metadata["round"]), arrays, state, facts)
+    except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
+        raise RunError(
+            f"the checkpoint {files[-1]} is damaged and cannot be used: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,218 @@
+"""Generated models, server side: a hypernetwork h makes a whole model of every client's descriptor.
+
+θ_i = h(v_i; η_h). Clients answer Δθ_i, what local training makes of their model; sent back through h it gives Δη_h and
+Δv_i. The hypernetwork stays on the server: it is many times larger than the models it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
+from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.hypernetwork import HyperNetwork
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import Checkpoint
+
+TESTED_AT_ONCE = 100
+"""Clients whose models are made and sent in one exchange of an evaluation; bounds the server's memory."""
+
+
+def no_network(hyper: Any) -> str:
+    """Refusal of transfer: there is no network that all clients have in common."""
+    return "the server has no network, but a hypernetwork that makes them"
+
+
+class Generated(CohortStrategy):
+    """What methods with a hypernetwork share: making models, learning from Δθ, evaluation, checkpoints."""
+
+    broadcasts_model: ClassVar[bool] = False
+    hyper: HyperNetworkHyper
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        s = self.settings
+        if s.server_optimizer == "fedadam":
+            raise ConfigurationError(
+                f"server-optimizer: 'fedadam' averages models; '{s.method}' trains networks on the server, for which "
+                "there are 'sgd' and 'adam'"
+            )
+        self.spec = find_spec(s.dataset)
+        network = build(s.model, self.spec.shape, self.spec.classes, s.seed)
+        shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
+        if not shapes:
+            raise ConfigurationError(
+                f"model: '{s.model}' has no parameters, and there is nothing for a hypernetwork to make"
+            )
+        if shapes.keys() != dict(network.named_parameters()).keys():
+            raise ConfigurationError(
+                f"model: '{s.model}' has running statistics (batch normalisation), which a hypernetwork does not make"
+            )
+        if not self.hyper.descriptor_size and not s.num_clients:
+            raise ConfigurationError(
+                f"{s.method}.descriptor-size: 0 is a quarter of num-clients, which is 0 itself; give one of them"
+            )
+        self.size = self.hyper.descriptor_size or max(1, s.num_clients // 4)  # l
+        self.hypernetwork = HyperNetwork(
+            self.size, shapes, self.hyper.hidden_layers, self.hyper.hidden_width, self.settings.seed
+        )
+
+    # ------------------------------------------------------------------------- what a method provides
+
+    def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Return, for an evaluation: clients with a descriptor, these (c, l), and the errors of the other clients."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------- learning
+
+    def adapt(
+        self,
+        round: Round,
+        cohort: Sequence[str],
+        v: Tensor,
+        *,
+        repetition: int = 0,
+        evaluation: bool = False,
+        out_of: int | None = None,
+    ) -> tuple[Outcome, dict[str, Tensor], dict[str, Tensor]]:
+        """Send every client its model and let it train.
+
+        Args:
+            round: the round.
+            cohort: the clients.
+            v: their descriptors (c, l), in the order of ``cohort``.
+            repetition: which of several exchanges of the round this is.
+            evaluation, out_of: as of :meth:`Round.ask`.
+
+        Returns:
+            The outcome, and for the clients in it θ (with its graph) and Δθ, each array with a leading client axis.
+        """
+        θ = self.hypernetwork(v)
+        scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
+        outcome = round.ask(
+            "adapt", cohort, reduce="stack", scatter=scatter, evaluation=evaluation, out_of=out_of,
+            shapes={name: array.shape[1:] for name, array in scatter.items()}, repetition=repetition,
+        )  # fmt: skip
+        if not outcome.clients:
+            return outcome, {}, {}
+        rows = [cohort.index(client) for client in outcome.clients]
+        made = {name: tensor[rows] for name, tensor in θ.items()}
+        return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
+
+    def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the products of Δθ with the derivatives of θ by ``inputs``: the updates that Δθ asks of them."""
+        return list(torch.autograd.grad(list(made.values()), inputs, [Δθ[name] for name in made]))
+
+    def make_optimizer(self, parameters: Sequence[Tensor], rate: float = 0.0) -> Optimizer:
+        """Return the configured server optimiser; ``rate`` 0 is the configured one."""
+        rate = rate or self.settings.server_learning_rate
+        if self.settings.server_optimizer == "adam":
+            return Adam(parameters, rate, 0.0)
+        return SGD(parameters, rate, self.settings.server_momentum, 0.0)
+
+    def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]], server_round: int) -> None:
+        """Move every parameter along its update, less the gradient 2βλη of its penalty (Algorithm 8, lines 17, 18).
+
+        Args:
+            optimizer: that of these parameters.
+            updates: parameters η, their mean updates Δη, which are used up (a hypernetwork's are large), and the
+                weights λ of their penalties.
+            server_round: the round, on which β depends.
+        """
+        β = self.settings.learning_rate * self.settings.decay(server_round)
+        for parameter, Δ, λ in updates:
+            parameter.grad = Δ.neg_().add_(parameter.detach(), alpha=2 * β * λ)
+        if self.hyper.server_max_grad_norm:
+            nn.utils.clip_grad_norm_([parameter for parameter, _, _ in updates], self.hyper.server_max_grad_norm)
+        optimizer.step()
+
+    # -------------------------------------------------------------------------------------- evaluation
+
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
+        """Make each client's model and let the client test it, a hundred clients at a time."""
+        outcomes = []
+        for first in range(0, len(clients), TESTED_AT_ONCE):
+            chunk = clients[first : first + TESTED_AT_ONCE]
+            described, v, failures = self.describe(round, chunk, model)
+            if not described:
+                outcomes.append(Outcome([], {}, {}, failures))
+                continue
+            with torch.no_grad():
+                scatter = {name: tensor.numpy() for name, tensor in self.hypernetwork(v).items()}
+            outcome = round.ask("test", described, reduce="sum", scatter=scatter, evaluation=True, out_of=0)
+            outcome.failures |= failures
+            outcomes.append(outcome)
+        return round.require(joined(outcomes), len(clients))
+
+    # ---------------------------------------------------------------------------------- start and state
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return what is the same for all clients: nothing."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Start from another run's networks; its optimisers' memory, and what it knows of clients, stays behind."""
+        own = self.server_part(network)
+        hypernetwork, theirs = get_arrays(self.hypernetwork), part(trained.state, "hypernetwork/")
+        if shapes_of(trained.arrays) != shapes_of(own) or shapes_of(theirs) != shapes_of(hypernetwork):
+            raise ConfigurationError(
+                f"init: run '{self.settings.init}' has other networks on its server than this run would have; method, "
+                f"model, descriptor size and {self.settings.method}.* must agree"
+            )
+        self.restore({f"hypernetwork/{name}": array for name, array in theirs.items()}, trained.facts["own"])
+        return trained.arrays
+
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """Return the server's optimisers by name, for checkpoints."""
+        return {}
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """The hypernetwork, and what the optimisers remember."""
+        own = {f"hypernetwork/{name}": array for name, array in get_arrays(self.hypernetwork).items()}
+        for name, optimizer in self.optimizers().items():
+            own |= {f"optimizer/{name}/{i}": tensor.numpy() for i, tensor in enumerate(optimizer.memory())}
+        return own, {}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Take it back."""
+        set_arrays(self.hypernetwork, part(arrays, "hypernetwork/"))
+        for name, optimizer in self.optimizers().items():
+            memory = part(arrays, f"optimizer/{name}/")
+            if memory:
+                optimizer.recall([torch.from_numpy(memory[str(i)]) for i in range(len(memory))])
+
+    def report(self) -> dict[str, Any]:
+        """Return the sizes of what is on the server."""
+        count = sum(parameter.numel() for parameter in self.hypernetwork.parameters())
+        return {"hypernetwork": {"parameters": count, "descriptor_size": self.size}}
+
+
+def part(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the arrays whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array, by name."""
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcomes of several groups of clients, numbers only, as one."""
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
+    metrics = {
+        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names
+    }
+    failures = {client: reason for outcome in outcomes for client, reason in outcome.failures.items()}
+    return Outcome([client for outcome in outcomes for client in outcome.clients], {}, metrics, failures)

@@ -1,0 +1,40 @@
+"""Models in a random subspace, server side: θ₀ and P never travel, and the server needs neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from florilegium.clients.hyper.subspace import SubspaceHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays
+from florilegium.models.subspace import check_dimensions
+from florilegium.partitions.datasets import find_spec
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.fedavg import FedAvg
+
+
+def no_network(hyper: Any) -> str:
+    """Refusal of transfer: the server holds no network."""
+    return "what is learned is no network, but a point of a subspace or what makes one"
+
+
+class Subspace(FedAvg):
+    """FedAvg of what makes a point of the subspace."""
+
+    hyper: SubspaceHyper
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.spec = find_spec(self.settings.dataset)
+        network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
+        d = sum(parameter.numel() for parameter in network.parameters())
+        try:
+            check_dimensions(self.hyper.expansion, self.hyper.dimensions, d)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.settings.method}.{error}") from error
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Refuse ``init``: θ₀ is drawn, from the run's seed, wherever it is needed."""
+        raise ConfigurationError(f"init: method '{self.settings.method}' starts from θ₀, which the seed alone makes")

@@ -1,0 +1,591 @@
+"""Private clustering: exact limits, sensitivities, the noise that is really added, budgets, resume, devices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+from sklearn.cluster import KMeans as ScikitKMeans
+
+from florilegium.apps.client_app import SimulatedClients
+from florilegium.apps.code_version import code_version
+from florilegium.apps.methods import METHODS
+from florilegium.apps.one_process import OneProcess, run_here
+from florilegium.apps.personal import personalise
+from florilegium.apps.server_app import population
+from florilegium.apps.settings import parse
+from florilegium.clients.clustering.feddp_kmeans import FedDPKMeansClient
+from florilegium.clients.clustering.k_fed import KFedClient
+from florilegium.clients.clustering.kmeans import KMeansClient
+from florilegium.clients.core.export import load_model, predict
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.state import ClientState
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import CPU, ClientData, Examples, simulated
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.strategies.clustering.kmeans import KMeans
+from florilegium.strategies.core.roster import Roster
+from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
+from tests.grid import run_app
+from tests.runs import Runs
+from tests.support import config, settings
+
+KEYS: dict[str, Value] = {
+    "method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",
+    "num-clients": 12, "samples-per-client": 200, "server-examples": 200, "server-ood-examples": 100,
+    "participation": 1.0, "rounds": 1, "evaluate-every": 1,
+}  # fmt: skip
+NOTHING = {"kmeans.privacy-unit": "none"}
+FAST = {"kmeans.epsilons": "1,1,1,1"}  # no calibration
+PRIVATE = [name for name, method in METHODS.items() if method.task == "clustering" and name not in ("k-fed", "optimal")]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _centers(path: Path) -> np.ndarray:
+    return read_checkpoint(path).arrays["centers"]
+
+
+def _summary(path: Path) -> dict:
+    return json.loads((path / "summary.json").read_text())
+
+
+def _points(**keys: Value) -> np.ndarray:
+    options = settings(**{**KEYS, **keys})
+    federation, dataset = federate(options)
+    parts = [simulated(federation, dataset, i).train.x for i in range(len(federation))]
+    return torch.cat(parts).flatten(1).double().numpy()
+
+
+def _server(tmp_path: Path, **keys: Value) -> tuple[KMeans, OneProcess]:
+    """Return a strategy with its clients in this process, ready to be asked for sums."""
+    full = config(**{**KEYS, **keys, "runs-dir": str(tmp_path), "run-name": "asked"})
+    options, hyper = parse(full)
+    method = METHODS[options.method]
+    model = build(options.model, (100,), 10, 1)
+    grid = OneProcess(Host(method.client(), options, hyper, model, SimulatedClients(options, CPU), ""))
+    roster = Roster(lambda: population(options), 0, code_version())
+    strategy = method.strategy()(options, hyper, roster, RunFolder(tmp_path / "asked", full, "kmeans"))
+    roster.wait(grid, 0.0)
+    return strategy, grid
+
+
+def _client(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **keys: Value) -> KMeansClient:
+    """Return a client that holds ``points``."""
+    options, hyper = parse(config(**{**KEYS, **keys}))
+    examples = Examples(torch.from_numpy(points), torch.zeros(len(points), dtype=torch.int64))
+    data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
+    model = build("centers", (points.shape[1],), 10, 1)
+    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
+    return kind("0", data, model, get_arrays(model), state, options, hyper)
+
+
+class TestExactLimits:
+    def test_server_data_equal_to_client_data_is_weighted_k_means(self, run: Runs, tmp_path: Path) -> None:
+        # Every client point is its own nearest server point, so that weights count copies (digits have none).
+        whole = {"dataset": "digits", "num-clients": 1, "partitioner": "iid", "samples-per-client": 0}
+        one, dataset = federate(settings(**{**KEYS, **whole, "server-examples": 0, "server-ood-examples": 0}))
+        write_device(one, dataset, 0, tmp_path / "all")
+        keys = {**whole, **NOTHING, "server-examples": 0, "server-ood-examples": 0, "kmeans.restarts": 20,
+                "kmeans.weight-threshold": 0.0,
+                "num-clients": 3, "server-data": str(tmp_path / "all" / "train.parquet")}  # fmt: skip
+        path = run("same", **keys)
+        x = simulated(one, dataset, 0).train.x.flatten(1).double().numpy()
+        state = read_checkpoint(path).state
+        np.testing.assert_array_equal(state["weights"].sum(), len(x))
+        distinct, copies = np.unique(x, axis=0, return_counts=True)
+        kept = state["weights"] > 0
+        assert sorted(state["weights"][kept].tolist()) == sorted(copies.tolist())
+        # The thesis' steps with NumPy and scikit-learn on all points in one place.
+        basis = np.linalg.svd(x, full_matrices=False)[2][:10].T
+        found = ScikitKMeans(10, n_init=20, random_state=1).fit(distinct @ basis, sample_weight=copies)
+        labels = found.predict(x @ basis)
+        expected = np.stack([x[labels == j].mean(axis=0) for j in range(10)])
+        reached = ((x[:, None] - _centers(path)[None]) ** 2).sum(axis=2).min(axis=1).mean()
+        best = ((x[:, None] - expected[None]) ** 2).sum(axis=2).min(axis=1).mean()
+        assert reached == pytest.approx(best, rel=0.01)  # k-means++ draws differ
+        assert _summary(path)["kmeans"]["cost"] == pytest.approx(reached, rel=1e-6)
+
+    def test_step_three_is_the_mean_of_the_projected_clusters(self, run: Runs) -> None:
+        path = run("three", **NOTHING)
+        x, state = _points(), read_checkpoint(path).state
+        basis = np.linalg.svd(x, full_matrices=False)[2][:10].T
+        # The subspace is the same, its basis only up to signs: distances in it agree.
+        sizes = np.linalg.norm(state["points"], axis=1)
+        assert sizes.max() <= 11.5
+        projector = basis @ basis.T
+        centers = _centers(path)
+        labels = (((x @ projector)[:, None] - (centers @ projector)[None]) ** 2).sum(axis=2).argmin(axis=1)
+        moved = np.stack([x[labels == j].mean(axis=0) for j in range(10)])
+        assert np.abs(moved - centers).max() < 0.1  # a fixed point, but for the points that change sides
+
+    @pytest.mark.parametrize("steps", [1, 2])
+    def test_lloyds_steps_are_those_of_the_pooled_points(self, run: Runs, steps: int) -> None:
+        start = run("start", method="server-lloyds", **NOTHING)
+        path = run("steps", method="server-lloyds", rounds=steps + 1, **NOTHING)
+        # An empty cluster keeps its centre.
+        x, expected = _points(), _centers(start)
+        for _ in range(steps):
+            labels = ((x[:, None] - expected[None]) ** 2).sum(axis=2).argmin(axis=1)
+            expected = np.stack(
+                [x[labels == j].mean(axis=0) if (labels == j).any() else expected[j] for j in range(10)]
+            )
+        np.testing.assert_allclose(_centers(path), expected, atol=1e-8)
+
+    def test_any_packing_gives_the_same(self, run: Runs) -> None:
+        one, three = run("one", nodes=1, **FAST), run("three", nodes=3, **FAST)
+        np.testing.assert_allclose(_centers(one), _centers(three), atol=1e-9)
+        again = run("again", nodes=3, **FAST)
+        np.testing.assert_array_equal(_centers(three), _centers(again))
+
+    def test_a_large_epsilon_approaches_no_privacy(self, run: Runs) -> None:
+        free = _summary(run("free", **NOTHING))["kmeans"]["cost"]
+        rich = _summary(run("rich", **{"kmeans.epsilons": "20,20,20,20"}))["kmeans"]["cost"]
+        poor = _summary(run("poor", **{"kmeans.epsilons": "0.05,0.05,0.05,0.05"}))["kmeans"]["cost"]
+        assert rich == pytest.approx(free, rel=2e-3)
+        assert poor > free * 1.01
+
+    def test_optimal_is_scikit_learns_clustering_and_beats_all(self, run: Runs) -> None:
+        path = run("optimal", method="optimal")
+        x = _points()
+        best = ScikitKMeans(10, n_init=10, random_state=5).fit(x)
+        assert _summary(path)["kmeans"]["cost"] == pytest.approx(best.inertia_ / len(x), rel=1e-3)
+        for method in ("k-fed", "feddp-kmeans", "server-lloyds", "server-kmeans++"):
+            other = _summary(run(method.replace("+", "p"), method=method, **NOTHING))["kmeans"]["cost"]
+            assert other >= best.inertia_ / len(x) - 1e-6
+
+    def test_summary_has_cost_and_accuracy(self, run: Runs) -> None:
+        path = run("accuracy", **NOTHING)
+        x, centers = _points(), _centers(path)
+        options = settings(**KEYS)
+        federation, dataset = federate(options)
+        y = np.concatenate([simulated(federation, dataset, i).train.y for i in range(len(federation))])
+        labels = ((x[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
+        # Every cluster's most frequent component: with these separated components a one-to-one matching.
+        majority = np.array([np.bincount(y[labels == j]).argmax() for j in range(10)])
+        assert sorted(majority.tolist()) == list(range(10))
+        assert _summary(path)["kmeans"]["accuracy"] == pytest.approx((majority[labels] == y).mean())
+
+
+POINTS = st.integers(1, 12).flatmap(
+    lambda n: st.lists(st.lists(st.floats(-50, 50), min_size=3, max_size=3), min_size=n, max_size=n)
+)
+
+
+def _phases(points: list[list[float]], **keys: Value) -> dict[str, dict[str, np.ndarray]]:
+    """Return what a client with ``points`` answers to every phase, clipped and without noise; Δ = 5."""
+    client = _client(np.array(points), **keys)
+    bounds = {"outer": ("gaussian", 7.0), "weights": ("laplace", 3.0), "sums": ("gaussian", 4.0),
+              "counts": ("laplace", 2.0)}  # fmt: skip
+    by_client = keys.get("kmeans.privacy-unit") == "client"
+    common = {"round": 1, "radius": np.inf if by_client else 5.0, "shares": 1}
+    for name, (kind, bound) in bounds.items():
+        common |= {f"{name}-kind": kind, f"{name}-bound": bound if by_client else np.inf, f"{name}-scale": 0.0}
+    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 2)))[0]
+    centers = np.random.default_rng(2).normal(size=(4, 3)) * 3
+    received = {
+        "outer": {},
+        "weigh": {"basis": basis, "points": centers @ basis},
+        "locate": {"basis": basis, "centers": centers @ basis},
+        "lloyd": {"centers": centers},
+    }
+    return {name: client.perform(arrays, {**common, "phase": name}).arrays for name, arrays in received.items()}
+
+
+class TestSensitivity:
+    @given(POINTS, st.lists(st.floats(-50, 50), min_size=3, max_size=3))
+    def test_one_point_more_changes_no_sum_by_more_than_its_bound(
+        self, points: list[list[float]], extra: list[float]
+    ) -> None:
+        without, with_it = _phases(points), _phases([*points, extra])
+        bounds = {"outer": (2, 25.0), "weights": (1, 1.0), "sums": (2, 5.0), "counts": (1, 1.0)}  # Δ², 1, Δ, 1
+        for phase, sums in with_it.items():
+            for name, array in sums.items():
+                order, bound = bounds[name]
+                change = np.linalg.norm((array - without[phase][name]).ravel(), order)
+                assert change <= bound * (1 + 1e-9), (phase, name)
+
+    @given(POINTS)
+    def test_no_client_sends_more_than_its_bound(self, points: list[list[float]]) -> None:
+        bounds = {"outer": (2, 7.0), "weights": (1, 3.0), "sums": (2, 4.0), "counts": (1, 2.0)}
+        for sums in _phases(points, **{"kmeans.privacy-unit": "client"}).values():
+            for name, array in sums.items():
+                order, bound = bounds[name]
+                assert np.linalg.norm(array.ravel(), order) <= bound * (1 + 1e-9)
+
+    @given(POINTS)
+    def test_clipping_moves_no_mean(self, points: list[list[float]]) -> None:
+        # Sums and contributions shrink together.
+        client = _client(np.array(points), **{"kmeans.privacy-unit": "client"})
+        found = _phases(points, **{"kmeans.privacy-unit": "client"})["lloyd"]
+        centers = np.random.default_rng(2).normal(size=(4, 3)) * 3
+        labels = ((np.array(points)[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
+        for j in set(labels.tolist()):
+            mean = client.points()[labels == j].mean(axis=0)
+            np.testing.assert_allclose(found["sums"][j], found["counts"][j] * mean, atol=1e-6)
+
+    def test_clients_send_means_where_they_are_protected(self) -> None:
+        points = [[1.0, 0, 0], [3.0, 0, 0], [0, 0, 9.0]]
+        keys = {"kmeans.privacy-unit": "client"}
+        client = _client(np.array(points), **keys)
+        clusters = client.clusters(np.array(points), np.array([0, 0, 2]), 3)
+        np.testing.assert_allclose(clusters["sums"], [[2.0, 0, 0], [0, 0, 0], [0, 0, 9.0]])
+        np.testing.assert_allclose(clusters["counts"], [1, 0, 1])
+
+    def test_the_margin_leaves_far_points_out(self) -> None:
+        points = np.array([[0.0, 0, 0], [2.0, 0, 0]])
+        config = {"round": 1, "radius": 0.0, "phase": "locate", "shares": 1}
+        arrays = {"basis": np.eye(3)[:, :2], "centers": np.zeros((1, 2))}
+        for margin, count in ((0.0, 2), (1.0, 1), (3.0, 2)):
+            client = _client(points, **NOTHING, **{"kmeans.margin": margin})
+            assert client.perform(arrays, config).arrays["counts"] == [count]
+
+
+class TestNoise:
+    @pytest.mark.parametrize("where", ["server", "device"])
+    @pytest.mark.parametrize("unit", ["example", "client"])
+    def test_every_released_sum_has_the_stated_noise(self, tmp_path: Path, where: str, unit: str) -> None:
+        # Bounds so large that nothing is clipped: the noise is what is released less what is true.
+        bounds = {"outer": 1e6, "weights": 1e3, "sums": 1e3, "counts": 1e2}
+        keys = {f"kmeans.clip-{name}": bound for name, bound in bounds.items()} if unit == "client" else {}
+        keys |= {"kmeans.radius": 50.0, "kmeans.privacy-unit": unit, "kmeans.noise-at": where}
+        private, grid = _server(tmp_path, rounds=3, **{"kmeans.epsilons": "1,2,3,4,10,12", **keys})
+        if unit == "example":
+            bounds = {"outer": 50.0**2, "weights": 1.0, "sums": 50.0, "counts": 1.0}
+        exact, still = _server(tmp_path, rounds=3, **NOTHING)
+        basis = np.eye(100)[:, :10]
+        sent = {
+            "outer": {},
+            "weigh": {"basis": basis, "points": private.points @ basis},
+            "locate": {"basis": basis, "centers": private.points[:10] @ basis},
+            "lloyd": {"centers": private.points[:10]},
+        }
+        ε = {("outer", "outer"): 1, ("weigh", "weights"): 2, ("locate", "sums"): 3, ("locate", "counts"): 4,
+             ("lloyd", "sums"): 5, ("lloyd", "counts"): 6}  # fmt: skip
+        first: dict[str, np.ndarray] = {}
+        for phase, arrays in sent.items():
+            for server_round in (2, 3) if phase == "lloyd" else (1,):
+                released = private.ask(grid, server_round, phase, arrays)
+                true = exact.ask(still, server_round, phase, arrays)
+                if unit == "client" and phase in ("locate", "lloyd"):
+                    true = self._means(phase, arrays)
+                for name, array in released.items():
+                    noise = (array - true[name]).ravel()
+                    gaussian = name in ("outer", "sums")
+                    multiple = multiplier("gaussian", ε[phase, name], 1e-6) if gaussian else 1 / ε[phase, name]
+                    scaled = noise / (bounds[name] * multiple)
+                    # Squares of normal variables, or twice the moduli of Laplace ones: sums of them are chi-square.
+                    found, freedom = (
+                        ((scaled**2).sum(), len(noise)) if gaussian else (2 * np.abs(scaled).sum(), 2 * len(noise))
+                    )
+                    low, high = chi2.ppf([1e-5, 1 - 1e-5], freedom)
+                    assert low < found < high, (phase, name)
+                    assert name not in first or (np.abs(noise - first[name]) > 1e-9 * bounds[name]).all(), (phase, name)
+                    first[name] = noise
+
+    @staticmethod
+    def _means(phase: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the sums over clients of their cluster means, and of their contributions."""
+        federation, dataset = federate(settings(**KEYS))
+        means, contributions = np.zeros((10, 100)), np.zeros(10)
+        for client in range(len(federation)):
+            x = simulated(federation, dataset, client).train.x.double().numpy()
+            seen = x @ arrays["basis"] if phase == "locate" else x
+            labels = ((seen[:, None] - arrays["centers"][None]) ** 2).sum(axis=2).argmin(axis=1)
+            for j in set(labels.tolist()):
+                means[j] += x[labels == j].mean(axis=0)
+                contributions[j] += 1
+        return {"sums": means, "counts": contributions}
+
+    def test_devices_shares_do_not_depend_on_the_server(self, tmp_path: Path) -> None:
+        keys = {"kmeans.epsilons": "1,1,1,1,1,1", "kmeans.noise-at": "device"}
+        private, grid = _server(tmp_path, rounds=2, **keys)
+        seen = []
+        answer = grid._host.answer
+
+        def listen(message: Message, own: str) -> Message:
+            reply = answer(message, own)
+            seen.append(reply)
+            return reply
+
+        grid._host.answer = listen  # type: ignore[method-assign]
+        released = private.ask(grid, 1, "lloyd", {"centers": private.points[:10]})
+        sent = {name: array.numpy() for name, array in seen[-1].content["arrays"].items()}
+        np.testing.assert_allclose(released["sums"], sent["sums"])  # the server adds nothing
+
+    def test_too_few_noisy_devices_end_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        private, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device"})
+        original = FedDPKMeansClient.outer
+
+        def fail(self: FedDPKMeansClient, arrays: object, config: object) -> object:
+            if self.client_id == "3":
+                raise RunError("it is broken")
+            return original(self, arrays, config)  # type: ignore[arg-type]
+
+        fail.is_phase = True  # type: ignore[attr-defined]
+        monkeypatch.setattr(FedDPKMeansClient, "outer", fail)
+        with pytest.raises(RunError, match="11 of 12 devices added their noise, 12 must"):
+            private.ask(grid, 1, "outer", {})
+        tolerant, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device", "kmeans.dropout": 0.1})
+        assert len(tolerant.ask(grid, 1, "outer", {})["outer"]) == 5050
+
+
+class TestBudget:
+    def test_the_total_is_dp_accountings(self, tmp_path: Path) -> None:
+        keys = {"kmeans.epsilons": "0.2,0.1,0.5,0.1,0.4,0.2"}
+        private, _ = _server(tmp_path, rounds=3, **keys)
+        releases = [Release("gaussian", multiplier("gaussian", 0.2, 1e-6)), Release("laplace", 10.0),
+                    Release("gaussian", multiplier("gaussian", 0.5, 1e-6)), Release("laplace", 10.0),
+                    Release("gaussian", multiplier("gaussian", 0.2, 1e-6), 2), Release("laplace", 10.0, 2)]  # fmt: skip
+        assert private.budget is not None
+        assert private.budget.epsilon == pytest.approx(total(releases, 1e-6))
+
+    def test_a_total_is_kept_and_split(self, tmp_path: Path) -> None:
+        private, _ = _server(tmp_path, rounds=2, **{"kmeans.epsilon": 0.8})
+        assert private.budget is not None
+        assert 0.799 < private.budget.epsilon <= 0.8
+        ε = {(s.query.phase, s.query.name): s.epsilon for s in private.budget.spendings}
+        whole = sum(ε.values())
+        np.testing.assert_allclose(ε["locate", "sums"] / whole, 0.7 * 0.45)
+        np.testing.assert_allclose(ε["lloyd", "sums"] / whole, 0.3 * 0.75)
+
+    def test_sensitivities_of_the_two_units(self, tmp_path: Path) -> None:
+        private, _ = _server(tmp_path, **FAST)
+        assert private.budget is not None
+        Δ = np.linalg.norm(private._server_points, axis=1).max()
+        assert {s.query.name: s.sensitivity for s in private.budget.spendings} == pytest.approx(
+            {"outer": Δ**2, "weights": 1.0, "sums": Δ, "counts": 1.0}
+        )
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.privacy-unit": "client", "kmeans.clip-sums": 12.5})
+        assert private.budget is not None
+        found = {s.query.name: s.sensitivity for s in private.budget.spendings}
+        assert found["weights"] == 200  # samples-per-client
+        assert found["sums"] == 12.5
+        assert found["counts"] == 10
+        assert found["outer"] < 200 * Δ**2  # what clients of the server's points would send at most
+
+    def test_it_is_told_and_written_before_a_client_is_asked(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(message: Message) -> None:
+            if message.metadata.message_type == "train":
+                assert (tmp_path / "told" / "privacy.json").exists()
+                raise RunError("nobody may be asked")
+
+        keys = config(**{**KEYS, **FAST, "runs-dir": str(tmp_path), "run-name": "told"})
+        with caplog.at_level("INFO", "flwr"), pytest.raises(RunError, match="nobody may be asked"):
+            run_app(keys, 1, intercept=refuse)
+        record = json.loads((tmp_path / "told" / "privacy.json").read_text())
+        assert [release["phase"] for release in record["releases"]] == ["outer", "weigh", "locate", "locate"]
+        assert record["releases"][1]["scale"] == 1.0
+        assert "-private for one example" in caplog.text
+
+    def test_a_large_delta_is_warned_of(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.delta": 0.001})
+        with caplog.at_level("WARNING", "flwr"):
+            assert private.budget is not None
+        assert "not below 1/2400" in caplog.text
+
+    def test_baselines_without_steps_ask_for_nothing(self, run: Runs) -> None:
+        sent = []
+        path = run(
+            "nothing", intercept=lambda message: sent.append(message.metadata.message_type), method="server-lloyds"
+        )
+        assert "train" not in sent
+        assert _summary(path)["privacy"] == {}
+
+    @pytest.mark.parametrize("method", PRIVATE)
+    def test_every_private_method_keeps_its_budget(self, run: Runs, method: str) -> None:
+        path = run(method.replace("+", "p"), method=method, rounds=2, **{"kmeans.epsilon": 1.5})
+        assert 1.49 < _summary(path)["privacy"]["epsilon"] <= 1.5
+        assert np.isfinite(_centers(path)).all()
+
+    def test_small_clusters_keep_their_centre(self, tmp_path: Path) -> None:
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.min-count": 3.0, "kmeans.radius": 10.0})
+        released = {"sums": np.full((3, 2), 8.0), "counts": np.array([4.0, 2.9, -5.0])}  # b = 1
+        fallback = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+        found = private.divide(released, "locate", fallback)
+        np.testing.assert_allclose(found, [[2.0, 2.0], [2.0, 2.0], [3.0, 3.0]])
+
+    def test_light_points_never_reach_k_means(self, tmp_path: Path) -> None:
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.k": 2})
+        points = np.arange(8.0).reshape(4, 2)
+        kept, weights = private._heavy(points, np.array([9.0, -3.0, 4.9, 5.0]))  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(kept, points[[0, 3]])
+        np.testing.assert_array_equal(weights, [9.0, 5.0])
+        kept, weights = private._heavy(points, np.array([-9.0, -3.0, 4.9, 0.0]))  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(kept, points[[2, 3]])
+        assert (weights > 0).all()
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("keys", "said"),
+        [
+            ({"kmeans.k": 301}, "kmeans.k: 301 clusters need at least as many points of the server; it has 300"),
+            ({"kmeans.split": "0.2,0.2,0.2,0.2"}, "must be above 0 and sum to 1"),
+            ({"kmeans.split": "0.5,0.5"}, "must have 4 shares"),
+            ({"kmeans.epsilons": "1,1,1"}, "'1,1,1' has 3 numbers, but 4 sums are asked for"),
+            ({"kmeans.epsilons": "1,1,1,-1"}, "must be above 0"),
+            ({"rounds": 0}, "rounds: 'feddp-kmeans' takes 1"),
+            ({"method": "k-fed", "rounds": 2}, "rounds: 'k-fed' takes 1"),
+            ({"model": "mlp"}, "it needs model = 'centers'"),
+            ({"method": "fedavg"}, "trains a network, not 'centers'"),
+            ({"init": "other"}, "finds its own centres|no run"),
+        ],
+    )
+    def test_they_are_refused_at_once(self, run: Runs, keys: dict[str, Value], said: str) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            run("wrong", **keys)
+
+    def test_bad_points_are_named_where_nothing_is_private(self) -> None:
+        points = np.zeros((3, 3))
+        points[1, 2] = np.nan
+        with pytest.raises(RunError, match="point 1 has a NaN or infinite feature"):
+            _client(points, **NOTHING).points({"radius": np.inf})
+        with pytest.raises(RunError, match="no points to cluster"):
+            _client(np.empty((0, 3)), **NOTHING).points({"radius": np.inf})
+
+    def test_in_private_sums_a_bad_point_changes_no_more_than_a_good_one(self) -> None:
+        good = [[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]
+        for phase, found in _phases([*good, [np.nan, 0.0, 0.0], [np.inf, 1.0, 1.0]]).items():
+            for name, array in found.items():
+                np.testing.assert_array_equal(array, _phases(good)[phase][name])
+        for found in _phases([[np.nan, 0.0, 0.0]]).values():
+            assert not any(array.any() for array in found.values())
+
+    @pytest.mark.parametrize("unit", ["example", "client"])
+    def test_server_points_without_a_norm_cannot_bound_anything(self, tmp_path: Path, unit: str) -> None:
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.privacy-unit": unit})
+        private.__dict__["_server_points"] = np.zeros((300, 100))
+        with pytest.raises(ConfigurationError, match=r"kmeans\.radius|by 0 at most"):
+            private.budget  # noqa: B018
+
+    def test_sizes_of_clients_bound_nothing(self, tmp_path: Path) -> None:
+        keys = {"dataset": "digits", "samples-per-client": 0, "server-examples": 50, "server-ood-examples": 0}
+        private, _ = _server(tmp_path, **FAST, **keys, **{"kmeans.privacy-unit": "client"})
+        with pytest.raises(ConfigurationError, match=r"kmeans\.client-size: say how many points a usual client has"):
+            private.budget  # noqa: B018
+
+    def test_a_client_of_few_points_has_as_many_centers_in_k_fed(self, run: Runs) -> None:
+        client = _client(np.array([[1.0, 2.0], [5.0, 6.0]]), kind=KFedClient, **{"kmeans.k": 4})
+        answer = client.perform({}, {"round": 1, "phase": "cluster"}).arrays
+        np.testing.assert_array_equal(answer["found"], [1, 1, 0, 0])
+        assert sorted(map(tuple, answer["centers"][:2])) == [(1.0, 2.0), (5.0, 6.0)]
+        path = run("few", method="k-fed", **{"samples-per-client": 5})  # 12 clients have 60 points and find 10 clusters
+        assert _centers(path).shape == (10, 100)
+        with pytest.raises(RunError, match="it has no points to cluster"):
+            _client(np.zeros((0, 2)), kind=KFedClient).perform({}, {"round": 1, "phase": "cluster"})
+
+
+class TestResume:
+    def test_a_broken_run_goes_on_to_the_same_end(self, run: Runs) -> None:
+        keys = {**FAST, "kmeans.epsilons": "1,1,1,1,1,1", "rounds": 3}
+        whole, broken = run.whole_and_broken(3, **keys)
+        np.testing.assert_array_equal(_centers(broken), _centers(whole))
+        assert len(_summary(broken)["kmeans"]["course"]) == 3
+
+    def test_another_budget_is_refused(self, run: Runs) -> None:
+        run("done", rounds=2, **{"kmeans.epsilons": "1,1,1,1,1,1"})
+        with pytest.raises(ConfigurationError, match="began with another privacy budget"):
+            run("done", rounds=3, resume="done", **{"kmeans.epsilons": "1,1,1,1,1,1"})
+        with pytest.raises(ConfigurationError, match=r"kmeans\.epsilons: was '1,1,1,1,1,1', is '2,1,1,1,1,1'"):
+            run("done", rounds=2, resume="done", **{"kmeans.epsilons": "2,1,1,1,1,1"})
+
+
+class TestDevices:
+    @pytest.fixture
+    def devices(self, tmp_path: Path) -> tuple[list[dict[str, str]], dict[str, Value]]:
+        """Return four devices with digits, and the keys of a run on them."""
+        federation, dataset = federate(settings(**{"partitioner": "iid", "num-clients": 5}))
+        for client in range(5):
+            write_device(federation, dataset, client, tmp_path / f"device{client}")
+        nodes = [{"client-id": f"d{i}", "data-path": str(tmp_path / f"device{i}")} for i in range(4)]
+        keys: dict[str, Value] = {
+            "method": "feddp-kmeans", "model": "centers", "num-clients": 4, "participation": 1.0, "rounds": 1,
+            "server-data": str(tmp_path / "device4" / "train.parquet"), "runs-dir": str(tmp_path),
+            "kmeans.epsilons": "5,5,5,5",
+        }  # fmt: skip
+        return nodes, keys
+
+    @pytest.mark.parametrize("where", ["server", "device"])
+    def test_their_noise_cannot_be_repeated(
+        self, devices: tuple[list[dict[str, str]], dict[str, Value]], tmp_path: Path, where: str
+    ) -> None:
+        nodes, keys = devices
+        for name in ("first", "second"):
+            run_app(config(**{**keys, "run-name": name, "kmeans.noise-at": where}), nodes)
+        # Far beyond rounding: the noise of ε = 5 differs.
+        assert np.abs(_centers(tmp_path / "first") - _centers(tmp_path / "second")).max() > 1e-4
+
+    def test_a_device_keeps_the_centres_as_a_model(
+        self, devices: tuple[list[dict[str, str]], dict[str, Value]], tmp_path: Path
+    ) -> None:
+        nodes, keys = devices
+        nodes = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
+        run_app(config(**{**keys, "run-name": "kept", "kmeans.k": 6}), nodes)
+        model, card = load_model(tmp_path / "state" / "kept" / "d1")
+        assert card.outputs == 6
+        assert predict(model, torch.zeros(2, 1, 8, 8)).shape == (2, 6)
+
+    def test_they_are_not_asked_again(self, devices: tuple[list[dict[str, str]], dict[str, Value]]) -> None:
+        nodes, keys = devices
+        run_app(config(**{**keys, "run-name": "once"}), nodes)
+        with pytest.raises(ConfigurationError, match="a private clustering of real devices cannot go on"):
+            run_app(config(**{**keys, "resume": "once"}), nodes)
+
+    def test_server_data_are_asked_for(self, devices: tuple[list[dict[str, str]], dict[str, Value]]) -> None:
+        nodes, keys = devices
+        with pytest.raises(ConfigurationError, match="server-data: name a parquet file"):
+            run_app(config(**{**keys, "run-name": "none", "server-data": ""}), nodes)
+
+
+def test_a_new_client_is_assigned_by_the_exported_centres(run: Runs, tmp_path: Path) -> None:
+    path = run("run", **FAST)
+    folder = personalise(path, tmp_path / "model", "3")
+    model, _ = load_model(folder)
+    np.testing.assert_allclose(model[0].centers.numpy(), _centers(path), rtol=1e-6)  # type: ignore[index]
+
+
+def test_one_process_computes_what_flower_does(run: Runs, tmp_path: Path) -> None:
+    path = run("flower", nodes=1, **FAST)
+    here = run_here(config(**{**KEYS, **FAST, "runs-dir": str(tmp_path), "run-name": "here"}), tmp_path / "here")
+    np.testing.assert_array_equal(_centers(path), _centers(here))
+
+
+def test_unlabeled_clients_are_clustered_too(run: Runs) -> None:
+    path = run("half", **FAST, **{"labeled-fraction": 0.5, "unseen-fraction": 0.25})
+    assert sum(read_checkpoint(path).state["weights"]) > 1500  # nine clients of 200 points, and noise
+
+
+def test_private_devices_send_no_figures(
+    tmp_path: Path,
+) -> None:
+    federation, dataset = federate(settings(**{"partitioner": "iid", "num-clients": 2}))
+    for client in range(2):
+        write_device(federation, dataset, client, tmp_path / f"device{client}")
+    keys = {"method": "feddp-kmeans", "model": "centers", "num-clients": 1, "participation": 1.0, "rounds": 1,
+            "server-data": str(tmp_path / "device1" / "train.parquet"), "runs-dir": str(tmp_path)}  # fmt: skip
+    nodes = [{"client-id": "a", "data-path": str(tmp_path / "device0")}]
+    grid = run_app(config(**{**keys, **FAST, "run-name": "secret"}), nodes)
+    assert not grid.received[-1].content["arrays"]["table"].numpy().any()
+    assert "loss" not in grid.received[-1].content["metrics"]
+    assert "cost" not in _summary(tmp_path / "secret")["kmeans"]
+    run_app(config(**{**keys, **NOTHING, "run-name": "open"}), nodes)
+    assert _summary(tmp_path / "open")["kmeans"]["cost"] > 0

@@ -1,0 +1,202 @@
+"""Robust aggregation and bounded updates: rules by hand, and runs with clients or nodes that answer anything."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.wire import Config, Reply, unpack
+from florilegium.clients.fedavg import FedAvgClient
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.robust import combine, least
+from florilegium.strategies.core.run_folder import read_checkpoint
+from tests.runs import Runs
+
+KEYS: dict[str, Value] = {
+    "method": "fedavg", "model": "linear", "num-clients": 7, "participation": 1.0, "rounds": 1, "local-epochs": 1,
+    "learning-rate": 0.05, "batch-size": 32, "weighting": "uniform", "evaluate-every": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _changes(count: int) -> Arrays:
+    rng = np.random.default_rng(1)
+    return {"w": rng.normal(size=(count, 3, 4)), "b": rng.normal(size=(count, 3))}
+
+
+def test_median_and_trimmed_mean_of_every_entry() -> None:
+    changes = _changes(7)
+    ordered = {name: np.sort(rows, axis=0) for name, rows in changes.items()}
+    for name, found in combine(changes, "median", 2).items():
+        np.testing.assert_allclose(found, ordered[name][3])
+    for name, found in combine(changes, "trimmed-mean", 2).items():
+        np.testing.assert_allclose(found, ordered[name][2:5].mean(axis=0))
+
+
+def test_krum_is_the_change_whose_neighbours_are_nearest() -> None:
+    """By all subsets: of 7 changes with 2 attackers, the least sum of squared distances to 3 others."""
+    changes = _changes(7)
+    flat = np.concatenate([changes["w"].reshape(7, -1), changes["b"]], axis=1)
+    scores = [
+        min(sum(np.square(flat[i] - flat[j]).sum() for j in others) for others in combinations({*range(7)} - {i}, 3))
+        for i in range(7)
+    ]
+    found = combine(changes, "krum", 2)
+    np.testing.assert_allclose(found["w"], changes["w"][int(np.argmin(scores))])
+    np.testing.assert_allclose(found["b"], changes["b"][int(np.argmin(scores))])
+
+
+@pytest.mark.parametrize("attackers", [1, 2, 13, 22])
+@pytest.mark.parametrize("count", [45, 47, 49])
+def test_as_many_are_trimmed_as_there_are_attackers(count: int, attackers: int) -> None:
+    """Counts of which f/c times c is, in floating point, less than f."""
+    rows = np.arange(count, dtype=np.float64)
+    rows[:attackers], rows[count - attackers :] = -1e9, 1e12
+    (found,) = combine({"w": rows[:, None]}, "trimmed-mean", attackers)["w"]
+    assert found == pytest.approx(np.arange(attackers, count - attackers).mean())
+
+
+@pytest.mark.parametrize(("rule", "needed"), [("median", 5), ("trimmed-mean", 5), ("krum", 7)])
+def test_too_few_clients(run: Runs, rule: str, needed: int) -> None:
+    assert least(rule, 2) == needed
+    combine(_changes(needed), rule, 2)
+    keys: dict[str, Value] = {"aggregation": rule, "attackers": 2, "rounds": 2, "min-success": 0.1}
+    with pytest.raises(RunError, match=f"'{rule}' with 2 attackers .* needs {needed} clients, but {needed - 1} were"):
+        run("refused", **{**keys, "cohort-size": needed - 1})
+
+
+def test_a_round_in_which_too_few_answer_changes_nothing(run: Runs) -> None:
+    """Three of seven are gone in the second of two rounds, and Krum with two attackers needs seven."""
+
+    def strike(message: Message) -> None:
+        if message.metadata.message_type == "train" and message.content["config"]["round"] == 2:
+            _without("0", "1", "2")(message)
+
+    keys: dict[str, Value] = {"aggregation": "krum", "attackers": 2, "min-success": 0.1}
+    np.testing.assert_array_equal(
+        _model(run("missed", rounds=2, nodes=1, intercept=strike, **keys)), _model(run("one", nodes=1, **keys))
+    )
+
+
+def _model(path: Path) -> np.ndarray:
+    return np.concatenate([array.ravel() for array in read_checkpoint(path).arrays.values()])
+
+
+def _attacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients 2 and 5 answer absurd models."""
+    honest = FedAvgClient.train
+
+    def train(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
+        answer = honest(client, arrays, config)
+        if client.client_id in "25":
+            for array in answer.arrays.values():
+                array += 1e6 if client.client_id == "2" else -3e7
+        return answer
+
+    train.is_phase = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(FedAvgClient, "train", train)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_attackers_do_not_move_the_model_far(run: Runs, rule: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Value] = {"aggregation": rule, "attackers": 2}
+    plain = _model(run("plain"))
+    sent = next(message for message in run.grid.sent if message.metadata.message_type == "train")
+    start = np.concatenate([a.numpy().ravel() for a in sent.content["arrays"].values()])
+    _attacked(monkeypatch)
+    robust = _model(run("robust", nodes=nodes, **keys))
+    assert np.linalg.norm(robust - plain) < 5 * np.linalg.norm(plain - start)
+    assert np.linalg.norm(_model(run("naive", nodes=nodes)) - plain) > 1e5
+
+
+def test_without_attackers_a_trimmed_mean_is_the_mean(run: Runs) -> None:
+    np.testing.assert_allclose(
+        _model(run("trimmed", aggregation="trimmed-mean")), _model(run("plain")), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_updates_that_are_too_long_are_left_out_and_noted(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    _attacked(monkeypatch)
+    path = run("bounded", **{"max-update-norm": 100.0})
+    lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+    found = sorted((line["round"], line["phase"], line["client"]) for line in lines)
+    assert found == [(1, "train", "2"), (1, "train", "5")]
+    assert all("more than max-update-norm = 100" in line["reason"] for line in lines)
+    honest = run("honest", nodes=1, intercept=_without("2", "5"))
+    np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)
+
+
+def _without(*clients: str) -> Any:
+    """Return what strikes clients off a request for training."""
+
+    def strike(message: Message) -> None:
+        if message.metadata.message_type == "train":
+            config = message.content["config"]
+            config["clients"] = [client for client in config["clients"] if client not in clients]
+
+    return strike
+
+
+@pytest.mark.parametrize(
+    "fault", ["long", "shape", "nan", "stranger", "missing", "more", "heavy", "silent", "nobody", "complex"]
+)
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
+    """It answers first, whatever it likes, in the place of its clients."""
+    keys: dict[str, Value] = {"aggregation": rule, "max-update-norm": 100.0, "min-success": 0.1}
+
+    def answer(message: Message) -> Message | None:
+        if message.metadata.message_type != "train" or message.metadata.dst_node_id != 100:
+            return None
+        clients = list(message.content["config"]["clients"])
+        sent = unpack(message.content["arrays"])
+        arrays: Arrays = {}
+        for name, array in sent.items():
+            change = np.full(array.shape, {"long": 1e9, "nan": np.nan}.get(fault, 0.0), array.dtype)
+            change = change[..., :-1] if fault == "shape" else change
+            change = change.astype(np.complex64) if fault == "complex" else change
+            arrays[name] = change if rule == "mean" else np.stack([change] * len(clients))
+        if fault == "missing":
+            del arrays[min(arrays)]
+        if fault == "more":
+            arrays["another"] = np.ones((len(clients), 2), np.float32)
+        ones = [1.0] * len(clients)
+        names = {"stranger": ["0"] * len(clients), "nobody": []}.get(fault, clients)
+        ones = [] if fault == "nobody" else ones
+        metrics = dict.fromkeys(("num-examples", "weight", "bytes-down", "bytes-up", "loss"), ones)
+        if fault == "heavy":
+            metrics["weight"] = [1e9] * len(clients)
+        if fault == "silent":
+            del metrics["num-examples"]
+        return Message(Reply(names, arrays, metrics, {}).pack(), reply_to=message)
+
+    path = run("rogue", nodes=3, intercept=answer, **keys)
+    failed = {json.loads(line)["client"] for line in (path / "failures.jsonl").read_text().splitlines()}
+    asked = next(
+        list(m.content["config"]["clients"])
+        for m in run.grid.sent
+        if (m.metadata.message_type, m.metadata.dst_node_id) == ("train", 100)
+    )
+    assert failed == set(asked)
+    honest = run("honest", nodes=1, intercept=_without(*asked), **keys)
+    np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)
+
+
+def test_with_noise_on_sums_there_is_a_sum(run: Runs) -> None:
+    with pytest.raises(ConfigurationError, match="aggregation: with privacy"):
+        run("refused", aggregation="median", **{"privacy.unit": "client", "privacy.noise-multiplier": 1.0})
