@@ -182,10 +182,10 @@ def main() -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("before", type=Path, nargs="?")
     parser.add_argument("--simulation", action="store_true", help="also in Ray; takes ten minutes")
-    parser.add_argument("--only", default="", help="runs whose names contain this")
+    parser.add_argument("--only", default="", help="runs whose names contain one of these words, separated by |")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    wanted = {name: keys for name, keys in cases().items() if arguments.only in name}
+    wanted = {name: keys for name, keys in cases().items() if any(word in name for word in arguments.only.split("|"))}
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as home:
         for number, (name, keys) in enumerate(wanted.items()):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from florilegium.apps.settings import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
+"""The checkout."""
 BIN = Path(sys.executable).parent
 DEADLINE = 600
 """Seconds for a start or a run, on a machine that is slow; how soon something must end, a test says itself."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from florilegium.apps.settings import ROOT
 from florilegium.common.settings import Value
 from tests import processes
+from tests.processes import ROOT
 
 SCRIPTS = ROOT / "deploy"
 

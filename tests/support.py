@@ -10,9 +10,11 @@ from torch import nn
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Work
 from florilegium.common.settings import Value
-from florilegium.models.parameters import get_arrays
+from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.datasets import DATASETS
 
@@ -39,8 +41,14 @@ def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, 
     options, hyper = parse(config(**overrides))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     state = ClientState(folder / "0", 1, [], 0, "0")
-    kind = METHODS[options.method].client()
-    return kind("0", data, network, get_arrays(network), state, options, hyper)
+    kind = METHODS[options.method].client_class()
+    return kind("0", data, network, get_arrays(network), state, options, hyper, Work(1))
+
+
+def perform(client: BaseClient, phase: str, arrays: Arrays, *, round: int = 1, **arguments: Any) -> Answer:
+    """Have a client carry out a phase as a request of ``round`` would; return its answer."""
+    client.round = round
+    return client.perform(phase, arrays, arguments)
 
 
 def settings(**overrides: Value) -> Settings:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from florilegium.apps.settings import ROOT
+from tests.processes import ROOT
 
 ALLOWED = {
     "common": set[str](),

@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 
 from florilegium.apps import client_app
 from florilegium.apps.device import kept
-from florilegium.apps.settings import ROOT
 from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
@@ -27,6 +26,7 @@ from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
+from tests.processes import ROOT
 from tests.site import SCRIPTS, Site, site
 from tests.support import config, settings
 

@@ -17,10 +17,10 @@ import numpy as np
 import psutil
 import pytest
 
-from florilegium.apps.settings import ROOT
 from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
+from tests.processes import ROOT
 from tests.support import CACHE, config
 
 pytestmark = pytest.mark.simulation
