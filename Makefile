@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types run test test-long lint bench clean
+.PHONY: install generate types types-check run test test-long lint bench clean
 
 install: $(VENV)/.installed
 
@@ -30,11 +30,13 @@ types:
 	mkdir -p $(TYPES)
 	ln -sfn $(addprefix $(CURDIR)/,$(LAYERS)) $(CURDIR)/florilegium/__init__.py $(CURDIR)/florilegium/__main__.py $(TYPES)/
 
-lint: install types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+types-check: install types
 	MYPYPATH=build/types $(BIN)/mypy -p florilegium
 	MYPYPATH=build/types $(BIN)/mypy benchmarks
+
+lint: types-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 test: install lint
 	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"

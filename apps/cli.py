@@ -30,8 +30,20 @@ def _show(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from florilegium.apps.version import version
+
+        print(version())
+        raise typer.Exit
+
+
 @cli.callback()
-def florilegium() -> None:
+def florilegium(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print version and commit")
+    ] = False,
+) -> None:
     """Federated-learning methods as one Flower App."""
 
 
@@ -85,7 +97,7 @@ def compare(
 @cli.command()
 def sweep(
     recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's [sweeps]: a table or figure of a paper")],
+    name: Annotated[str, typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper")],
     assignments: Assignments = None,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
@@ -166,15 +178,41 @@ def partition(
 
 @cli.command()
 def methods() -> None:
-    """List the methods."""
+    """List the methods, each with the keys of its table."""
+    from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
-    from florilegium.apps.settings import defaults
 
     table = Table("method", "what it is", "source", "own keys")
     for name, method in METHODS.items():
-        keys = [f"{key} = {value}" for key, value in defaults().items() if key.startswith(f"{name}.")]
-        table.add_row(name, method.title, method.source, "\n".join(keys))
+        own = [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
+        table.add_row(name, method.title, method.source, "\n".join(own))
     _show(table)
+
+
+@cli.command()
+def keys(
+    word: Annotated[str, typer.Argument(help="only keys that contain this: a method's table, or a part of a key")] = "",
+) -> None:
+    """List the configuration keys: values, default, meaning."""
+    from florilegium.apps.keys import groups
+    from florilegium.common.errors import ConfigurationError
+
+    table = Table("key", "values", "default", "meaning")
+    for group in groups():
+        for key in group.keys:
+            if word in key.name:
+                table.add_row(key.name, key.values.replace("\\|", "|"), key.shown_default, key.meaning)
+    if not table.rows:
+        raise ConfigurationError(f"no key contains '{word}'; `florilegium keys` lists all")
+    _show(table)
+
+
+@cli.command()
+def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
+    """Write the Flower app to a folder, for `flwr run FOLDER`: where the package is installed, not checked out."""
+    from florilegium.apps.app_folder import write_app
+
+    print(write_app(folder))
 
 
 @cli.command()

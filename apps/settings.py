@@ -90,6 +90,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             f"{name}: missing, though the code declares it; pyproject.toml is older than the code: run "
             "'python -m florilegium.apps.generate'"
         )
+    config = {**known, **config}  # what is missing has been said; its default leads to no further problem
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
     settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None

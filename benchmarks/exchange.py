@@ -19,16 +19,19 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from florilegium.apps.client_app import SimulatedClients
 from florilegium.apps.settings import defaults, parse
-from florilegium.clients.core.base import Answer, BaseClient, phase
+from florilegium.apps.sources import SimulatedClients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.host import Host
-from florilegium.clients.core.wire import Announcement, Config, pack
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.wire import Announcement
 from florilegium.clients.core.worker import tune_process
 from florilegium.common.settings import NoHyper
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.fedavg import FedAvg
 
@@ -43,12 +46,12 @@ class LightClient(BaseClient):
     """A client whose phases cost next to nothing."""
 
     @phase
-    def nothing(self, arrays: Arrays, config: Config) -> Answer:
+    def nothing(self, arrays: Arrays) -> Answer:
         """Answer nothing."""
         return Answer({}, 1)
 
     @phase
-    def histogram(self, arrays: Arrays, config: Config) -> Answer:
+    def histogram(self, arrays: Arrays) -> Answer:
         """Count the classes of the training examples."""
         counts = np.bincount(self.data.train.y.numpy(), minlength=10).astype(np.float32)
         return Answer({"counts": counts}, len(self.data.train))
@@ -99,16 +102,17 @@ def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
     settings, _ = parse(KEYS)
     clients = [Client(str(i), 1, 1) for i in range(CLIENTS)]
     book = Roster(lambda: clients, 0, "bench")
-    strategy = FedAvg(settings, NoHyper(), book, RunFolder(Path(tempfile.mkdtemp()), KEYS, "fedavg"))
+    run = RunFolder(Path(tempfile.mkdtemp()), KEYS, "fedavg")
+    strategy = FedAvg(Setup(settings, NoHyper(), LightClient, book, run))
     book.wait(grid, 120)
     cohort = [str(i) for i in range(CLIENTS)]
-    model = pack({"theta": np.zeros(PARAMETERS, np.float32)}) if kind == "nothing" else None
+    model = {"theta": np.zeros(PARAMETERS, np.float32)} if kind == "nothing" else None
     seconds = []
     rng = np.random.default_rng(1)
     for server_round in range(repeats + 1):
         time.sleep(rng.uniform(0, TICK))  # as in a run, an exchange begins at any moment between two ticks
         start = time.perf_counter()
-        strategy.exchange(grid, cohort, server_round, kind, reduce="sum", arrays=model)
+        Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model)
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import alternate
-from clients.fedl2p import FedL2PClient, last_step, make_meta_nets
 from florilegium.apps.settings import defaults, parse
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import train
+from florilegium.clients.core.wire import Work
 from florilegium.clients.core.worker import tune_process
+from florilegium.clients.fedl2p import FedL2PClient, last_step, make_meta_nets
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
@@ -43,7 +44,8 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
     examples = Examples(x, torch.randint(10, (2 * batch,), generator=generator))
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     network = build(model, SHAPE, 10, 1)
-    client = FedL2PClient("0", data, network, get_arrays(network), ClientState(Path(), 1, [], 0, "0"), settings, hyper)
+    state = ClientState(Path(), 1, [], 0, "0")
+    client = FedL2PClient("0", data, network, get_arrays(network), state, settings, hyper, Work(1))
     first, second = examples.rows(torch.arange(batch)), examples.rows(torch.arange(batch, 2 * batch))
     if kind == "plain":
         return lambda: train(network, first, settings, generator, epochs=1, fixed_norms=True)

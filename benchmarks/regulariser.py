@@ -10,6 +10,7 @@ import torch
 from benchmarks.timing import alternate
 from florilegium.apps.settings import defaults, parse
 from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Work
 from florilegium.clients.fedgtst import FedGTSTClient
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -36,10 +37,11 @@ def epoch_costs(model: str) -> tuple[float, float]:
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     network = build(model, SHAPE, 10, 1)
     start = get_arrays(network)
-    client = FedGTSTClient("0", data, network, start, ClientState(Path(), 1, [], 0, "0"), settings, hyper)
+    state = ClientState(Path(), 1, [], 0, "0")
+    client = FedGTSTClient("0", data, network, start, state, settings, hyper, Work(1))
 
     def epoch(guide: float) -> Callable[[], object]:
-        return lambda: client.train(start, {"phase": "train", "round": 1, "guide": guide})
+        return lambda: client.perform("train", start, {"guide": guide})
 
     seconds = alternate({"plain": epoch(0.0), "regularised": epoch(1.0)}, REPEATS)
     return seconds["regularised"], seconds["plain"]

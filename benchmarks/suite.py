@@ -16,12 +16,12 @@ import psutil
 from flwr.app import Message
 
 from benchmarks.task import CLIENTS, KEYS
-from florilegium.apps.client_app import SimulatedClients
 from florilegium.apps.experiment import read_recipe
 from florilegium.apps.settings import defaults, parse
+from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.training import evaluate
-from florilegium.clients.core.wire import Request, pack
+from florilegium.clients.core.wire import Request, Work, pack
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.settings import Value, parse_counts
@@ -180,16 +180,8 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     model = build(model_name, (3, 32, 32), 10, settings.seed)
     source = SimulatedClients(settings, device)
     host = Host(FedAvgClient, settings, hyper, model, source, "")
-    config = {
-        "phase": "test",
-        "round": 1,
-        "reduce": "sum",
-        "run": "benchmark",
-        "identity": "0",
-        "lineage": [],
-        "checkpoint": 0,
-    }
-    request = Request.pack(list(source.clients()), config, pack(get_arrays(model)), None)
+    asked = Request(list(source.clients()), "test", "sum", Work(1, "benchmark"))
+    request = asked.pack(pack(get_arrays(model)))
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []
     for _ in range(repeats):

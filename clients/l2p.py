@@ -5,9 +5,9 @@ Received: the first λ and, beside it, the model θ_g. Nothing is answered; λ i
 
 from __future__ import annotations
 
-from clients.fedl2p import FedL2PClient
 from florilegium.clients.core.base import Answer, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.fedl2p import FedL2PClient
 from florilegium.models.parameters import Arrays
 
 

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all: a temporary file beside the target, then a rename."""
+"""Write files atomically: to a temporary file beside the target, which is then renamed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, and rename it to ``path``.
 
     Raises:
-        RunError: if the file cannot be written (disk full, no permission). ``path`` is then what it was before.
+        FileError: if the file cannot be written (disk full, no permission). ``path`` is then unchanged.
     """
     temporary = None
     try:
@@ -56,10 +56,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write ``array`` to ``path`` atomically, in NumPy's own format."""
+    """Write ``array`` to ``path`` atomically, in NumPy's ``.npy`` format."""
 
     def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # given a name, NumPy would append its suffix
+        with temporary.open("wb") as file:  # if given a path, NumPy would append ".npy"
             np.save(file, array, allow_pickle=False)
 
     write_atomically(path, save)
@@ -67,6 +67,6 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> None:
     """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors."""
-    # safetensors writes memory as it lies; only C order means what the shape says.
+    # safetensors writes the raw memory, which matches the declared shape only in C order.
     ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     write_atomically(path, lambda temporary: save_file(ordered, temporary, metadata=metadata))

@@ -1,8 +1,8 @@
-"""What a class promises of itself: privacy, transfer. A promise counts only where the class states it; never inherited.
+"""Promises that a class makes about itself, on privacy and on transfer to another dataset. They are not inherited.
 
-A promise is a static method of the class's own body, or a shared helper that is named there. It takes the method's
-hyper-parameters and returns what breaks the promise, "" if nothing does. A subclass may send or compute anything else,
-so that what its base promises says nothing of it.
+A promise is a static method defined in the class's own body, or a shared helper function assigned there. It takes the
+method's hyper-parameters and returns the reason why the promise does not hold, or "" if it holds. A subclass may send
+or compute something else, so the promises of its base class do not count for it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Promise = Callable[[Any], str]
 
 
 def gap(owner: type, promise: str, hyper: Any) -> str:
-    """Return what breaks the ``promise`` of a class, by what stands in its own body.
+    """Return the reason why a class does not keep a promise, or "" if it does.
 
     Args:
-        owner: the class.
-        promise: the name of its static method, such as "example_gap".
+        owner: the class; only promises in its own body count.
+        promise: name of the promise's static method, such as "example_gap".
         hyper: the method's hyper-parameters.
     """
     stated = vars(owner).get(promise)

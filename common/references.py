@@ -1,4 +1,4 @@
-"""References to code by name, ``"package.module:attribute"``, so that registries need not import it early."""
+"""References to code by name, ``"package.module:attribute"``, so that registries import it only when used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from florilegium.common.errors import ConfigurationError
 
 
 def resolve(reference: str) -> Any:
-    """Import a module and return its attribute.
+    """Import the object that ``reference``, written ``package.module:attribute``, names and return it.
 
     Raises:
-        ConfigurationError: if there is no such module or attribute, or it is not written ``module:attribute``.
+        ConfigurationError: if there is no such module or attribute, or the reference is written differently.
     """
     module, separator, attribute = reference.partition(":")
     if not separator or not module or not attribute:
@@ -21,7 +21,7 @@ def resolve(reference: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists, but something that it imports is missing
         raise ConfigurationError(f"'{reference}': there is no module '{error.name}'") from error
     if not hasattr(found, attribute):
         raise ConfigurationError(f"'{reference}': module '{module}' has no '{attribute}'")

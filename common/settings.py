@@ -1,6 +1,6 @@
-"""The base of every settings model: frozen, strictly typed, kebab-case keys, no unknown key.
+"""Base class of all settings models: frozen, strictly typed, kebab-case keys, unknown keys rejected.
 
-Each layer declares the keys it reads; ``florilegium.apps.settings`` merges them into the one model of a run.
+Each layer declares the keys it reads; ``florilegium.apps.settings`` merges them into one model for the run.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 Value = bool | int | float | str
-"""What a key of Flower's run configuration can hold."""
+"""Types of value that Flower's run configuration supports."""
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-"""Names of clients and runs: they become names of folders."""
+"""Pattern for the names of clients and runs, which are also used as folder names."""
 
 
 PARAMETER_FILES = (".safetensors", ".pt", ".pth")
-"""How files of a network's parameters end, which key ``init`` may name."""
+"""Suffixes of the parameter files that key ``init`` accepts."""
 
 
 class Section(BaseModel):
     """A group of configuration keys. Field ``local_epochs`` is the key ``local-epochs``.
 
     Attributes:
-        title: what the group is called in lists of keys.
+        title: heading of the group in lists of keys.
     """
 
     title: ClassVar[str] = ""
@@ -42,19 +42,19 @@ class Section(BaseModel):
 
 
 def key(default: Value, meaning: str, *, values: str = "", **bounds: Any) -> Any:
-    """Declare a configuration key: the default of a field of a :class:`Section`, from which the rest is generated.
+    """Declare a configuration key as a field of a :class:`Section`; its documentation is generated from this.
 
     Args:
-        default: its default.
-        meaning: what it does, in Markdown, with units.
-        values: the values it may have, in words, where type and bounds do not say so.
-        bounds: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` and so on, as of :func:`pydantic.Field`.
+        default: the default value.
+        meaning: what the key does, in Markdown, with units.
+        values: description of the allowed values, if type and bounds do not already define them.
+        bounds: constraints such as ``ge``, ``gt``, ``le``, ``lt`` and ``pattern``, passed to :func:`pydantic.Field`.
     """
     return Field(default, description=meaning, json_schema_extra={"values": values}, **bounds)
 
 
 class DataSettings(Section):
-    """What everything in a run depends on: the data and the seed."""
+    """The keys that every part of a run depends on: the dataset and the seed."""
 
     title = "The run"
 
@@ -63,11 +63,15 @@ class DataSettings(Section):
 
 
 class NoHyper(Section):
-    """The hyper-parameters of a method that has none of its own."""
+    """Empty section, for methods without hyper-parameters of their own."""
 
 
 def folder(text: str) -> Path:
-    """Return the absolute path that ``text`` names, with ``~`` for the home folder."""
+    """Return ``text`` as a path, with ``~`` expanded to the home folder.
+
+    Raises:
+        ValueError: if ``text`` names the home folder of an unknown user.
+    """
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
@@ -77,8 +81,8 @@ def folder(text: str) -> Path:
 def check_folder(text: str) -> str:
     """Validate a folder key: empty, absolute, or starting with ``~``.
 
-    Flower starts server and client processes in folders of its own, so a relative path would mean a different
-    place for each of them.
+    Flower starts server and client processes in different working folders, so a relative path would name a
+    different place in each of them.
     """
     if text and not folder(text).is_absolute():
         raise ValueError(f"'{text}' is a relative path; give an absolute one, or one that starts with '~'")
@@ -105,7 +109,7 @@ def parse_counts(text: str) -> list[int]:
 
 
 def parse_whole(text: str) -> list[int]:
-    """Parse a comma-separated list of whole numbers ≥ 1."""
+    """Parse a comma-separated list of whole numbers ≥ 1, at least one."""
     if min(numbers := parse_counts(text)) < 1:
         raise ValueError(f"'{text}' is not a comma-separated list of whole numbers ≥ 1")
     return numbers

@@ -1,4 +1,4 @@
-"""The character alphabet of text data: LEAF's 80 characters for Shakespeare, and a code for everything else."""
+"""The character alphabet of text data: LEAF's 80 characters for Shakespeare, and one code for all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET), dt
 
 
 def encode(text: str, length: int) -> NDArray[np.uint8]:
-    """Return ``text`` as ``length`` character codes: the end of a long text, a short one padded in front."""
+    """Encode the last ``length`` characters of ``text`` as codes (length,); a shorter text is padded in front."""
     points = np.array([ord(character) for character in text[-length:]], dtype=np.int64)
     codes = np.full(length, OTHER, dtype=np.uint8)
     if len(points):

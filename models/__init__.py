@@ -1,1 +1,1 @@
-"""Networks as ordered named blocks, and tools on their parameters. Knows nothing of Flower."""
+"""Networks as ordered named blocks, and functions on their parameters. Independent of Flower."""

@@ -1,4 +1,4 @@
-"""Batch norm with other statistics than those it was trained with: a client's own, or those of each batch."""
+"""Batch norm with statistics other than those from training: a client's own, or those of each batch."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def measure(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, batch: int) -> dict[str, Moments]:
-    """Return mean and (unbiased) variance of what ``layers`` are given, by one pass over ``x`` as in a test.
+    """Measure mean and (unbiased) variance of the inputs of ``layers``, in one evaluation pass over ``x``.
 
     Args:
-        model: the network, whose own statistics normalise in that pass.
-        layers: layers of it, by name.
+        model: the network; the pass normalises with its own running statistics.
+        layers: layers of the network, by name.
         x: inputs (n, …).
-        batch: how many go through the network at a time, which changes nothing but rounding.
+        batch: batch size of the pass; it affects the result only by rounding.
+
+    Returns:
+        Mean and variance of every channel, by the layer's name.
     """
     sums: dict[str, list[Tensor]] = {}
     counts: dict[str, int] = {}
@@ -72,7 +75,7 @@ def measure(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, batch:
 
 @torch.no_grad()
 def give(model: nn.Module, statistics: Mapping[str, Moments]) -> None:
-    """Let the network normalise by ``statistics``."""
+    """Replace the running statistics of the network's batch-norm layers by ``statistics``."""
     norms = norms_of(model)
     for name, (mean, variance) in statistics.items():
         running_mean, running_var = norms[name].running_mean, norms[name].running_var
@@ -91,7 +94,7 @@ def mix(pretrained: Moments, own: Moments, β: Tensor) -> Moments:
 def distance(p: Moments, q: Moments, eps: float) -> Tensor:
     """Return ξ, the mean over channels of (KL(P‖Q) + KL(Q‖P))/2 of two Gaussians (FedL2P, equation 3).
 
-    ``eps`` is added to the variances, as the layer does.
+    ``eps`` is added to the variances, as in the batch-norm layer.
     """
     (μ, u), (ν, w) = p, q
     u, w, square = u + eps, w + eps, (μ - ν).square()
@@ -99,10 +102,10 @@ def distance(p: Moments, q: Moments, eps: float) -> Tensor:
 
 
 class DifferentiableStatistics(TorchFunctionMode):
-    """Within this context, batch norm with given statistics is differentiable in these too.
+    """Within this context, batch norm in evaluation mode is also differentiable in its statistics.
 
-    Directly after a convolution it becomes part of its weights, so that derivatives of any order pass through the
-    convolution alone. (What else is made of the convolution's outputs is not touched.)
+    A batch norm directly after a convolution is folded into the convolution's weights, so that derivatives of any order
+    only pass through one convolution. (Other uses of the convolution's outputs are not affected.)
     """
 
     def __init__(self) -> None:
@@ -110,14 +113,14 @@ class DifferentiableStatistics(TorchFunctionMode):
         self._convolution: tuple[Tensor, int, tuple[Any, ...]] | None = None  # outputs, their version, arguments
 
     def __exit__(self, *args: Any) -> None:
-        """Forget the last convolution."""
+        """Leave the context and release the tensors of the last convolution."""
         self._convolution = None
         super().__exit__(*args)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Write the layer out: torch takes its statistics for constants."""
+        """Compute batch norm by elementary operations, since PyTorch's own treats the statistics as constants."""
         kwargs = kwargs or {}
         if func is torch.conv2d and len(args) == 7 and not kwargs:
             outputs = func(*args)
@@ -141,10 +144,10 @@ class DifferentiableStatistics(TorchFunctionMode):
 
 
 class BatchStatistics(nn.Module):
-    """A network that normalises by the statistics of each batch, in tests too.
+    """A network that normalises with the statistics of each batch, in evaluation mode too.
 
     Args:
-        network: the network.
+        network: the network to wrap.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -152,7 +155,7 @@ class BatchStatistics(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the network's outputs; only the batch-norm layers are in training mode."""
+        """Return the network's outputs, with only the batch-norm layers in training mode."""
         norms = norms_of(self.network).values()
         kept = [(norm.training, norm.momentum) for norm in norms]
         try:

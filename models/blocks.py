@@ -1,4 +1,4 @@
-"""Networks as sequences of named blocks: which array belongs to which block, and a network cut in two."""
+"""Networks as sequences of named blocks: which array belongs to which block, and splitting into body and head."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def block_names(arrays: Iterable[str]) -> list[str]:
 
 
 def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
-    """Return the last ``count`` blocks of a network, the head.
+    """Return the names of the last ``count`` blocks of a network, the head.
 
     Raises:
-        ConfigurationError: naming ``key``, unless at least one block remains for the body.
+        ConfigurationError: naming configuration key ``key``, unless at least one block remains for the body.
     """
     blocks = block_names(arrays)
     if not 0 <= count < len(blocks):
@@ -39,7 +39,7 @@ def classifier_shape(arrays: Arrays, key: str) -> tuple[int, int]:
     """Return the numbers of outputs and inputs (C, d) of a network's last block, the classifier.
 
     Raises:
-        ConfigurationError: naming ``key``, unless that is a single dense layer after other blocks.
+        ConfigurationError: naming configuration key ``key``, unless the last of several blocks is a single dense layer.
     """
     weights = [array for array in of_blocks(arrays, last_blocks(arrays, 1, key)).values() if array.ndim == 2]
     if len(weights) != 1:
@@ -54,7 +54,11 @@ def of_blocks(arrays: Mapping[str, object], blocks: Collection[str]) -> Arrays:
 
 
 def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, nn.Sequential]:
-    """Return body and head of ``network``, which share its parameters; ``head`` names its last blocks."""
+    """Split ``network`` into body and head, which share its parameters; ``head`` names its last blocks.
+
+    Raises:
+        ValueError: if ``head`` does not name the last blocks.
+    """
     names = [name for name, _ in network.named_children()]
     position = len(names) - len(head)
     if set(names[position:]) != set(head):

@@ -1,4 +1,4 @@
-"""k-means as a network: its outputs are largest for the nearest centre."""
+"""k-means as a network, whose largest output is that of the nearest centre."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 
 class Centers(nn.Module):
-    """Centres ν_1 … ν_k of inputs, flattened to d numbers; their assignment is the ``argmax`` of the outputs.
+    """Cluster centres ν_1 … ν_k of inputs flattened to d numbers.
+
+    The ``argmax`` of the outputs assigns an input to its nearest centre.
 
     Args:
         d: size of a flattened input.
@@ -26,7 +28,7 @@ class Centers(nn.Module):
 
 
 def centers(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Return ``classes`` centres at the origin."""
+    """Return a network of ``classes`` cluster centres, all at the origin, for inputs of ``shape``."""
     blocks = nn.Sequential()
     blocks.add_module("nearest", Centers(math.prod(shape), classes))
     return blocks

@@ -1,4 +1,4 @@
-"""k-means in plain arrays: assignments, sums, weighted clustering, and how well clusters agree with classes."""
+"""k-means on arrays: assignments, sums, weighted cost, and how well clusters agree with classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def distances(points: Array, centers: Array) -> Array:
 
 
 def nearest(points: Array, centers: Array) -> tuple[Labels, Array]:
-    """Return the nearest centre of each point (n,), the first of several, and the squared distance to it (n,)."""
+    """Return the index of each point's nearest centre, (n,), and the squared distance to it, (n,).
+
+    If several centres are equally near, the first one is taken.
+    """
     squares = distances(points, centers)
     labels = squares.argmin(axis=1)
     return labels, squares[np.arange(len(points)), labels]
@@ -32,22 +35,25 @@ def sums(points: Array, labels: Labels, k: int) -> tuple[Array, Array]:
 
 
 def cost(points: Array, weights: Array, centers: Array) -> float:
-    """Return Σ w_i min_j ‖x_i − ν_j‖²."""
+    """Return the weighted k-means cost Σ w_i min_j ‖x_i − ν_j‖² of points x (n, d) and centres ν (k, d)."""
     return float((weights * nearest(points, centers)[1]).sum())
 
 
 def elbow(costs: Sequence[float]) -> int:
-    """Return k at the elbow of the costs of 1, 2, … clusters: farthest below the line from the first to the last."""
+    """Return the number of clusters k at the elbow of ``costs``, the k-means costs of 1, 2, … clusters.
+
+    The elbow is the cost farthest below the straight line from the first to the last cost.
+    """
     y = np.asarray(costs, float)
     scaled = (y - y[-1]) / max(float(y[0] - y[-1]), np.finfo(float).tiny)
     return int((1 - np.linspace(0, 1, len(y)) - scaled).argmax()) + 1
 
 
 def clustering_accuracy(table: Array) -> float:
-    """Return the share of points whose cluster is that of their class, under the best one-to-one matching.
+    """Return the share of points in the cluster of their class, under the best one-to-one matching of the two.
 
     Args:
-        table: how many points each cluster has of each class, (k, C).
+        table: number of points of each class in each cluster, (k, C).
     """
     from scipy.optimize import linear_sum_assignment
 

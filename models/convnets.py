@@ -1,7 +1,7 @@
-"""Small convolutional networks of the papers, as ordered named blocks.
+"""Small convolutional networks from the papers, as ordered named blocks.
 
-In each convolution block the maximum is pooled before the ReLU: both orders give the same values and gradients
-(max and ReLU commute), and the ReLU then touches a quarter of the pixels.
+In each convolution block, max-pooling comes before the ReLU. Both orders give the same values and gradients (max and
+ReLU commute), and the ReLU then processes only a quarter of the pixels.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _dense_block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _pooled(side: int) -> int:
-    """Side length after a 5×5 convolution without padding and 2×2 pooling."""
+    """Return the side length after a 5×5 convolution without padding and 2×2 pooling."""
     return (side - 4) // 2
 
 
 def _convnet(shape: Shape, classes: int, channels: tuple[int, int], widths: tuple[int, ...]) -> nn.Sequential:
-    """Two convolution blocks, ``len(widths)`` dense blocks and a linear output block."""
+    """Build two convolution blocks, ``len(widths)`` dense blocks and a linear output block."""
     if len(shape) != 3 or _pooled(_pooled(min(shape[1:]))) < 1:
         raise ValueError(f"convolutional networks need images of at least 16×16 pixels, not inputs of shape {shape}")
     depth, height, width = shape
@@ -67,18 +67,18 @@ def cnn128(shape: Shape, classes: int) -> nn.Sequential:
 
 
 def cnn(shape: Shape, classes: int) -> nn.Sequential:
-    """The network of McMahan et al. 2017 in the size of FLowDUP: conv 32, 64, dense 60, C.
+    """The network of McMahan et al. 2017, in the size that FLowDUP uses: conv 32, 64, dense 60, C.
 
-    FLowDUP states a subspace of 10⁴ dimensions to be 15 times smaller than the network, so about 150,000
-    parameters; a dense layer of 60 gives 150,366 on CIFAR-10.
+    FLowDUP says that a subspace of 10⁴ dimensions is 15 times smaller than the network, which must therefore have about
+    150,000 parameters; a dense layer of 60 units gives 150,366 on CIFAR-10.
     """
     return _convnet(shape, classes, (32, 64), (60,))
 
 
 def cnn_bn(shape: Shape, classes: int) -> nn.Sequential:
-    """A small network with batch norm: three 3×3 convolutions of 32, 64, 128, halved each time, then C.
+    """A small network with batch norm: 3×3 convolutions of 32, 64, 128, each with 2×2 pooling, then C.
 
-    113,962 parameters on CIFAR-10: what FedL2P does with ResNet-18 can be tried on it without a GPU.
+    It has 113,962 parameters on CIFAR-10, few enough to try FedL2P without a GPU (the paper uses ResNet-18).
     """
     if len(shape) != 3 or min(shape[1:]) < 8:
         raise ValueError(f"convolutional networks need images of at least 8×8 pixels, not inputs of shape {shape}")

@@ -1,4 +1,4 @@
-"""Embedding networks φ(x, y) of PeFLL; their mean over a client's examples is the client's descriptor."""
+"""PeFLL's embedding networks φ(x, y); the mean of φ over a client's examples is the client's descriptor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.networks import build
 
 WITHOUT_LABELS = frozenset({"cnn-unlabeled"})
-"""Embeddings that look at inputs alone."""
+"""Kinds of embeddings that use the inputs alone, without labels."""
 SMALLEST = 16
-"""Side of the smallest image that LeNet takes."""
+"""Side length in pixels of the smallest image that LeNet accepts."""
 
 
 class Embedding(nn.Module):
-    """φ(x, y): a network on an example's input and label.
+    """Embedding φ(x, y): a network applied to an example's input and label together.
 
     Args:
         network: any network with l outputs.
-        join: makes the network's input of inputs (n, *shape) and classes (n,).
+        join: combines inputs (n, *shape) and classes (n,) into the network's input.
     """
 
     def __init__(self, network: nn.Module, join: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -31,7 +31,7 @@ class Embedding(nn.Module):
         self.join = join
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return φ, (n, l)."""
+        """Return φ(x, y), (n, l), for inputs (n, *shape) and classes (n,)."""
         result: Tensor = self.network(self.join(x, y))
         return result
 
@@ -41,15 +41,15 @@ def build_embedding(kind: str, shape: tuple[int, ...], classes: int, size: int, 
 
     Args:
         kind: "linear", of the one-hot label alone; "cnn", LeNet on the image with a constant plane for each class;
-            "cnn-unlabeled", LeNet on the image alone; "lstm", the character network on the text and, as one more
-            character, the class, which for next-character prediction is its code.
+            "cnn-unlabeled", LeNet on the image alone; "lstm", the character network on the text, with the class
+            appended as one more character (in next-character prediction, the class is a character code).
         shape: shape of one input.
         classes: number of classes C.
         size: l, the length of a descriptor.
         seed: the run's seed, from which the initial parameters are drawn.
 
     Raises:
-        ConfigurationError: if it does not take inputs of this shape.
+        ConfigurationError: if an embedding of this kind does not accept inputs of this shape.
     """
     if kind == "lstm" and len(shape) != 1:
         raise ConfigurationError(f"pefll.embedding: 'lstm' needs text, not inputs of shape {shape}")

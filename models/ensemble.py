@@ -15,14 +15,14 @@ def combine(outputs: Sequence[Tensor], weights: Sequence[float] | Tensor, combin
 
     Args:
         outputs: logits (n, C) of each member, oldest first.
-        weights: their coefficients β_t ≥ 0; if all are 0, every member counts alike.
-        combination: whether "probabilities" or "logits" are averaged, or only the "last" member counts.
+        weights: their coefficients β_t ≥ 0; if all are 0, all members have equal weight.
+        combination: whether "probabilities" or "logits" are averaged, or only the "last" member is used.
     """
     if combination == "last":
         return outputs[-1]
     β = torch.as_tensor(weights, dtype=torch.float64, device=outputs[-1].device)
     shares = torch.where(β.sum() > 0, β / β.sum(), torch.ones_like(β) / len(β))[:, None, None]
-    # A member that does not count must not spoil the others, whatever it answers.
+    # A member of weight 0 must not affect the result, even if its outputs are not finite.
     stacked = torch.where(shares > 0, torch.stack(list(outputs)), 0)
     if combination == "logits":
         return (shares * stacked).sum(dim=0).to(stacked.dtype)
@@ -30,12 +30,12 @@ def combine(outputs: Sequence[Tensor], weights: Sequence[float] | Tensor, combin
 
 
 class Ensemble(nn.Module):
-    """The networks of :func:`combine` and their coefficients, as one network.
+    """Several networks as one, whose outputs :func:`combine` averages.
 
     Args:
         members: the networks, oldest first.
         weights: their coefficients β_t ≥ 0.
-        combination: how their outputs are combined.
+        combination: how their outputs are combined, as in :func:`combine`.
     """
 
     weights: Tensor
@@ -49,5 +49,5 @@ class Ensemble(nn.Module):
         self.register_buffer("weights", torch.tensor(weights, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, C): logits, or the logarithm of the averaged probabilities, whose softmax they are."""
+        """Return logits or log-probabilities, (n, C); the softmax of both gives the ensemble's probabilities."""
         return combine([member(x) for member in self.members], self.weights, self.combination)

@@ -11,19 +11,20 @@ from florilegium.common.seeds import torch_initialisation
 
 
 class HyperNetwork(nn.Module):
-    """h: descriptors (c, l) to the parameters of c networks; an output layer for each of their tensors.
+    """Hypernetwork h: maps descriptors (c, l) to the parameters of c networks, with one output layer per tensor.
 
-    The layers of Scott's thesis, Table B.3: l → width, ``hidden`` layers width → width, each with ReLU, then width → D.
+    The layers are those of Scott's thesis, Table B.3: l → width, ``hidden`` layers width → width, each with ReLU, then
+    width → D.
 
     Args:
         inputs: l ≥ 1, length of a descriptor.
-        shapes: the shape of every tensor to make, by name.
-        hidden: how many layers width → width.
+        shapes: shape of every tensor to generate, by name.
+        hidden: number of layers width → width.
         width: width of the hidden layers.
-        seed: the run's seed; torch's own initialisation is drawn from it.
+        seed: the run's seed, from which PyTorch's default initialisation is drawn.
 
     Raises:
-        ValueError: if there is nothing to make, or nothing to make it of.
+        ValueError: if ``shapes`` is empty, or ``inputs`` is below 1.
     """
 
     def __init__(self, inputs: int, shapes: Mapping[str, tuple[int, ...]], hidden: int, width: int, seed: int) -> None:
@@ -41,7 +42,7 @@ class HyperNetwork(nn.Module):
             self.outputs = nn.ModuleList(nn.Linear(width, torch.Size(shape).numel()) for shape in shapes.values())
 
     def forward(self, v: Tensor) -> dict[str, Tensor]:
-        """Return the tensors, each (c, *shape), for descriptors (c, l)."""
+        """Return the generated tensors by name, each (c, *shape), for descriptors (c, l)."""
         features = self.trunk(v)
         return {
             name: layer(features).unflatten(1, shape) if shape else layer(features)[:, 0]

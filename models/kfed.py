@@ -14,14 +14,14 @@ from florilegium.models.kmeans import k_means
 def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:
     """Return a client's own centres (k, d) (algorithm 1, after Awasthi and Sheffet 2012).
 
-    k-means of the points' projection to their first k singular vectors; the means of the points that lie three times
-    closer to one centre than to any other, or of all its points where less than half are that close; Lloyd's algorithm
-    from there.
+    First, k-means clusters the points' projection onto their first k singular vectors. Then each cluster's mean is
+    taken over the points at least three times closer to its centre than to any other, or over all its points if fewer
+    than half are that close. Lloyd's algorithm starts from these means.
 
     Args:
         points: (n, d), n ≥ k.
         k: number of centres, k^(z) in the paper.
-        restarts: of the k-means.
+        restarts: number of k-means runs on the projection, of which the best is used.
         rng: the generator.
     """
     _, _, basis = np.linalg.svd(points, full_matrices=False)
@@ -34,7 +34,7 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
     clear = own <= others.min(axis=1) / 3
     totals, counts = sums(points[clear], labels[clear], k)
     whole, sizes = sums(points, labels, k)
-    # The mean of a few clear points is mostly noise, and no other point would ever join it.
+    # The mean of a few points is mostly noise, and Lloyd's algorithm would never assign other points to it.
     few = counts < sizes / 2
     totals[few], counts[few] = whole[few], sizes[few]
     start = totals / np.maximum(counts, 1)[:, None]
@@ -42,10 +42,10 @@ def local_centers(points: Array, k: int, restarts: int, rng: np.random.Generator
 
 
 def merge_centers(local: Sequence[Array], k: int, rng: np.random.Generator) -> Array:
-    """Return the centres (k, d) of all clients' local centres, (k^(z), d) each (algorithm 2).
+    """Cluster all clients' local centres, (k^(z), d) each, into k global centres (k, d) (algorithm 2).
 
-    From those of one client, drawn at random, the farthest of all others is added until there are k; each local centre
-    goes to the nearest of these, and the mean of those that went together is a centre.
+    Starting from the local centres of a random client, the local centre farthest from those chosen is added until there
+    are k. Every local centre is then assigned to the nearest chosen one; the group means are the global centres.
     """
     everything = np.concatenate(local)
     chosen = local[int(rng.integers(len(local)))][:k]

@@ -1,4 +1,4 @@
-"""Weighted k-means by scikit-learn, apart from what every client needs: importing it takes a second or more."""
+"""Weighted k-means with scikit-learn, in a module of its own because importing it takes a second or more."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from florilegium.models.clustering import Array
 
 
 def k_means(points: Array, weights: Array, k: int, restarts: int, rng: np.random.Generator) -> Array:
-    """Return centres (k, d): k-means++, then Lloyd's algorithm.
+    """Return cluster centres (k, d), found by k-means++ and then Lloyd's algorithm.
 
     Args:
         points: (n, d) with n ≥ k.
         weights: (n,), > 0.
         k: number of centres.
-        restarts: the best of so many runs is returned.
-        rng: the generator that seeds them.
+        restarts: number of runs, of which the best is returned.
+        rng: the generator that seeds the runs.
     """
     seed = int(rng.integers(2**31))
     found = KMeans(k, n_init=restarts, random_state=seed).fit(points, sample_weight=weights)

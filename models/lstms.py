@@ -1,4 +1,4 @@
-"""LSTMs for text: character by character, and on word vectors (the network of PPFE's Sent140)."""
+"""LSTMs for text: on characters, and on word vectors (PPFE's network for Sent140)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from florilegium.common.text import VOCABULARY_SIZE
 
 
 class _LastHidden(nn.Module):
-    """An LSTM that passes on the output of the last time step."""
+    """An LSTM that returns the output of the last time step only."""
 
     def __init__(self, inputs: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def char_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
 
 
 def word_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """One LSTM layer of 128, dense 64, 32, C: recurrent, then three dense layers (PPFE, appendix A.1; sizes ours).
+    """One LSTM layer of 128, then dense layers of 64, 32, C (PPFE, appendix A.1, which gives no layer sizes).
 
     Inputs are word vectors of shape (batch, length, numbers).
     """

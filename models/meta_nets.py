@@ -1,4 +1,4 @@
-"""FedL2P's meta-nets (section 3.2, appendix E): from statistics of a client's data to its hyper-parameters."""
+"""FedL2P's meta-nets (section 3.2, appendix E): they map statistics of a client's data to its hyper-parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from florilegium.models.batch_norm import layers_of, norms_of
 
 HIDDEN = 100
 GAIN = 0.1
-"""Of Xavier's normal initialisation."""
+"""Gain of Xavier's normal initialisation."""
 MOST = 1000.0
 """The largest learning-rate factor."""
 
@@ -29,14 +29,15 @@ def _net(inputs: int, outputs: int, bias: float, hidden_bias: float) -> nn.Seque
 
 
 class MetaNets(nn.Module):
-    """λ = {w_bn, w_lr, η̃}.
+    """FedL2P's meta-parameters λ = {w_bn, w_lr, η̃}: BNNet, LRNet and a learning-rate multiplier for every tensor.
 
     Args:
-        norms: B, batch-norm layers of the network; 0: it has none, and there is no BNNet.
-        layers: M, its layers with parameters.
-        tensors: its parameter tensors, which the paper counts as 2M.
-        rate: initial value of every η̃.
-        hidden: whether the biases of hidden units start from those of outputs, 0.5 in BNNet and 1 in LRNet, or from 0.
+        norms: B, number of batch-norm layers of the network; 0: there is no BNNet.
+        layers: M, number of the network's layers with parameters.
+        tensors: number of the network's parameter tensors, which the paper takes to be 2M.
+        rate: initial value of every learning-rate multiplier η̃.
+        hidden: whether the biases of hidden units start at the same value as those of outputs, 0.5 in BNNet and 1 in
+            LRNet, instead of at 0.
     """
 
     def __init__(self, norms: int, layers: int, tensors: int, rate: float, *, hidden: bool = False) -> None:
@@ -46,18 +47,22 @@ class MetaNets(nn.Module):
         self.multipliers = nn.Parameter(torch.full((tensors,), rate))
 
     def mixing(self, distances: Tensor) -> Tensor:
-        """Return β ∈ [0, 1] of every batch-norm layer, (B,), for their distances ξ (B,)."""
+        """Return the mixing weight β ∈ [0, 1] of every batch-norm layer, (B,), for the layers' distances ξ (B,)."""
         if self.bn is None:
             return distances
         return clamp(self.bn(distances), 0.0, 1.0)
 
     def rates(self, moments: Tensor) -> Tensor:
-        """Return the learning rate η of every parameter tensor for mean and deviation of each layer's inputs (2M,)."""
+        """Return the learning rate η of every parameter tensor.
+
+        Args:
+            moments: mean and standard deviation of each layer's inputs, (2M,).
+        """
         return clamp(self.lr(moments), 0.0, MOST) * self.multipliers
 
 
 def build_meta_nets(network: nn.Module, rate: float, seed: int, *, hidden: bool = False) -> MetaNets:
-    """Return λ for a network, with initial values from ``seed``; ``hidden`` as of :class:`MetaNets`."""
+    """Return FedL2P's meta-nets for ``network``, initialised from ``seed``; for ``hidden`` see :class:`MetaNets`."""
     tensors = len(list(network.parameters()))
     with torch_initialisation(seed, "meta-nets"):
         return MetaNets(len(norms_of(network)), len(layers_of(network)), tensors, rate, hidden=hidden)

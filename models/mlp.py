@@ -11,7 +11,7 @@ from florilegium.common.seeds import torch_initialisation
 
 
 def linear(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """One dense layer, the inputs flattened: softmax regression for C classes, linear regression for one output."""
+    """One dense layer on flattened inputs: softmax regression for C classes, linear regression for one output."""
     return nn.Sequential(OrderedDict(fc=nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))))
 
 
@@ -27,7 +27,10 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Sequential:
 
 
 def adaptation_network(classes: int, width: int, seed: int) -> nn.Sequential:
-    """Return φ of FedTTA, from logits (n, C) to a number each, (n, 1): three layers, from ``seed``."""
+    """Return FedTTA's adaptation network φ, initialised from ``seed``.
+
+    Three dense layers map the logits of each example, (n, C), to one number, (n, 1).
+    """
     with torch_initialisation(seed, "adaptation"):
         return nn.Sequential(
             nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)

@@ -1,4 +1,4 @@
-"""A network and the examples it is remembered with: predictions of both, mixed (kNN-Per)."""
+"""kNN-Per: a network's predictions, mixed with those of the nearest neighbours among stored examples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Features = NDArray[np.float32]
 
 
 def index(features: Features, labels: NDArray[np.int64], k: int, scale: float) -> KNeighborsClassifier:
-    """Return a classifier by the k nearest of ``features`` (n, d); one at distance r counts exp(−r²/(scale·d))."""
-    from sklearn.neighbors import KNeighborsClassifier  # takes a second, which workers of other methods shall not wait
+    """Return a k-nearest-neighbours classifier on ``features`` (n, d) and ``labels`` (n,).
+
+    A neighbour at distance r has weight exp(−r²/(scale·d)).
+    """
+    from sklearn.neighbors import KNeighborsClassifier  # takes a second, and other methods' workers do not need it
 
     width = scale * features.shape[1]
 
     def weights(r: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the weights relative to the nearest neighbour's, so that not all of them vanish."""
+        """Return weights relative to the nearest neighbour's, so that they cannot all underflow to 0."""
         squares = r**2
         result: NDArray[np.float64] = np.exp((squares.min(axis=1, keepdims=True) - squares) / width)
         return result
@@ -31,22 +34,27 @@ def index(features: Features, labels: NDArray[np.int64], k: int, scale: float) -
 
 
 def probabilities(found: KNeighborsClassifier, features: Features | None, classes: int) -> NDArray[np.float64]:
-    """Return class probabilities (n, C); without ``features``, of every remembered example by the others."""
+    """Return class probabilities (n, C) for ``features`` (n, d).
+
+    Without ``features``, the probabilities of each stored example are computed from the other stored examples.
+    """
     result = np.zeros((found.n_samples_fit_ if features is None else len(features), classes))
     result[:, found.classes_] = found.predict_proba(features)
     return result
 
 
 class Neighbours(nn.Module):
-    """(1 − λ)·p of the network + λ·p of the nearest neighbours in the features that its last block reads.
+    """A network that returns (1 − λ)·p(network) + λ·p(nearest neighbours).
+
+    Distances between neighbours are measured in the features that the network's last block receives.
 
     Args:
         network: the network; its last block is the classifier.
-        features: what the other blocks make of the remembered inputs, (n, d).
-        labels: their classes (n,).
-        k: how many neighbours count.
+        features: features of the stored examples, the output of all blocks but the last, (n, d).
+        labels: classes of the stored examples, (n,).
+        k: number of neighbours.
         weight: λ, 0..1.
-        scale: of :func:`index`.
+        scale: scale of the neighbours' weights, as in :func:`index`.
     """
 
     def __init__(
@@ -55,14 +63,14 @@ class Neighbours(nn.Module):
         super().__init__()
         self.network = network
         self.register_buffer("features", features)
-        self.register_buffer("labels", labels.float())  # stored are floating-point tensors only
+        self.register_buffer("labels", labels.float())  # only floating-point tensors are saved
         self.register_buffer("mixture", torch.tensor([k, weight, scale]))
         self._index: KNeighborsClassifier | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return log-probabilities (n, C)."""
         k, weight, scale = self.get_buffer("mixture").tolist()
-        if self._index is None:  # made when first used: a model read from a file has its contents by then
+        if self._index is None:  # built on first use: a model read from a file gets its buffers after it is built
             kept, labels = self.get_buffer("features").cpu().numpy(), self.get_buffer("labels").cpu().numpy()
             self._index = index(kept, labels.astype(np.int64), int(k), scale)
         features = self.network[:-1](x)

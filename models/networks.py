@@ -1,4 +1,4 @@
-"""The table of networks, and building one from a seed."""
+"""Registry of networks, and building one from a seed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NETWORKS: Mapping[str, str] = {
     "word-lstm": "florilegium.models.lstms:word_lstm",
     "centers": "florilegium.models.centers:centers",
 }
-"""Where each network's builder is; imported when used, since torch and torchvision take seconds to import."""
+"""Function that builds each network; imported when used, since torch and torchvision take seconds to import."""
 
 FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
-"""Networks that read text, and the kind of dataset they need; all others take pictures and tables."""
+"""Networks for text, with the kind of dataset that each needs; all others are for images and tables."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequential:
-    """Build network ``name`` with torch's own initialisation, drawn from ``seed``.
+    """Build network ``name`` with PyTorch's default initialisation, drawn from ``seed``.
 
     Args:
         name: a key of ``NETWORKS``.
@@ -46,7 +46,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
         An ``nn.Sequential`` of named blocks, convolutions in channels-last layout (1.3 to 2 times faster on CPUs).
 
     Raises:
-        ConfigurationError: if there is no such network, or it does not take inputs of this shape.
+        ConfigurationError: if there is no such network, or it does not accept inputs of this shape.
     """
     if name not in NETWORKS:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Named arrays in and out of a network: what travels, what is stored, what is averaged."""
+"""Copy named arrays into and out of a network; these arrays are exchanged, stored and averaged."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Arrays = dict[str, NDArray[Any]]
 def exchanged(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of ``model`` that can be averaged, by name: parameters and floating-point buffers.
 
-    Integer buffers (batch norm's count of batches) have no meaningful mean and stay where they are.
+    Integer buffers (batch norm's count of batches) have no meaningful mean and are not exchanged.
     """
     return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether a tensor of :func:`exchanged` is a running statistic of batch norm, no parameter."""
+    """Return whether tensor ``name`` of :func:`exchanged` is a running statistic of batch norm, not a parameter."""
     return name.endswith(("running_mean", "running_var"))
 
 
@@ -36,7 +36,7 @@ def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Copy ``arrays`` into the tensors of the same names, keeping each tensor's memory layout.
 
     Raises:
-        ValueError: naming the first array that is unknown to the network or has another shape.
+        ValueError: if the network has no tensor of an array's name, or it has another shape; the message names it.
     """
     tensors = model.state_dict()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Parameters of a network from a file: safetensors or a torch checkpoint, with our names or torchvision's."""
+"""Read a network's parameters from a safetensors file or PyTorch checkpoint, with our names or torchvision's."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _TORCHVISION = (
     (r"^bn1\.", "stem.1."),
     (r"^layer4\.(?=\d+\.(conv|bn|downsample))", "layer4.0."),
 )
-"""Names of torchvision's ResNets, and ours."""
+"""Patterns in the parameter names of torchvision's ResNets, and what replaces them in ours."""
 
 
 def read_pretrained(path: Path, network: Arrays) -> Arrays:
-    """Return the arrays of ``network`` from a file, in single precision; a classifier for other classes is left out.
+    """Read the arrays of ``network`` from a file, in single precision; a classifier of another shape is skipped.
 
     Args:
-        path: the file; a torch checkpoint is a state dict, and is read without running any code in it.
-        network: the arrays of the network as it was built.
+        path: the file; a PyTorch checkpoint must be a state dict, and is read without running any code in it.
+        network: arrays of the newly built network.
 
     Raises:
-        ConfigurationError: if the file is no such file, or its layers do not fit; that names them.
+        ConfigurationError: if the file is not readable, or layers do not fit the network; the message names them.
     """
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
         arrays: Arrays = {
             str(name): tensor.detach().float().numpy() for name, tensor in found.items() if tensor.is_floating_point()
         }
-    except Exception as error:  # torch raises whatever a damaged file makes it stumble over
+    except Exception as error:  # a damaged file can make PyTorch raise any exception
         raise ConfigurationError(
             f"init: {path} is not a readable file of parameters, a plain state dict by name: {error}"
         ) from error

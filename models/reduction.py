@@ -1,6 +1,7 @@
 """Smaller forms of a network's dense layers: low-rank factors, fixed sparse masks, fewer hidden units.
 
-All work on named arrays, on any part of a network's; :func:`fitting` builds the network that given arrays fit.
+All functions work on the named arrays of a network, or of a part of it. :func:`fitting` builds the network that fits
+given arrays.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class LowRank(nn.Module):
 
 
 def dense_layers(network: nn.Module) -> list[str]:
-    """Return the paths of the fully connected layers of an ordinary network, first to last."""
+    """Return the paths of a network's dense layers, first to last, without those in low-rank form."""
     return [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
 
 
 def expand(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Multiply low-rank factors out: the same function with ordinary dense layers."""
+    """Multiply low-rank factors out, which gives ordinary dense layers that compute the same function."""
     full: Arrays = {}
     for name, array in arrays.items():
         path, _, kind = name.rpartition(".")
@@ -54,15 +55,15 @@ def expand(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def factorise(arrays: Mapping[str, NDArray[Any]], ranks: Mapping[str, int], *, always: bool = False) -> Arrays:
-    """Replace dense layers by the best approximation of a rank, in factors (PPFE, section 4.1).
+    """Replace dense layers by their best approximation of a given rank, as two factors (PPFE, section 4.1).
 
-    W = UΣVᵀ (M × N) becomes (U√Σ)(√ΣVᵀ), cut to the r largest singular values; the error in Frobenius norm is that of
-    the others. The rank is cut to min(N, M).
+    W = UΣVᵀ (M × N) becomes (U√Σ)(√ΣVᵀ), truncated to the r largest singular values. The error in Frobenius norm is the
+    norm of the remaining singular values. The rank is limited to min(N, M).
 
     Args:
-        arrays: arrays of a network, factors or ordinary layers.
-        ranks: the rank r ≥ 1 of each dense layer, by its path; layers that are not in ``arrays`` do not matter.
-        always: whether a layer is factorised, too, where that saves no parameters, r(N + M) ≥ NM.
+        arrays: arrays of a network, with low-rank factors or ordinary layers.
+        ranks: rank r ≥ 1 of each dense layer, by the layer's path; layers that are not in ``arrays`` are ignored.
+        always: whether to factorise a layer even if that saves no parameters, r(N + M) ≥ NM.
     """
     full, result = expand(arrays), Arrays()
     for name, array in full.items():
@@ -79,7 +80,10 @@ def factorise(arrays: Mapping[str, NDArray[Any]], ranks: Mapping[str, int], *, a
 
 
 def mask(path: str, shape: tuple[int, ...], sparsity: float, seed: int) -> NDArray[np.bool_]:
-    """Return which weights of the dense layer ``path`` remain: all but a share ``sparsity``, the same for everyone."""
+    """Return a mask of the weights of dense layer ``path`` that remain after a share ``sparsity`` is dropped.
+
+    The mask depends on seed, path and shape alone, so it is the same for the server and all clients.
+    """
     keep = np.ones(math.prod(shape), dtype=bool)
     dropped = numpy_generator(seed, "mask", path).choice(keep.size, size=round(sparsity * keep.size), replace=False)
     keep[dropped] = False
@@ -87,14 +91,14 @@ def mask(path: str, shape: tuple[int, ...], sparsity: float, seed: int) -> NDArr
 
 
 def narrow(arrays: Mapping[str, NDArray[Any]], layers: Sequence[str], widths: Sequence[int]) -> Arrays:
-    """Drop hidden units between consecutive dense layers; those with the largest weights remain.
+    """Drop hidden units between consecutive dense layers, and keep those with the largest weights.
 
-    A unit's size is the product of the norms of its incoming and outgoing weights.
+    Units are ranked by the product of the norms of their incoming and outgoing weights.
 
     Args:
         arrays: arrays of a network with ordinary dense layers.
-        layers: paths of dense layers that feed each other, with nothing but activations between.
-        widths: units that remain between layer i and layer i + 1, one fewer than ``layers``.
+        layers: paths of consecutive dense layers, with only activations between them.
+        widths: number of units to keep between layer i and layer i + 1; one entry fewer than ``layers``.
     """
     result = dict(arrays)
     for before, after, width in zip(layers, layers[1:], widths, strict=False):
@@ -108,7 +112,7 @@ def narrow(arrays: Mapping[str, NDArray[Any]], layers: Sequence[str], widths: Se
 
 
 def fitting(network: nn.Sequential, arrays: Mapping[str, NDArray[Any]]) -> nn.Sequential:
-    """Return a copy of ``network`` whose dense layers have the form of ``arrays``; its contents are undefined."""
+    """Return a copy of ``network`` whose dense layers have the form of ``arrays``; its parameters are not set."""
     fitted = copy.deepcopy(network)
     device = next(network.parameters()).device
     for path in dense_layers(network):

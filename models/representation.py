@@ -1,4 +1,4 @@
-"""FedSR's probabilistic representation (Nguyen et al. 2022, section 3): Gaussians of inputs and of classes."""
+"""FedSR's probabilistic representation (Nguyen et al. 2022, section 3): a Gaussian for each input and each class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.nn.functional import softplus
 from florilegium.common.seeds import torch_initialisation
 
 LEAST = 1e-6
-"""Added to deviations, whose logarithm is taken."""
+"""Added to standard deviations and to the scale, whose logarithms are taken, to keep them above 0."""
 
 
 class Representation(nn.Module):
-    """Makes p(z|x) = N(μ(x), σ(x)²) of the features μ(x), and has r(z|y) = N(μ_y, σ_y²) for every class.
+    """Computes p(z|x) = N(μ(x), σ(x)²) from features μ(x), and holds r(z|y) = N(μ_y, σ_y²) for every class.
 
     Args:
         features: d, length of μ(x) and z.
-        classes: C.
+        classes: number of classes C.
     """
 
     def __init__(self, features: int, classes: int) -> None:
@@ -33,9 +33,9 @@ class Representation(nn.Module):
         return Normal(μ, softplus(self.spread(μ)) + LEAST)
 
     def information(self, p: Normal, y: Tensor) -> Tensor:
-        """Return the mean of KL(p(c·z|x) ‖ r(·|y)) over examples of classes (n,), c being the learned scale.
+        """Return the mean of KL(p(c·z|x) ‖ r(·|y)) over examples with classes y (n,), where c is the learned scale.
 
-        It bounds the conditional mutual information I(x, z | y).
+        It is an upper bound of the conditional mutual information I(x, z | y).
         """
         c = self.scale.abs() + LEAST
         r = Normal(self.class_means[y], softplus(self.class_spreads[y]) + LEAST)
@@ -43,6 +43,6 @@ class Representation(nn.Module):
 
 
 def build_representation(features: int, classes: int, seed: int) -> Representation:
-    """Return a representation with initial parameters from ``seed``."""
+    """Return a representation of ``features`` dimensions, initialised from ``seed``."""
     with torch_initialisation(seed, "representation"):
         return Representation(features, classes)

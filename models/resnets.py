@@ -22,7 +22,7 @@ def resnet18(shape: Shape, classes: int) -> nn.Sequential:
 
 
 def resnet18_imagenet(shape: Shape, classes: int) -> nn.Sequential:
-    """torchvision's ResNet-18 as it is, for larger pictures: 7×7 convolution of stride 2, max-pooling."""
+    """torchvision's ResNet-18 unchanged, for larger images: 7×7 convolution of stride 2, max-pooling."""
     return _resnet18(shape, classes, nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False), nn.MaxPool2d(3, 2, 1))
 
 

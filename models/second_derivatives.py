@@ -1,8 +1,8 @@
-"""Convolution and max-pooling whose second derivatives cost no more than they must, for gradients of gradients.
+"""Convolution and max-pooling with fast second derivatives, for gradients of gradients.
 
-torch differentiates a convolution twice by convolutions of unusual shapes (batch and channels change places), which are
-slow on CPUs, and a pooling in another memory layout than the pictures'. Here both are made of the operations that
-training is made of. Values and derivatives are torch's, up to rounding.
+PyTorch computes second derivatives of a convolution by convolutions of unusual shapes (batch and channels swapped),
+which are slow on CPUs, and those of max-pooling in another memory layout than the images'. Here both use the same
+operations as ordinary training. Values and derivatives equal PyTorch's, up to rounding.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _differentiate = torch.ops.aten.convolution_backward
 
 
 class CheapSecondDerivatives(TorchFunctionMode):
-    """Within this context, networks compute so that gradients of gradients are cheap (``create_graph = True``)."""
+    """Within this context, gradients of gradients (``create_graph = True``) of a network are cheap to compute."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Replace the two functions where their arguments are of the usual kind."""
+        """Replace convolution and max-pooling by the functions below, if their arguments are supported."""
         kwargs = kwargs or {}
         if func is torch.conv2d and len(args) == 7 and not isinstance(args[4], str):
             return _Convolution.apply(*args)
@@ -35,13 +35,13 @@ class CheapSecondDerivatives(TorchFunctionMode):
 
 
 def _is_plain(kernel: object, options: Mapping[str, Any]) -> bool:
-    """Return whether windows neither overlap nor leave anything out but at the end."""
+    """Return whether pooling windows lie side by side, without overlap, gaps or padding."""
     alone = options.get("stride") in (None, kernel) and options.get("padding") == 0 and options.get("dilation") == 1
     return alone and not options.get("ceil_mode") and not options.get("return_indices")
 
 
 class _Convolution(Function):
-    """y = x ∗ w + b."""
+    """Convolution y = x ∗ w + b, with a fast second derivative."""
 
     @staticmethod
     def forward(
@@ -62,14 +62,14 @@ class _Convolution(Function):
 def _gradients(
     gy: Tensor, x: Tensor, w: Tensor, how: Any, of_x: bool, of_w: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of ⟨gy, x ∗ w⟩ in x and w, those that are asked for."""
+    """Return the gradients of ⟨gy, x ∗ w⟩ in x and w, or None for a gradient that is not requested."""
     stride, padding, dilation, groups = how
     gx, gw, _ = _differentiate(gy, x, w, None, stride, padding, dilation, False, [0, 0], groups, [of_x, of_w, False])
     return gx, gw
 
 
 class _ConvolutionGradient(Function):
-    """(gx, gw, gb) = the gradients of ⟨gy, x ∗ w + b⟩, which is linear in each of them."""
+    """The gradients (gx, gw, gb) of ⟨gy, x ∗ w + b⟩, as a function that can itself be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, how: Any, of_x: bool, of_b: bool) -> Any:
@@ -83,7 +83,7 @@ class _ConvolutionGradient(Function):
         gy, x, w = ctx.saved_tensors
         hx, hw, hb = outer
         pairs = [(a, b) for a, b in ((hx, w), (x, hw)) if a is not None and b is not None]
-        # hb is added to every pixel: as the bias of a convolution, without a pass of its own.
+        # hb is added to every pixel; as the bias of a convolution this needs no separate pass.
         parts = [torch.conv2d(a, b, None if i else hb, *ctx.how) for i, (a, b) in enumerate(pairs)]
         of_gy = parts[0].add_(parts[1]) if len(parts) == 2 else next(iter(parts), None)
         if of_gy is None and hb is not None:
@@ -94,7 +94,7 @@ class _ConvolutionGradient(Function):
 
 
 class _MaxPooling(Function):
-    """The maxima of windows side by side."""
+    """Max-pooling over windows side by side, with a fast second derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Any) -> Tensor:
@@ -109,7 +109,7 @@ class _MaxPooling(Function):
 
 
 class _MaxPoolingGradient(Function):
-    """The gradient, which puts each number of gy where its maximum was chosen."""
+    """The gradient of max-pooling: it puts each entry of gy at the pixel that was the maximum of its window."""
 
     @staticmethod
     def forward(ctx: Any, gy: Tensor, x: Tensor, chosen: Tensor, kernel: Any) -> Tensor:
@@ -121,7 +121,7 @@ class _MaxPoolingGradient(Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
         (hx,), (chosen,) = outer, ctx.saved_tensors
-        # Channels last, as pictures lie in memory: pixel numbers are along the second dimension of three.
+        # In channels-last order, as images are stored in memory: (n, pixels, channels).
         by_pixel, numbers = (t.permute(0, 2, 3, 1).flatten(1, 2) for t in (hx, chosen))
         n, _, height, width = chosen.shape
         return by_pixel.gather(1, numbers).view(n, height, width, -1).permute(0, 3, 1, 2), None, None, None

@@ -1,4 +1,4 @@
-"""FLowDUP's hypernetwork h(X) = h₂(mean of h₁(x) over X), which makes a point of a subspace of inputs (equation 3)."""
+"""FLowDUP's hypernetwork h(X) = h₂(mean of h₁(x) over X): it maps a set of inputs to a point of a subspace (eq. 3)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from florilegium.models.networks import build
 
 
 class SetHypernetwork(nn.Module):
-    """h and the centre ψ_r of what it makes.
+    """FLowDUP's hypernetwork h, and the centre ψ_r of its outputs.
 
     Args:
-        inner: h₁, from inputs (n, *shape) to features (n, e).
-        features: e.
-        width: of the hidden layer of h₂.
+        inner: h₁, which maps inputs (n, *shape) to features (n, e).
+        features: number of features e.
+        width: width of the hidden layer of h₂.
         k: dimensions of the subspace.
-        scale: the last layer's initial parameters are torch's times this.
+        scale: factor on PyTorch's default initial parameters of the last layer.
     """
 
     def __init__(self, inner: nn.Module, features: int, width: int, k: int, scale: float) -> None:
@@ -30,7 +30,7 @@ class SetHypernetwork(nn.Module):
                 parameter.mul_(scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return v = h(X), (k,), of inputs (n, *shape)."""
+        """Return v = h(X), (k,), for a set X of inputs (n, *shape)."""
         result: Tensor = self.outer(self.inner(x).mean(dim=0))
         return result
 
@@ -38,7 +38,7 @@ class SetHypernetwork(nn.Module):
 def build_set_hypernetwork(
     network: str, shape: tuple[int, ...], features: int, width: int, k: int, scale: float, seed: int
 ) -> SetHypernetwork:
-    """Return h with initial parameters from ``seed``; h₁ is ``network`` with a last layer of ``features`` outputs."""
+    """Return FLowDUP's hypernetwork, initialised from ``seed``; h₁ is ``network`` with ``features`` outputs."""
     inner = build(network, shape, features, seed)
     with torch_initialisation(seed, "set-hypernetwork"):
         return SetHypernetwork(inner, features, width, k, scale)

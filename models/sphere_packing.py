@@ -1,4 +1,4 @@
-"""Sphere packing: centres that know nothing of the data but their radius (Su et al. 2017; Scott, thesis, D.7.3)."""
+"""Sphere packing: centres that depend on the radius of the data alone (Su et al. 2017; Scott, thesis, D.7.3)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def sphere_packing(radius: float, d: int, k: int, rng: np.random.Generator) -> A
     and at least 2a from each other. The largest feasible a is found by bisection; its centres are returned.
 
     Args:
-        radius: Δ of the data, > 0.
+        radius: radius Δ of the data, > 0.
         d, k: dimension and number of centres.
         rng: the generator of the attempts.
     """
     low, high = 0.0, radius * np.sqrt(d)
     found = _draw(0.0, radius, d, k, rng)
-    assert found is not None  # any centres are 0 apart
+    assert found is not None  # a distance of 0 is always feasible
     while high - low > _TOLERANCE * high:
         middle = (low + high) / 2
         drawn = _draw(middle, radius, d, k, rng)
@@ -35,7 +35,7 @@ def sphere_packing(radius: float, d: int, k: int, rng: np.random.Generator) -> A
 
 
 def _draw(a: float, radius: float, d: int, k: int, rng: np.random.Generator) -> Array | None:
-    """Return k centres that are a apart as :func:`sphere_packing` says, or None where that fails."""
+    """Draw k centres at distance ``a``, as :func:`sphere_packing` describes; return None if that fails."""
     centers = np.empty((0, d))
     for _ in range(k):
         candidates = rng.uniform(-radius, radius, size=(_ATTEMPTS, d))

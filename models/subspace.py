@@ -1,7 +1,7 @@
 """A random subspace of parameters, θ = θ₀ + Pv, with a matrix P that is never formed (FLowDUP, section 2).
 
-P has d rows and k columns, d in the millions and k in the thousands. It is drawn from a seed, the same in every process
-and precision, and keeps lengths on average: E‖Pv‖² = ‖v‖². Pᵀg comes from automatic differentiation.
+P has d rows and k columns, with d in the millions and k in the thousands. It is drawn from a seed and is the same in
+every process and precision. It preserves lengths on average: E‖Pv‖² = ‖v‖². Automatic differentiation gives Pᵀg.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from florilegium.common.seeds import torch_generator
 
 
 class Expansion(ABC):
-    """The map v ↦ Pv.
+    """The linear map v ↦ Pv from the subspace to the network's parameters.
 
     Args:
         d: number of rows, parameters of the network.
         k: number of columns, at most d.
-        generator: what P is drawn from, in float32.
+        generator: the generator from which P is drawn, in float32.
     """
 
     def __init__(self, d: int, k: int, generator: torch.Generator) -> None:
@@ -32,11 +32,11 @@ class Expansion(ABC):
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the random tensors that make P, in float32."""
+        """Draw the random tensors that define P, by name, in float32."""
 
     @abstractmethod
     def __call__(self, v: Tensor) -> Tensor:
-        """Return Pv, (d,), for v (k,) of the factors' precision and device."""
+        """Return Pv, (d,), for v (k,) in the factors' precision and on their device."""
 
     def to(self, like: Tensor) -> Expansion:
         """Move P to the device and precision of ``like``; return it."""
@@ -53,19 +53,19 @@ class Expansion(ABC):
 
     @property
     def bytes(self) -> int:
-        """Memory of the factors."""
+        """Memory of the tensors that define P, in bytes."""
         return sum(factor.numel() * factor.element_size() for factor in self.factors.values())
 
 
 LARGEST_DENSE = 2**28
-"""Numbers in a dense P: 1 GiB."""
+"""Largest number of entries of a dense P, 1 GiB."""
 
 
 class Dense(Expansion):
-    """A matrix of normal numbers whose columns have length 1. It takes d·k numbers: for small cases."""
+    """A dense matrix P of normal numbers, with columns of length 1. It stores d·k numbers: for small cases only."""
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return P."""
+        """Draw P."""
         p = torch.randn(self.d, self.k, generator=generator)
         return {"p": p.div_(p.norm(dim=0))}
 
@@ -75,14 +75,14 @@ class Dense(Expansion):
 
 
 class Kronecker(Expansion):
-    """P = A ⊗ B, the first d rows and k columns of it (Lotfi et al. 2022, section 3).
+    """The first d rows and k columns of P = A ⊗ B (Lotfi et al. 2022, section 3).
 
-    A and B have about √d rows and √k columns, orthonormal ones, so that the whole product's are. A factor makes up for
-    what is cut off.
+    A and B have about √d rows and √k columns. Their columns are orthonormal, and so are those of A ⊗ B. A constant
+    factor compensates for the rows that are cut off.
     """
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return A (d₁, k₁) and B (d₂, k₂), d₁d₂ ≥ d, k₁k₂ ≥ k; A holds the factor."""
+        """Draw A (d₁, k₁) and B (d₂, k₂), d₁d₂ ≥ d, k₁k₂ ≥ k; A includes the constant factor."""
         rows, (_, second) = _near_square(self.d), _near_square(self.k)
         second = min(second, rows[1])  # a matrix has no more orthonormal columns than rows
         columns = math.ceil(self.k / second), second
@@ -90,21 +90,21 @@ class Kronecker(Expansion):
         return {"a": a * math.sqrt(math.prod(rows) / self.d), "b": b}
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Return Pv: with v as a matrix V, (A ⊗ B)v is AVBᵀ."""
+        """Return Pv, (d,), for v (k,): with v reshaped to a matrix V, (A ⊗ B)v is AVBᵀ."""
         a, b = self.factors["a"], self.factors["b"]
         whole = nn.functional.pad(v, (0, a.shape[1] * b.shape[1] - self.k))
         return (a @ whole.view(a.shape[1], b.shape[1]) @ b.T).reshape(-1)[: self.d]
 
 
 class Fastfood(Expansion):
-    """Blocks HGΠHB of n rows, n ≥ k a power of two (Le et al. 2013; Li et al. 2018, section S7).
+    """Fastfood: P consists of blocks HGΠHB of n rows (Le et al. 2013; Li et al. 2018, section S7).
 
-    B has random signs, Π is a permutation, G has normal numbers, and H is the Hadamard matrix divided by √n. That is a
-    product of two smaller ones, so that two small matrix products apply it.
+    n ≥ k is a power of two. B has random signs, Π is a permutation, G has normal numbers, and H is the Hadamard matrix
+    divided by √n. H is a Kronecker product of two smaller matrices, so two small matrix products apply it.
     """
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return B, G (blocks, n), Π (blocks, n), and the two Hadamard matrices that make H."""
+        """Draw B, G and Π, (blocks, n) each; return them and the two Hadamard matrices whose product is H."""
         bits = max(1, math.ceil(math.log2(self.k)))
         n = 2**bits
         blocks = math.ceil(self.d / n)
@@ -132,21 +132,21 @@ EXPANSIONS: Mapping[str, type[Expansion]] = {"dense": Dense, "kronecker": Kronec
 
 
 def expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
-    """Return the expansion of a kind, the same for the same seed.
+    """Return the expansion of the given kind, a key of ``EXPANSIONS``; equal seeds give equal expansions.
 
     Raises:
-        ConfigurationError: as of :func:`check_dimensions`.
+        ConfigurationError: as in :func:`check_dimensions`.
     """
     check_dimensions(kind, k, d)
     return EXPANSIONS[kind](d, k, torch_generator(seed, "subspace", kind))
 
 
 def check_dimensions(kind: str, k: int, d: int) -> None:
-    """Check that P can be.
+    """Check that a network of d parameters can have a subspace of k dimensions of the given kind.
 
     Raises:
-        ConfigurationError: unless 1 ≤ k ≤ d, since a subspace has no more dimensions than the space; and if P is to be
-            dense, but too large. The message begins with the last part of the key.
+        ConfigurationError: unless 1 ≤ k ≤ d, since a subspace has no more dimensions than the space; or if P would be
+            dense and too large. The message begins with the last part of the configuration key.
     """
     if not 1 <= k <= d:
         raise ConfigurationError(
@@ -162,7 +162,7 @@ def check_dimensions(kind: str, k: int, d: int) -> None:
 def _orthonormal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """Return a random matrix with orthonormal columns, (rows, columns), in float32.
 
-    It is made in double precision: how many threads the factorisation has is seen in last bits, which are rounded off.
+    It is computed in double precision and rounded: the last bits of the factorisation depend on the number of threads.
     """
     q: Tensor = torch.linalg.qr(torch.randn(rows, columns, generator=generator).double())[0]
     return q.float()
@@ -175,7 +175,7 @@ def _near_square(size: int) -> tuple[int, int]:
 
 
 def _hadamard(bits: int) -> Tensor:
-    """Return the Hadamard matrix of 2^bits rows, of 1 and −1."""
+    """Return the Hadamard matrix of 2^bits rows, with entries 1 and −1."""
     matrix, step = torch.ones(1, 1), torch.tensor([[1.0, 1.0], [1.0, -1.0]])
     for _ in range(bits):
         matrix = torch.kron(matrix, step)

@@ -1,1 +1,1 @@
-"""Datasets and how they are shared out over clients, on flwr-datasets partitioners."""
+"""Datasets, and how they are divided among clients, with flwr-datasets partitioners."""

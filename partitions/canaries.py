@@ -1,7 +1,7 @@
-"""Canaries: training examples with wrong classes, of which about half take part, so that an audit can look for them.
+"""Canaries: training examples with wrong classes, about half of which take part in training, for a privacy audit.
 
-Each takes part or not by the toss of a coin. Whoever can tell from what a run has made which of them did, knows more
-than a private run gives away (Carlini et al. 2019; Steinke, Nasr, Jagielski 2023).
+A coin toss decides whether each canary takes part. If the results of a run show better than by chance which canaries
+did, the run reveals more than its guarantee allows (Carlini et al. 2019; Steinke, Nasr, Jagielski 2023).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from florilegium.partitions.spec import Dataset
 
 
 def plant(federation: Federation, dataset: Dataset, settings: FederationSettings) -> Federation:
-    """Return the federation with ``canaries`` examples, or clients, among those that train.
+    """Turn ``canaries`` training examples, or clients, into canaries and return the new federation.
 
-    An example that takes part has another class, drawn at random; one that does not is nobody's. All examples of a
-    client have their classes turned by the same number, and a client that does not take part is an unseen one.
+    A canary example that takes part gets a wrong class, drawn at random; one that does not is removed from its client.
+    In a canary client, the classes of all examples are shifted by the same number; a canary client that does not take
+    part becomes an unseen client.
 
     Raises:
-        ConfigurationError: if there are not as many, or the data have no classes.
+        ConfigurationError: if there are too few examples or clients, or the data have no classes.
     """
     if dataset.spec.kind == "regression":
         raise ConfigurationError(f"canaries: '{dataset.spec.name}' has no classes that could be wrong")

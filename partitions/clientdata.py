@@ -1,4 +1,4 @@
-"""One client's examples as tensors, and those of a simulated federation's clients."""
+"""A client's examples as tensors, on a real device or in a simulated federation."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their classes.
+    """Inputs and their labels.
 
     Attributes:
-        x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, or int64
-            character codes, or float32 word vectors.
+        x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, int64 character
+            codes, or float32 word vectors.
         y: int64 classes (n,), or float32 targets (n,).
     """
 
@@ -37,12 +37,12 @@ class Examples:
         return len(self.y)
 
     def rows(self, chosen: Tensor | slice) -> Examples:
-        """Return some of the examples."""
+        """Return the chosen examples."""
         return Examples(self.x[chosen], self.y[chosen])
 
 
 def validating(count: int, fraction: float) -> int:
-    """Return how many of ``count`` training examples :meth:`ClientData.hold_back` holds back."""
+    """Return how many of ``count`` training examples :meth:`ClientData.hold_back` holds out for validation."""
     return int(fraction * count)
 
 
@@ -50,11 +50,11 @@ class ClientData:
     """The training and test examples of one client, each loaded when it is first used.
 
     Args:
-        train, test: functions that load them.
+        train, test: functions that load the training and test examples.
         labeled: whether training may use the classes of the training examples.
-        simulated: whether this stands in for a client, so that its every draw may be repeated by whoever has the seed.
-        device: where the tensors shall be.
-        validation: function that loads examples held back from training, if any.
+        simulated: whether the client is simulated, so that anyone who knows the seed may repeat its random draws.
+        device: device of the tensors.
+        validation: function that loads the validation examples held out from training, if any.
     """
 
     def __init__(
@@ -78,27 +78,28 @@ class ClientData:
 
     @cached_property
     def test(self) -> Examples:
-        """The test examples; none where the client has too few to hold any back."""
+        """The test examples; empty if the client has too few examples to hold any out."""
         return self._move(self._test())
 
     @cached_property
     def validation(self) -> Examples:
-        """The examples held back from training to judge it; none unless :meth:`hold_back` chose some."""
+        """The validation examples, held out from training; empty unless :meth:`hold_back` chose some."""
         return self._move(self._validation()) if self._validation else self.test.rows(slice(0))
 
     def hold_back(self, fraction: float, generator: torch.Generator) -> ClientData:
-        """Return the same data but for a ``fraction`` (0..1) of the training examples, rounded down, that validates.
+        """Return the same data with a ``fraction`` (0..1) of the training examples, rounded down, held out to validate.
 
-        Every example is as likely, and of each class the share of all, to within one: drawn regardless of classes,
-        validation would have most of what the remaining training examples happen to have least, and punish learning.
-        A client without labels keeps all: it could not judge anything.
+        Every example is equally likely to be chosen, and every class gives the same share of its examples, to within
+        one. If classes were ignored, validation would have most examples of the classes that happen to be rarest in the
+        remaining training examples, and would penalise learning. A client without labels keeps all its training
+        examples, since it could not evaluate anything.
         """
         if not self.labeled:
             return self
 
         @cache
         def held() -> Tensor:
-            """Systematic sampling: of all examples in the order of classes every so manieth, from a random one on."""
+            """Choose by systematic sampling: sort by class, then take examples at equal steps from a random start."""
             classes, count = self.train.y.cpu(), validating(len(self.train), fraction)
             order = torch.randperm(len(classes), generator=generator)
             order = order[classes[order].argsort(stable=True)]
@@ -121,16 +122,16 @@ class ClientData:
 
 
 def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | None = None) -> Tensor:
-    """Turn decoded rows into network inputs.
+    """Convert decoded rows to network inputs.
 
-    Images are normalised per channel, character codes widened to int64, word numbers replaced by their vectors.
+    Images are normalised per channel, character codes converted to int64, and word indices replaced by word vectors.
     """
     tensor = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     match spec.kind:
         case "image":
             scale = 1 / (255 * torch.tensor(spec.std))
             shift = torch.tensor(spec.mean) / torch.tensor(spec.std)
-            # Rows are stored (n, height, width, channels): permuted, that is the channels-last layout already.
+            # Rows are stored as (n, height, width, channels), so permuting gives the channels-last layout.
             return (tensor * scale - shift).permute(0, 3, 1, 2)
         case "characters":
             return tensor.long()
@@ -142,7 +143,7 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
 
 
 def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return pictures (n, channels, height, width) in the height and width of ``shape``, others as they are."""
+    """Resize images (n, channels, height, width) to the height and width of ``shape``; keep other inputs as they are."""
     if x.dim() != 4 or x.shape[2:] == tuple(shape[1:]):
         return x
     return interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
@@ -151,7 +152,10 @@ def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
 def decoded(
     federation: Federation, dataset: Dataset, client: int, part: str
 ) -> tuple[NDArray[np.generic], NDArray[Any]]:
-    """Return the decoded rows of a client's ``part`` ("train" or "test"), as it sees them, and their labels."""
+    """Return inputs and labels of a client's ``part`` ("train" or "test"), with its rotation and canaries applied.
+
+    The inputs are decoded rows, not network inputs yet.
+    """
     split, rows = client_rows(federation, dataset, client, part)
     x: NDArray[np.generic] = np.asarray(split.x[rows])
     if federation.angles[client]:

@@ -1,8 +1,8 @@
-"""The table of datasets, and loading one: a local folder first, then the hub through flwr-datasets.
+"""Registry of datasets, and loading one: from a local folder if there is one, else from the hub with flwr-datasets.
 
-A dataset is decoded once per machine into plain arrays under ``cache-dir`` and mapped into memory from there, so
-that worker processes share one copy and start without decoding. ``digits`` ships with scikit-learn and needs
-neither files nor network.
+A dataset is decoded once per machine into plain arrays under ``cache-dir`` and memory-mapped from there, so that worker
+processes share one copy and start without decoding. ``digits`` ships with scikit-learn and needs neither files nor
+network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
 _FORMAT = 3
-"""Version of the decoded cache; a new number makes old caches unused."""
+"""Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
 
 
 def _grey(
@@ -67,12 +67,12 @@ def _colour(
 DATASETS: Mapping[str, DatasetSpec] = {
     spec.name: spec
     for spec in (
-        # Its 8×8 images hold 0..16, so that mean and deviation are small on the scale of bytes.
+        # Pixel values are 0..16 instead of 0..255, so mean and deviation are small.
         _grey("digits", "", "label", 10, 0.01915, 0.02359, side=8),
         _colour(
             "cifar10", "uoft-cs/cifar10", "img", "label", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         ),
-        # Ten corruptions of the test pictures; no file has them.
+        # Ten corruptions of CIFAR-10's test images, computed when the dataset is loaded.
         DatasetSpec(
             "cifar10_c", "uoft-cs/cifar10", "image", "img", "label", 10, (3, 32, 32), (0.4914, 0.4822, 0.4465),
             (0.2470, 0.2435, 0.2616), client_columns=("corruption",), source="cifar10",
@@ -82,7 +82,7 @@ DATASETS: Mapping[str, DatasetSpec] = {
             "cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
         ),
         _grey("mnist", "ylecun/mnist", "label", 10, 0.1307, 0.3081),
-        # In three equal channels, for networks that go on to pictures in colour.
+        # MNIST with three equal channels, for networks that are later trained on colour images.
         _colour(
             "mnist_rgb", "ylecun/mnist", "image", "label", 10, (0.1307,) * 3, (0.3081,) * 3, 28, source="mnist"
         ),
@@ -134,9 +134,12 @@ DATASETS: Mapping[str, DatasetSpec] = {
 
 
 def find_spec(name: str) -> DatasetSpec:
-    """Return the description of dataset ``name``, or raise :class:`ConfigurationError` with the nearest word.
+    """Return the description of dataset ``name``.
 
-    A path names a dataset of the user's own: a folder with ``schema.toml`` and ``train.parquet``.
+    A path names a custom dataset: a folder with ``schema.toml`` and ``train.parquet``.
+
+    Raises:
+        ConfigurationError: if there is no such dataset; the message suggests the closest name.
     """
     if "/" in name:
         return read_schema(folder(name))
@@ -148,10 +151,11 @@ def find_spec(name: str) -> DatasetSpec:
 
 
 def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
-    """Return the folder of local parquet files, or None where neither ``data-dir`` nor the environment has one.
+    """Return the folder of local parquet files, or None if neither ``data-dir`` nor the environment variable has one.
 
     Raises:
-        DataError: if ``data-dir`` is set but has no such dataset. The environment variable is only an offer.
+        DataError: if ``data-dir`` is set but does not contain the dataset. For the environment variable's folder this
+            is no error.
     """
     if spec.folder:
         return Path(spec.folder)
@@ -172,7 +176,7 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
 
 
 def _fingerprint(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> str:
-    """Return a hash that changes when the source files do (name, size and time of each)."""
+    """Return a hash that changes with the source files (name, size and modification time of each)."""
     files = [] if path is None else sorted(path.glob("*.parquet"))
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     vocabularies = [words.name] if words else []
@@ -184,8 +188,8 @@ def _fingerprint(spec: DatasetSpec, path: Path | None, words: Vocabulary | None)
 def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Dataset:
     """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
 
-    The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, map
-    the arrays from there. Texts in words need a file of ``embeddings``
+    The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, memory-map
+    the arrays from there. Datasets of words need a file of ``embeddings``
     (:mod:`florilegium.partitions.sources.words`).
 
     Raises:

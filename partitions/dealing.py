@@ -1,4 +1,4 @@
-"""Sharing rows out over clients: training rows by a partitioner, test rows in each client's own class mix."""
+"""Divide rows among clients: training rows by a partitioner, test rows in each client's own class proportions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PARTITIONERS: Mapping[str, str] = {
     "natural": "florilegium.partitions.partitioners.natural",
     "mdm": "florilegium.partitions.partitioners.mdm",
 }
-"""The module of each kind of heterogeneity; imported when used, since flwr-datasets takes seconds to import."""
+"""Module of each partitioner; imported when used, since flwr-datasets takes seconds to import."""
 
 RARE = 0.001
-"""A class with a smaller share of the training examples does not limit the size of the test parts."""
+"""Classes with a smaller share of the training examples do not limit the size of the clients' test sets."""
 
 
 def deal(
@@ -44,12 +44,12 @@ def deal(
     test_rows: Rows,
     rng: np.random.Generator,
 ) -> tuple[list[Rows], list[Rows], list[str]]:
-    """Share training and test rows out; return each client's, and the name of its domain.
+    """Divide training and test rows among clients; return each client's training rows, test rows and domain name.
 
-    With ``domain-column``, each domain's rows are shared out over an equal number of clients.
+    With ``domain-column``, each domain's rows are divided among the same number of clients.
 
     Raises:
-        ConfigurationError: if keys do not go together, or with the data.
+        ConfigurationError: if keys contradict each other or the data.
         DataError: if there are not enough rows.
     """
     train: list[Rows] = []
@@ -101,19 +101,19 @@ def partition(
     rng: np.random.Generator,
     domain: str = "",
 ) -> tuple[list[Rows], list[str]]:
-    """Share the training ``rows`` out; return each client's rows and its natural name.
+    """Divide the training ``rows`` among clients; return each client's rows and its natural name.
 
     Args:
-        settings: the federation's.
+        settings: settings of the federation.
         dataset: the data.
-        rows: the rows of its training split to share out.
-        column: of natural clients' names; None where a partitioner makes the clients.
-        rng: chooses natural clients where not all of them take part.
-        domain: the domain the rows are of, "" for all.
+        rows: rows of its training split to divide.
+        column: column of natural clients' names; None if a partitioner makes the clients.
+        rng: generator that chooses natural clients if not all of them take part.
+        domain: domain that the rows belong to; "" without domains.
 
     Raises:
         ConfigurationError: if ``num-clients`` is 0 without natural clients.
-        DataError: if there are not enough rows, or the partitioner cannot share them out.
+        DataError: if there are not enough rows, or the partitioner cannot divide them.
     """
     from datasets import Dataset as HubDataset
     from datasets import disable_progress_bars
@@ -161,7 +161,10 @@ def partition(
 def _matched(
     train_y: Rows, train: list[Rows], test_y: Rows, test_rows: Rows, classes: int, rng: np.random.Generator
 ) -> list[Rows]:
-    """Draw test rows for every client in its own class mix, without overlap (see docs/architecture.md, "Data")."""
+    """Draw test rows for every client in its own class proportions, without overlap.
+
+    The method is described in docs/architecture.md, "Data".
+    """
     demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
     pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
     supply = np.array([len(pool) for pool in pools])

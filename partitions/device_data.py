@@ -1,9 +1,9 @@
-"""A device's own data, from where its owner says they are: parquet, CSV, pictures in folders, or a function.
+"""Load a real device's own data, which ``data-path`` names: parquet, CSV, images in folders, or a Python function.
 
-    data-path = "/data/site-a"         train.parquet or train.csv, and test.… where there is one; or train/<class>/*.png
-    data-path = "site_a.export:rows"   a function of an importable module, which yields arrays
+    data-path = "/data/site-a"         train.parquet or train.csv, optionally test.…; or train/<class>/*.png
+    data-path = "site_a.export:rows"   a function in an importable module, which yields arrays
 
-All of it becomes network inputs here, on the device, and is checked at once.
+The data are checked and converted to network inputs when loaded, on the device.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from florilegium.partitions.spec import DatasetSpec
 
 PARTS = ("train", "test")
 HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""What names a function: ``module:function``."""
+"""Pattern of a reference to a function, ``module:function``."""
 
 
 class DeviceSchema(BaseModel):
-    """The file that a device's key ``schema`` names: what the device calls the dataset's columns and classes.
+    """A device's own names for the dataset's columns and classes, from the file that its key ``schema`` names.
 
-        [columns]               # the dataset's = the device's
+        [columns]               # dataset's name = device's name
         image = "photo"
 
-        [classes]               # the device's = the dataset's
+        [classes]               # device's label = dataset's label
         hound = 5
 
     Attributes:
-        columns: the device's column for each column of the dataset that has another name there.
-        classes: the dataset's label for each label of the device that is another one.
+        columns: the device's column for each column of the dataset that has another name on the device.
+        classes: the dataset's label for each label that differs on the device.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,10 +60,10 @@ class DeviceSchema(BaseModel):
 
 
 def read_device_schema(path: Path) -> DeviceSchema:
-    """Read the file.
+    """Read a device's schema file.
 
     Raises:
-        DataError: if it is missing, or says something else.
+        DataError: if the file is missing, or is not a device schema.
     """
     try:
         return DeviceSchema.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -73,12 +73,12 @@ def read_device_schema(path: Path) -> DeviceSchema:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads one part after the other.
+    """Reads the parts of a device's data, "train" and "test", in any of the supported formats.
 
     Attributes:
-        spec: the dataset that the run is for.
-        words: its vocabulary, if it is one of words.
-        schema: the device's own names.
+        spec: the dataset of the run.
+        words: its vocabulary, for a dataset of words.
+        schema: the device's own names of columns and classes.
         labeled: whether training rows have labels that may be used.
     """
 
@@ -112,7 +112,7 @@ class _Reader:
         return self.table(table, str(path), part)
 
     def _types(self, path: Path) -> dict[str, pyarrow.DataType]:
-        """Return what each column of a CSV file holds; text that looks like a number may be a category."""
+        """Return the type of each column of a CSV file; types are not inferred, since a category may look numeric."""
         spec = self.spec
         if spec.kind == "image" or (spec.table is not None and spec.table.vectors) or spec.kind == "regression":
             raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
@@ -122,7 +122,7 @@ class _Reader:
         return types | dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
 
     def pictures(self, path: Path, part: str) -> Examples:
-        """Return the pictures of ``<path>/<class>/``, in the dataset's size; of all of ``path`` without labels."""
+        """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images below ``path``."""
         if self.spec.kind != "image":
             raise DataError(f"data-path: {path} is a folder of folders, but '{self.spec.name}' has no pictures")
         files = pictures_in(path, deep=self._unlabeled(part))
@@ -131,7 +131,7 @@ class _Reader:
         return self.files(files, str(path), None if self._unlabeled(part) else [file.parent.name for file in files])
 
     def files(self, files: Sequence[Path], name: str, labels: Sequence[str] | None = None) -> Examples:
-        """Return pictures."""
+        """Return the images in ``files`` as examples, in the dataset's size, with their labels if given."""
         channels, height, width = self.spec.shape
         rows = np.empty((len(files), height, width, channels), np.uint8)
         for row, file in enumerate(files):
@@ -140,7 +140,7 @@ class _Reader:
         return self._examples(rows, labels, name)
 
     def arrays(self, x: Any, y: Any, name: str, part: str) -> Examples:
-        """Return the examples of decoded rows x and their labels y, as a function yields them."""
+        """Return the examples of decoded rows x and labels y, which the owner's function has yielded."""
         if y is None and self.spec.y and not self._unlabeled(part):
             raise DataError(f"{name}: there are no labels (y is None); set labeled=false in --node-config")
         if self.spec.kind != "image":
@@ -156,14 +156,17 @@ class _Reader:
         return self._examples(rows, None if self._unlabeled(part) else y, name)
 
     def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
-        """Return decoded rows as network inputs; without labels they all have class 0, which nothing may use."""
+        """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""
         y = np.zeros(len(x), np.int64) if labels is None else labels_of(self.spec, self._translated(labels), name)
         if len(x) != len(y):
             raise DataError(f"{name}: there are {len(x)} inputs and {len(y)} labels")
         return Examples(to_inputs(self.spec, x, self.words), torch.from_numpy(y))
 
     def _translated(self, labels: Iterable[Any]) -> list[Any]:
-        """Return labels in the dataset's terms: its own where they are text, as in CSV and names of folders."""
+        """Translate labels to the dataset's labels, by the device's schema or by their text.
+
+        Labels are text in CSV files and in names of folders.
+        """
         ours = self.spec.labels or (() if self.spec.kind == "characters" else range(self.spec.classes))
         known = {str(label): label for label in ours} | self.schema.classes
         return [known.get(str(label), label) for label in labels]
@@ -181,25 +184,26 @@ def read_device(
     labeled: bool = True,
     schema: DeviceSchema | None = None,
 ) -> ClientData:
-    """Return the data of a device: training rows and, where it has them, test rows.
+    """Return the data of a device: training examples and, if it has them, test examples.
 
-    Without test rows, a fifth of the training rows is held back for evaluation. Where the device is not ``labeled``,
-    training rows need no labels, all of them are for training, and their classes are set to 0, which nothing may use.
+    Without test rows, a fifth of the training rows is held out for evaluation. If the device is not ``labeled``,
+    training rows need no labels, all of them are used for training, and their classes are set to 0, a placeholder that
+    must not be used.
 
     Args:
-        where: an absolute path of a folder with ``train.parquet`` or ``train.csv``, or with pictures in
-            ``train/<class>/`` or ``<class>/``; or ``module:function``, a function that yields (x, y) for training and,
-            where there are some, for tests: x as the dataset's rows are decoded (pictures uint8 (n, height, width,
-            channels), texts, a mapping of columns), y labels, or None.
-        spec: the dataset that the run is for.
-        device: where tensors shall be.
+        where: absolute path of a folder with ``train.parquet`` or ``train.csv``, or with images in ``train/<class>/``
+            or ``<class>/``; or ``module:function``, a function that yields (x, y) for training and optionally for
+            tests. x holds rows in the dataset's decoded form (uint8 images (n, height, width, channels), texts, or a
+            mapping of columns), y labels or None.
+        spec: the dataset of the run.
+        device: PyTorch device of the tensors.
         words: the vocabulary of a dataset of words.
         labeled: whether training may use labels.
         schema: the device's own names of columns and classes.
 
     Raises:
-        DataError: if there are no usable training rows, or a row does not fit the dataset. It may quote data and names
-            of files, and must not leave the device.
+        DataError: if there are no usable training rows, or a row does not fit the dataset. The message may quote data
+            and file names, so it must not leave the device.
     """
     reader = _Reader(spec, words, schema or DeviceSchema(), labeled)
     found = _from_function(str(where), reader) if re.fullmatch(HOOK, str(where)) else _from_folder(Path(where), reader)
@@ -243,7 +247,7 @@ def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
     module, function = name.split(":")
     try:
         yielded = list(getattr(importlib.import_module(module), function)())
-    except Exception as error:  # whatever the owner's code stumbles over
+    except Exception as error:  # the owner's code may raise any exception
         raise DataError(f"data-path: function {name} failed: {type(error).__name__}: {error}") from error
     pairs = [part for part in yielded if isinstance(part, tuple) and len(part) == 2]
     if not 1 <= len(yielded) <= len(PARTS) or len(pairs) < len(yielded):
@@ -257,12 +261,15 @@ def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
 def read_inputs(
     path: Path, spec: DatasetSpec, words: Vocabulary | None = None, schema: DeviceSchema | None = None
 ) -> tuple[torch.Tensor, list[str] | None]:
-    """Return the network inputs in a parquet or CSV file, of a picture, or of a folder's pictures with their names.
+    """Read network inputs from a parquet or CSV file, an image, or a folder of images.
 
-    Pictures in other sizes than the dataset's are resized, as those of a device are.
+    Images of other sizes are resized to the dataset's, as in a device's data.
+
+    Returns:
+        The inputs, and the images' paths within the folder (None if ``path`` is no folder).
 
     Raises:
-        DataError: if they cannot be read, or do not fit the dataset.
+        DataError: if the inputs cannot be read, or do not fit the dataset.
     """
     reader = _Reader(spec, words, schema or DeviceSchema(), labeled=False)
     if path.is_dir():
@@ -278,7 +285,7 @@ def read_inputs(
 
 
 def report(data: ClientData, spec: DatasetSpec) -> str:
-    """Return what was found, for the device's own log: how many examples, and of which classes."""
+    """Return a summary of a device's data for its own log: number of examples, and of each class."""
     text = f"{len(data.train)} training and {len(data.test)} test examples"
     if not data.labeled:
         return f"{text}, without labels"

@@ -1,4 +1,5 @@
-"""A simulated client's data as a device's folder: ``train.parquet`` and ``test.parquet`` in the dataset's schema."""
+"""Write a simulated client's data as a device's folder: ``train.parquet`` and ``test.parquet`` in the dataset's schema.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from florilegium.partitions.spec import Dataset
 
 
 def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:
-    """Write the data of ``client`` to ``folder``, to be given to a SuperNode as its ``data-path``.
+    """Write the data of ``client`` to ``folder``, which a SuperNode can use as its ``data-path``.
 
     Raises:
-        DataError: for data that are not images; take a device's rows from the source files instead.
+        DataError: for data that are not images; copy a device's rows from the source files instead.
     """
     spec = dataset.spec
     if spec.kind != "image":

@@ -1,6 +1,6 @@
-"""Mixtures of Dirichlet-multinomials: what they say of histograms, and the steps that fit them (Scott, thesis, 3.3).
+"""Mixtures of Dirichlet-multinomials: likelihood of histograms, and the steps that fit them (Scott, thesis, 3.3).
 
-Shapes: n histograms of C categories, K components, S bins of sizes (a histogram's size m is the sum of its counts).
+Shapes: n histograms of C categories, K components, S size bins (a histogram's size m is the sum of its counts).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SMALLEST_ALPHA, LARGEST_ALPHA = 1e-6, 1e6
-"""Bounds of every α_kj: a category that no client has would get 0, histograms without any spread infinity."""
+"""Bounds of every α_kj, which otherwise tends to 0 for a category that no client has, to ∞ for equal histograms."""
 SMALLEST_PI = 1e-12
-"""A size that no client of a cohort has keeps this probability, since a later client may have it."""
+"""Least probability of a size bin: a later client may have a size that no client of the cohort has."""
 LARGEST_COUNT = 2**53
 EMPTY = 1e-3
-"""A component that stands for fewer clients than this is empty."""
+"""A component with a smaller total weight of clients than this counts as empty."""
 SPREAD = 0.5
-"""Standard deviation of log α around the largest component's where an empty one starts anew."""
+"""Standard deviation of log α around the largest component's, when an empty component is reinitialised."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The law of a client's histogram (equation 3.3).
+    """The distribution of a client's histogram (equation 3.3).
 
     Attributes:
         tau: τ, weights of the components, (K,).
-        pi: Π, probabilities of each component's bins of sizes, (K, S).
+        pi: Π, probabilities of the size bins in each component, (K, S).
         alpha: A, Dirichlet parameters of each component, (K, C).
         edges: bin b holds the sizes edges[b] to edges[b + 1] − 1, equally likely; (S + 1,), increasing, from 1 on.
     """
@@ -54,10 +54,10 @@ class Mixture:
 
 
 def size_bins(sizes: Counts, edges: Counts) -> Counts:
-    """Return the bin of every size, (n,).
+    """Return the index of the size bin that holds each size, (n,).
 
     Raises:
-        ValueError: if a size lies in none.
+        ValueError: if a size lies outside all bins.
     """
     outside = (sizes < edges[0]) | (sizes >= edges[-1])
     if outside.any():
@@ -68,10 +68,11 @@ def size_bins(sizes: Counts, edges: Counts) -> Counts:
 
 
 def check_counts(counts: NDArray[np.number]) -> Counts:
-    """Return histograms (n, C) as whole numbers.
+    """Check histograms (n, C) and return them as integers.
 
     Raises:
-        ValueError: if they are no table, or a count is negative or fractional, or a histogram is empty.
+        ValueError: if the array does not have two dimensions, a count is negative or fractional, or a histogram is
+            empty.
     """
     if counts.ndim != 2:
         raise ValueError(f"histograms make a table (n, C), not an array of shape {counts.shape}")
@@ -84,7 +85,7 @@ def check_counts(counts: NDArray[np.number]) -> Counts:
 
 
 def log_joint(counts: Counts, mixture: Mixture) -> Array:
-    """Return log τ_k p(c, m | α_k, π_k) of every histogram and component, (n, K) (equations 3.1 to 3.3)."""
+    """Return log τ_k p(c, m | α_k, π_k) for every histogram and component, (n, K) (equations 3.1 to 3.3)."""
     c, sizes = counts[:, None, :], counts.sum(axis=1)
     α, total = mixture.alpha, mixture.alpha.sum(axis=1)
     multinomial = gammaln(sizes + 1) - gammaln(counts + 1).sum(axis=1)
@@ -103,13 +104,13 @@ def log_likelihood(counts: Counts, mixture: Mixture) -> Array:
 
 
 def moments(counts: Counts, components: Counts, k: int, edges: Counts) -> dict[str, Array]:
-    """Return the sums of algorithm 5 over histograms that contribute to one component each.
+    """Return the sums of algorithm 5 over histograms, each of which contributes to one component.
 
     Args:
-        counts: (n, C).
-        components: k_i, (n,).
-        k: K.
-        edges: of the bins of sizes.
+        counts: the histograms, (n, C).
+        components: component k_i of each histogram, (n,).
+        k: number of components K.
+        edges: edges of the size bins.
 
     Returns:
         ``sizes`` E (K, S), ``first`` P (K, C), ``second`` Q (K, C).
@@ -121,15 +122,16 @@ def moments(counts: Counts, components: Counts, k: int, edges: Counts) -> dict[s
 
 
 def initial(sums: Mapping[str, Array], edges: Counts, noise: float = 0.0) -> Mixture:
-    """Return the mixture that algorithm 5 starts from, by matching moments.
+    """Return the initial mixture by matching moments (algorithm 5).
 
-    α_0 is the median of (P̄_j − Q̄_j)/(Q̄_j − P̄_j²) over the categories j where both are above 0, and C where there is
-    none: equation (3.9) takes the first category alone. A component that no client chose takes the sums of all.
+    α_0 is the median of (P̄_j − Q̄_j)/(Q̄_j − P̄_j²) over the categories j where both differences are above 0, and C if
+    there are none; equation (3.9) uses the first category only. A component that no client chose gets the average of
+    the other components' sums.
 
     Args:
-        sums: as of :func:`moments`, perhaps with noise.
-        edges: of the bins of sizes.
-        noise: its standard deviation.
+        sums: result of :func:`moments`, possibly with noise.
+        edges: edges of the size bins.
+        noise: standard deviation of the noise.
     """
     counted = sums["sizes"].sum(axis=1)
     none = counted < EMPTY
@@ -153,8 +155,8 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
     """Return the sums of algorithm 6 over histograms (n, C).
 
     Returns:
-        ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (1,), and the numerator and denominator of the
-        step in α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29).
+        ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (1,), and numerator and denominator of the update
+        of α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29).
     """
     joint = log_joint(counts, mixture)
     likelihood = np.logaddexp.reduce(joint, axis=1)
@@ -173,12 +175,12 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
 
 
 def update(mixture: Mixture, sums: Mapping[str, Array], noise: float = 0.0) -> Mixture:
-    """Return the next estimate (equations 3.17 to 3.19). A component without weight keeps its α and Π.
+    """Return the next estimate of the mixture (equations 3.17 to 3.19); an empty component keeps its α and Π.
 
     Args:
-        mixture: the last one.
-        sums: as of :func:`statistics`, perhaps with noise, so that they may be negative.
-        noise: its standard deviation.
+        mixture: the last estimate.
+        sums: result of :func:`statistics`, possibly with noise, so that sums may be negative.
+        noise: standard deviation of the noise.
     """
     ω, b = np.maximum(sums["weights"], 0.0), sums["denominator"]
     moves = (ω > EMPTY) & (b > 0)
@@ -189,7 +191,10 @@ def update(mixture: Mixture, sums: Mapping[str, Array], noise: float = 0.0) -> M
 
 
 def start_anew(mixture: Mixture, k: int, rng: np.random.Generator) -> Mixture:
-    """Return ``mixture`` with component k started anew: half of the largest one, its α scattered around that one's."""
+    """Return ``mixture`` with component k reinitialised near the largest component, whose weight is halved between them.
+
+    The new α is drawn around that of the largest component; Π is copied from it.
+    """
     largest = int(mixture.tau.argmax())
     tau, pi, alpha = mixture.tau.copy(), mixture.pi.copy(), mixture.alpha.copy()
     tau[[k, largest]] = tau[largest] / 2
@@ -199,17 +204,17 @@ def start_anew(mixture: Mixture, k: int, rng: np.random.Generator) -> Mixture:
 
 
 def _by_bin(weights: Array, sizes: Counts, edges: Counts) -> Array:
-    """Return the weights (n, K) of histograms added up over their bins of sizes, (K, S)."""
+    """Sum the weights (n, K) of histograms over each size bin; return (K, S)."""
     total = np.zeros((len(edges) - 1, weights.shape[1]))
     np.add.at(total, size_bins(sizes, edges), weights)
     return total.T
 
 
 def _probabilities(sums: Array, noise: float) -> Array:
-    """Return rows that sum to 1, none of their entries under ``SMALLEST_PI`` or nearly so.
+    """Normalise the rows of ``sums`` to 1, with entries of at least about ``SMALLEST_PI``.
 
-    What the noise alone could be counts as much: a bin that it made negative would rule out its sizes, and decide which
-    component their clients belong to.
+    Sums below the noise's standard deviation are raised to it. Otherwise a bin that the noise made negative would rule
+    out its sizes, and so decide which component clients of these sizes belong to.
     """
     positive = np.maximum(sums, noise)
     whole = positive.sum(axis=1, keepdims=True)

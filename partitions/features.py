@@ -1,7 +1,7 @@
-"""The modelled feature of a client's examples: the label, a column of words, or a column of numbers in bins.
+"""The modelled feature of a client's examples: the label, a categorical column, or a numeric column in bins.
 
-Its values make a client's histogram (Scott, thesis, section 3.3.1). They are read off the encoded examples, so that
-they are the same on a device as in a simulation.
+The counts of its values are the client's histogram (Scott, thesis, section 3.3.1). Values are computed from the encoded
+examples, so that a device and a simulation give the same ones.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Feature:
     """A feature with C categories.
 
     Attributes:
-        name: "label", or the column.
-        categories: C.
-        values: returns the category of every example, (n,) in 0..C−1, for encoded inputs (n, …) and labels (n,); −1 for
-            a number that no bin holds.
+        name: "label", or the name of the column.
+        categories: number of categories C.
+        values: function that returns the category of every example, (n,) in 0..C−1, for encoded inputs (n, …) and
+            labels (n,); −1 for a number outside all bins.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Feature:
 
 
 def parse_edges(text: str) -> list[float]:
-    """Return the edges that a text such as ``"0:200000:5000, inf"`` lists: numbers, or start:stop:step with the stop.
+    """Parse a list of bin edges such as ``"0:200000:5000, inf"``: numbers, or ranges start:stop:step including stop.
 
     Raises:
-        ValueError: if they are no increasing numbers, two at least.
+        ValueError: unless the list has at least two edges, in increasing order.
     """
     edges: list[float] = []
     try:
@@ -60,20 +60,23 @@ def parse_edges(text: str) -> list[float]:
 
 
 def uncovered(feature: str, bins: str) -> str:
-    """Return what to say where a number lies in no bin; not which, since a device says it to the server."""
+    """Return the error message for a number outside all bins.
+
+    It does not quote the number, since a device sends the message to the server.
+    """
     return f"mdm.bins: a number in column '{feature}' lies in none of the bins '{bins}'; add edges, -inf or inf"
 
 
 def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
-    """Return a feature of a dataset.
+    """Return the feature ``name`` of a dataset.
 
     Args:
         spec: the dataset.
         name: "label", or a column of a table.
-        bins: edges of the semi-closed intervals that a column of numbers is counted in; "" for anything else.
+        bins: edges of the half-open intervals [a, b) that divide a numeric column; "" for any other feature.
 
     Raises:
-        ConfigurationError: if there is no such feature, or bins are missing or too many.
+        ConfigurationError: if there is no such feature, or bins are missing or not needed.
     """
     schema = spec.table
     numbers = list(schema.numbers) if schema else []
@@ -99,7 +102,7 @@ def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
         return Feature(name, stop - start, lambda x, y: x[:, start:stop].argmax(axis=1).astype(np.int64))
     column, (mean, std) = numbers.index(name), schema.numbers[name]
     edges = parse_edges(bins)
-    # Compared as they are encoded, so that a number on an edge is on its right side.
+    # Edges are encoded like the values, so that a number equal to an edge falls into the bin above it.
     encoded = ((np.array(edges, np.float32).astype(np.float64) - mean) / std).astype(np.float32)
 
     def binned(x: NDArray[np.generic], y: NDArray[np.generic]) -> Values:

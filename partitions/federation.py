@@ -1,4 +1,4 @@
-"""A federation: which rows of a dataset each client holds. A pure function of its settings, cached on disk."""
+"""Build a federation: which rows of a dataset each client holds. A pure function of its settings, cached on disk."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from florilegium.partitions.shares import Canaries, Federation, Shares
 from florilegium.partitions.spec import Dataset
 
 _FORMAT = 4
-"""Version of the cached index tables; a new number makes old ones unused."""
+"""Version of the format of cached index tables; increase it so that old ones are not used."""
 
 
 def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
-    """Return the federation of ``settings`` and its dataset, from the cache where it was made before.
+    """Return the federation of ``settings`` and its dataset, from the cache if it was built before.
 
     Raises:
-        ConfigurationError: for an unknown dataset or partitioner, or keys that do not go together.
+        ConfigurationError: for an unknown dataset or partitioner, or keys that contradict each other.
         DataError: if the data are missing or not enough.
     """
-    # One object per settings value, whatever subclass carries it: caches are keyed on these fields alone.
+    # Drop the fields of subclasses: the caches must depend on the federation's own keys alone.
     return _federate(
         FederationSettings.model_construct(
             **{name: getattr(settings, name) for name in FederationSettings.model_fields}
@@ -61,7 +61,7 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
     if settings.mdm_params:
         from florilegium.partitions.mdm_params import (
-            fingerprint,  # scipy, which few need, takes half a second to import
+            fingerprint,  # imports scipy, which takes half a second and is rarely needed
         )
 
         key += fingerprint(settings.mdm_params)
@@ -121,12 +121,16 @@ def _restore(path: Path) -> Federation:
 
 
 def build(settings: FederationSettings, dataset: Dataset) -> Federation:
-    """Make the federation of ``settings`` anew.
+    """Build the federation of ``settings`` from scratch, without the cache.
 
-    A client's test examples follow its own class mix: of class k it gets t·c rows of the test split, c being its
-    number of training examples of that class, with one t ≤ 1 for all clients and classes (of a domain, where there
-    are domains), the largest for which no test row is used twice. (Of a class that is rare in training, or has fewer
-    test rows, it gets its share of what there is.) Natural clients keep the test rows that carry their name.
+    A client's test examples have the class proportions of its training examples: it gets t·c test rows of a class of
+    which it has c training examples. t ≤ 1 is the same for all clients and classes (of a domain, if there are domains):
+    the largest value for which no test row is used twice. For a class that is rare in training, or has too few test
+    rows, a client gets its share of the rows there are. Natural clients keep the test rows that carry their name.
+
+    Raises:
+        ConfigurationError: if keys contradict each other or the data.
+        DataError: if there are not enough rows.
     """
     rng = numpy_generator(settings.seed, "federation", "rows")
     natural = settings.partitioner == "natural"

@@ -1,4 +1,5 @@
-"""Laws of clients' histograms: by name (Scott, thesis, table A.1 and A.1.2), from a file, or from a run of ``mdm``."""
+"""Distributions of clients' histograms: by name (Scott, thesis, table A.1, A.1.2), from a file, or from a run of ``mdm``.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +41,17 @@ NAMED: Mapping[str, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]] = {
     "high-3": ((0.8, 0.05, 0.15), (_HIGH[2], _HIGH[0], _HIGH[1])),
     "choice": ((0.2, 0.5, 0.3), ((0.1, 0.2, 0.1, 0.3, 0.1), (1.0, 4.0, 1.0, 2.0, 0.5), (10.0, 5.0, 3.0, 2.0, 30.0))),
 }
-"""τ and A by name."""
+"""Component weights τ and Dirichlet parameters A of the distributions with a name."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """How clients' histograms come about: drawn from a mixture, or listed one by one.
+    """Source of clients' histograms: a mixture from which they are drawn, or a list.
 
     Attributes:
-        feature, bins: what is counted, as keys ``mdm.feature`` and ``mdm.bins``.
-        mixture: the law; None where histograms are listed.
-        histograms: the histograms, (n, C).
+        feature, bins: the feature that is counted, as in keys ``mdm.feature`` and ``mdm.bins``.
+        mixture: the mixture; None if histograms are listed.
+        histograms: the listed histograms, (n, C); None if they are drawn.
     """
 
     feature: str
@@ -60,17 +61,17 @@ class Law:
 
     @property
     def categories(self) -> int:
-        """C."""
+        """Number of categories C of the histograms."""
         if self.mixture is not None:
             return self.mixture.alpha.shape[1]
         assert self.histograms is not None
         return self.histograms.shape[1]
 
     def draw(self, n: int, rng: np.random.Generator) -> Counts:
-        """Return n histograms, (n, C).
+        """Return n histograms, (n, C): drawn from the mixture, or the first n of the list.
 
         Raises:
-            ConfigurationError: if fewer are listed.
+            ConfigurationError: if the list has fewer.
         """
         if self.mixture is not None:
             return self.mixture.sample(n, rng)
@@ -93,16 +94,16 @@ class _File(BaseModel):
 
 
 def read_law(params: str, samples: int) -> Law:
-    """Return the law that ``mdm-params`` names.
+    """Return the distribution of histograms that key ``mdm-params`` names.
 
     Args:
-        params: a name of table A.1 such as "high-2", "choice" (appendix A.1.2), or an absolute path: of the folder of a
-            run of method ``mdm``, or of a JSON file with ``tau``, ``pi``, ``alpha``, ``edges``, or with ``histograms``.
-        samples: the size m of every client where the law is named; the tables have none.
+        params: a name from table A.1 such as "high-2", "choice" (appendix A.1.2), or an absolute path: of the folder of
+            a run of method ``mdm``, or of a JSON file with ``tau``, ``pi``, ``alpha``, ``edges``, or ``histograms``.
+        samples: size m of every client, used for names only, since the thesis's tables give no sizes.
 
     Raises:
-        ConfigurationError: for an unknown name, or a named law without a size.
-        DataError: if the file is missing or says something impossible.
+        ConfigurationError: for an unknown name, or a name without a size.
+        DataError: if the file is missing or its contents are invalid.
     """
     if params in NAMED:
         if not samples:
@@ -133,10 +134,10 @@ def read_law(params: str, samples: int) -> Law:
 
 
 def fingerprint(params: str) -> str:
-    """Return a hash of the law that ``mdm-params`` names, of nothing else in its file; "" for "".
+    """Return a hash of the distribution that ``mdm-params`` names, regardless of other contents of its file; "" for "".
 
     Raises:
-        ConfigurationError, DataError: as :func:`read_law`.
+        ConfigurationError, DataError: as in :func:`read_law`.
     """
     if not params or params in NAMED:
         return hashlib.sha256(params.encode()).hexdigest()[:16] if params else ""

@@ -1,4 +1,4 @@
-"""Clients that the data name: which rows are whose, which clients are left out, and what each keeps for its tests."""
+"""Natural clients, whose names are in the data: their rows, which clients are skipped, and their test rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from florilegium.partitions.shares import Rows
 from florilegium.partitions.spec import Dataset, Split
 
 HELD_BACK = 0.2
-"""Share of the rows that becomes the test part where the source has no test split."""
+"""Share of the rows that is held out for testing if the source has no test split."""
 
 
 def with_enough_tests(
     settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
 ) -> Rows:
-    """Return the training ``rows`` of natural clients that will have ``min-test-examples`` test examples.
+    """Return the training ``rows`` of those natural clients that will have at least ``min-test-examples`` test examples.
 
     Raises:
         DataError: if there is no such client.
@@ -60,12 +60,12 @@ def client_column(settings: FederationSettings, dataset: Dataset) -> str:
 
 
 def has_names(split: Split, column: str) -> bool:
-    """Return whether the rows of a split have names in ``column``."""
+    """Return whether a split has the client names of ``column``, or of all columns that it joins by "+"."""
     return set(column.split("+")) <= split.clients.keys()
 
 
 def client_names(split: Split, column: str) -> NDArray[np.str_]:
-    """Return the name of each row's client, (n,): a column's, or those of several joined by "+"."""
+    """Return the client name of each row, (n,): the value in ``column``, or those of several columns joined by "+"."""
     first, *others = (split.clients[part] for part in column.split("+"))
     for other in others:
         first = np.char.add(np.char.add(first, "+"), other)
@@ -73,7 +73,7 @@ def client_names(split: Split, column: str) -> NDArray[np.str_]:
 
 
 def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
-    """Return the rows of each of the clients ``names``; none for one that the split does not know."""
+    """Return the rows of each client in ``names``; an empty array for a client that has no rows in the split."""
     values = client_names(split, column)
     order = np.argsort(values, kind="stable")
     values = values[order]
@@ -81,10 +81,10 @@ def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
 
 
 def choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
-    """Draw ``num-clients`` of the ``available`` natural clients; all for 0.
+    """Draw ``num-clients`` of the ``available`` natural clients, or all if it is 0; return their sorted indices.
 
     Raises:
-        DataError: if there are fewer.
+        DataError: if fewer are available.
     """
     if settings.num_clients > available:
         raise DataError(
@@ -95,12 +95,15 @@ def choose_natural(settings: FederationSettings, available: int, rng: np.random.
 
 
 def _kept(count: int) -> int:
-    """Return how many of a client's ``count`` examples remain for training where a share is held back."""
+    """Return how many of a client's ``count`` examples remain for training after its test share is held out."""
     return count - round(count * HELD_BACK)
 
 
 def hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
-    """Move the last fifth of every client's rows to its test part; a client with one row keeps it for training."""
+    """Hold out the last fifth of every client's rows for testing; return training rows and test rows of each client.
+
+    A client with a single row keeps it for training.
+    """
     cuts = [_kept(len(rows)) for rows in train]
     pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
     return [a for a, _ in pairs], [b for _, b in pairs]

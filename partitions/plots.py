@@ -1,4 +1,4 @@
-"""A picture of a federation: how many examples of each class every client holds."""
+"""Plot of a federation: the number of examples of each class that every client holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from florilegium.partitions.spec import Dataset
 
 
 class _AsPartitioner(Partitioner):
-    """A federation in the form flwr-datasets' plotting takes: a partition per client with a label column."""
+    """Adapter of a federation to flwr-datasets' plots: one partition per client, with a label column."""
 
     def __init__(self, federation: Federation, dataset: Dataset) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Loading what the server holds: rows of the simulated dataset, made ones, or a file of its own."""
+"""Load the server's own examples: rows of the simulated dataset, synthetic examples, or those in a file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from florilegium.partitions.settings import FederationSettings
 
 
 def server_examples(settings: FederationSettings, *, deployed: bool = False) -> Examples:
-    """Return the server's examples, of which there may be none.
+    """Return the server's own examples, possibly none.
 
     Args:
-        settings: key ``server-data`` names a file in the dataset's schema; without it they come from the federation.
-        deployed: whether the clients are real devices, where there is no federation to choose from.
+        settings: key ``server-data`` names a file in the dataset's schema; without it, the examples come from the
+            federation.
+        deployed: whether the clients are real devices, so that there is no simulated federation to choose from.
 
     Raises:
         ConfigurationError: if the clients are devices and ``server-data`` is empty.

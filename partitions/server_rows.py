@@ -1,7 +1,7 @@
-"""Data of the server's own, little and partly of another kind than the clients'.
+"""Choose the rows that the server holds: few, and partly of another kind than the clients'.
 
-The server may hold ``server-examples`` rows like the clients' and ``server-ood-examples`` out-of-distribution ones.
-They are chosen here, and no client holds them; a made dataset draws them itself.
+The server may hold ``server-examples`` rows like the clients' and ``server-ood-examples`` out-of-distribution rows.
+No client holds these rows. Synthetic datasets do not use this module; they draw the server's examples themselves.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Rows = NDArray[np.int64]
 
 
 def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> tuple[Rows, Rows]:
-    """Return which of the shuffled training ``rows`` the clients share, and which the server holds.
+    """Divide the shuffled training ``rows`` into those for the clients and those that the server holds.
 
     Raises:
-        ConfigurationError: if a key names a column or value there is none of, or asks for out-of-distribution rows
-            without saying which those are.
-        DataError: if there are fewer rows than asked for.
+        ConfigurationError: if a key names a column or value that does not exist, or if out-of-distribution rows are
+            requested without saying which rows those are.
+        DataError: if there are fewer rows than requested.
     """
     s = settings
     if dataset.server is not None:
@@ -66,10 +66,10 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
 
 
 def matching(key: str, choice: str, spec: DatasetSpec, split: Split, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of ``rows`` of a split the value ``choice`` of ``key`` chooses, (n,); "" chooses all.
+    """Return a mask (n,) of those ``rows`` of a split that ``choice``, the value of ``key``, selects; "" selects all.
 
     Raises:
-        ConfigurationError: if there is no such column, or it has no such value.
+        ConfigurationError: naming ``key``, if there is no such column, or it has no such value.
     """
     chosen = parse_rows(choice)
     if chosen is None:
@@ -92,7 +92,7 @@ def matching(key: str, choice: str, spec: DatasetSpec, split: Split, rows: Rows)
 
 
 def _labels(spec: DatasetSpec, split: Split) -> NDArray[np.str_]:
-    """Return the label of every row, as it is written in the file."""
+    """Return the label of every row of a split, as written in the source file; empty for regression."""
     names = np.array([str(label) for label in spec.labels or range(spec.classes)])
     result: NDArray[np.str_] = names[split.y] if spec.kind != "regression" else np.array([], str)
     return result

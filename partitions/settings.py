@@ -1,4 +1,4 @@
-"""The configuration keys that define a federation: the dataset and how it is shared out."""
+"""The configuration keys that define a federation: the dataset, and how it is divided among clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _check_ratio(text: str) -> str:
 
 
 def parse_rows(text: str) -> tuple[str, list[str]] | None:
-    """Return the column and the values of a choice of rows such as ``"workclass=Private|State-gov"``; None for ""."""
+    """Parse a selection of rows such as ``"workclass=Private|State-gov"`` into column and values; return None for ""."""
     if not text:
         return None
     column, separator, values = (part.strip() for part in text.partition("="))
@@ -55,13 +55,13 @@ def parse_rows(text: str) -> tuple[str, list[str]] | None:
 
 
 def check_rows(text: str) -> str:
-    """Return ``text`` if :func:`parse_rows` takes it."""
+    """Return ``text`` unchanged if :func:`parse_rows` accepts it, else raise its ``ValueError``."""
     parse_rows(text)
     return text
 
 
 class FederationSettings(DataSettings):
-    """Everything that the clients' data depend on. Two runs with equal values have the same clients."""
+    """All keys that the clients' data depend on. Two runs with equal values have the same clients."""
 
     title = "Data and clients"
 
@@ -71,7 +71,7 @@ class FederationSettings(DataSettings):
         values='folder, ""',
     )
     cache_dir: Annotated[str, AfterValidator(check_folder)] = key(
-        "~/.florilegium/cache", "where decoded datasets and index tables are kept", values="folder", min_length=1
+        "~/.florilegium/cache", "folder for decoded datasets and index tables", values="folder", min_length=1
     )
     partitioner: str = key(
         "classes", "how rows are divided among clients",
@@ -82,26 +82,26 @@ class FederationSettings(DataSettings):
     )
     classes_per_client: Annotated[int | str, AfterValidator(_check_classes)] = key(
         "2-3",
-        "S, for `classes`: classes of each client; with a range every client draws its own number",
+        "S, for `classes`: number of classes per client; with a range every client draws its own S",
         values='number, or a range such as `"2-3"`',
     )
     class_assignment: Literal["random", "even"] = key(
-        "even", "draw each client's classes at random (PPFE, FLowDUP, FedGTST), or deal them evenly (PeFLL, pFedHN)"
+        "even", "draw each client's classes at random (PPFE, FLowDUP, FedGTST), or assign them evenly (PeFLL, pFedHN)"
     )
     samples_per_client: int = key(
         0,
         "training examples m of each client (`dirichlet`: on average; `natural`: at most, before a fifth is held out "
-        "where there is no test split); 0: all rows are dealt out",
+        "if there is no test split); 0: all rows are used",
         ge=0,
     )
     alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0)
     dirichlet_over: Literal["clients", "classes"] = key(
-        "clients", "draw the shares that clients have of each class, or each client's mix of classes"
+        "clients", "draw the distribution of each class over the clients, or of each client over the classes"
     )
     balanced: bool = key(
         False,
-        "with shares of clients: a client that has its share of examples receives no more of other classes; sizes "
-        "still differ",
+        "for `dirichlet-over = clients`: a client that has its share of all examples gets none of the remaining "
+        "classes; sizes still differ",
     )
     angles: Annotated[str, AfterValidator(_check_angles)] = key(
         "0,90,180,270", "degrees from which each client's rotation is drawn, for `rotation`", values="numbers"
@@ -111,15 +111,15 @@ class FederationSettings(DataSettings):
     )
     domain_column: str = key(
         "",
-        "each value of this column is a domain, whose rows go to an equal share of the clients; not for `natural`",
+        "column whose values are domains; each domain's rows go to an equal number of clients; not for `natural`",
         values='column, ""',
     )
-    min_test_examples: int = key(0, "natural clients with fewer test examples are left out", ge=0)
+    min_test_examples: int = key(0, "natural clients with fewer test examples are skipped", ge=0)
     embeddings: Annotated[str, AfterValidator(check_folder)] = key(
         "", "word vectors in GloVe's text format, for datasets of words", values='file, ""'
     )
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)] = key(
-        "0.5", "share of each client's own part in `synthetic-linear`", values='0..1, or a range `"0,1"`'
+        "0.5", "for `synthetic-linear`: weight of each client's own model", values='0..1, or a range `"0,1"`'
     )
     mdm_params: str = key(
         "",
@@ -127,26 +127,28 @@ class FederationSettings(DataSettings):
         values='name, file, run folder, ""',
     )
     client_rows: Annotated[str, AfterValidator(check_rows)] = key(
-        "", 'the rows that clients share, by a column of names or by `label`; "": all', values="`column=value\\|value`"
+        "",
+        'rows that are divided among the clients, selected by a column of names or by `label`; "": all',
+        values="`column=value\\|value`",
     )
     server_examples: int = key(0, "examples like the clients' that only the server holds", ge=0)
-    server_missing: int = key(0, "number of last classes of which the server has no examples", ge=0)
+    server_missing: int = key(0, "the server has no examples of this many classes, the last ones", ge=0)
     server_ood_rows: Annotated[str, AfterValidator(check_rows)] = key(
-        "", "rows of the server's out-of-distribution examples", values="`column=value\\|value`"
+        "", "rows from which the server's out-of-distribution examples are chosen", values="`column=value\\|value`"
     )
     server_ood_examples: int = key(0, "number of the server's out-of-distribution examples", ge=0)
     server_data: Annotated[str, AfterValidator(check_folder)] = key(
-        "", "the server's examples instead, in the dataset's schema; required on real devices", values='file, ""'
+        "", "parquet file of the server's examples, instead of chosen rows; required on real devices", values='file, ""'
     )
     share_out: Literal["clients", "server"] = key(
-        "clients", "clients share all rows except the server's; or, to simulate clients on those, the server's rows"
+        "clients", "rows for the clients: all but the server's, or only the server's, to simulate clients on these"
     )
-    unseen_fraction: float = key(0.0, "share of clients held back from training; simulation only", ge=0, lt=1)
+    unseen_fraction: float = key(0.0, "share of clients that take no part in training (unseen clients); simulation only", ge=0, lt=1)
     labeled_fraction: float = key(
         1.0, "p, share of the seen clients whose labels may be used; simulation only", gt=0, le=1
     )
     canaries: int = key(
-        0, "number of examples or clients with wrong classes, for an [audit](privacy.md#audit); about half take part",
+        0, "number of canaries with wrong classes, for an [audit](privacy.md#audit); about half take part in training",
         ge=0,
     )  # fmt: skip
-    canary_unit: Literal["example", "client"] = key("example", "what a canary is")
+    canary_unit: Literal["example", "client"] = key("example", "whether a canary is one example or a whole client")

@@ -1,4 +1,4 @@
-"""Who holds what: the rows of each client, as index tables over a dataset's splits."""
+"""Index tables of a federation: which rows of a dataset's splits each client and the server hold."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Canaries:
     """Training examples with wrong classes (:mod:`florilegium.partitions.canaries`), c of them.
 
     Attributes:
-        clients: whose each is, or would be, (c,).
-        rows: its row of the training split, (c,).
-        classes: its wrong class, (c,).
-        present: whether it takes part, bool (c,).
+        clients: client that holds each canary, or would hold it, (c,).
+        rows: row of each canary in the training split, (c,).
+        classes: wrong class of each canary, (c,).
+        present: whether each canary takes part in training, bool (c,).
     """
 
     clients: Rows
@@ -57,18 +57,18 @@ _NO_CANARIES = Canaries(_NONE, _NONE, _NONE, np.zeros(0, bool))
 
 @dataclass(frozen=True)
 class Federation:
-    """Who holds what.
+    """Which rows of a dataset each of n clients and the server hold.
 
     Attributes:
         train: rows of the training split per client.
-        test: rows of the test split per client (of the training split where ``test_from_train``).
-        test_from_train: whether test rows were held back from the training split.
-        unseen: clients held back to measure generalisation to new clients, bool (n,).
+        test: rows of the test split per client (of the training split if ``test_from_train``).
+        test_from_train: whether test rows were held out from the training split.
+        unseen: clients that take no part in training, to measure generalisation to new clients, bool (n,).
         labeled: clients whose labels may be used in training, bool (n,).
-        angles: rotation of each client's images in degrees, (n,); zeros where there is none.
-        names: the natural name of each client, or its domain ("" where there is none).
-        server: rows of the training split that the server holds, and no client.
-        canaries: examples for an audit.
+        angles: rotation of each client's images in degrees, (n,); 0 without rotation.
+        names: natural name of each client, or its domain; "" without either.
+        server: rows of the training split that only the server holds.
+        canaries: canaries for a privacy audit, if any.
     """
 
     train: Shares

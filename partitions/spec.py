@@ -1,4 +1,4 @@
-"""What is known of a dataset before it is read, and what it is once it has been read: plain arrays."""
+"""Description of a dataset, known before it is read, and its contents as plain arrays."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from florilegium.partitions.sources.words import Vocabulary
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What is known of a dataset before it is read.
+    """Description of a dataset, known before it is read.
 
     Attributes:
-        name: its word in the configuration.
-        hub: its id on the Hugging Face hub ("" where it has none).
-        kind: how its columns become arrays.
-        x: the input column (images and texts; tables name theirs in ``florilegium.partitions.sources.tables``).
-        y: the label column; "" where there is none, and all examples are of one class.
-        classes: number of classes C; 1, the number of outputs, where y is a number to predict ("regression").
+        name: name in the configuration.
+        hub: id on the Hugging Face hub; "" if it is not there.
+        kind: how columns are decoded to arrays.
+        x: the input column of images and texts (for tables see ``table``).
+        y: the label column; "" if there is none, and all examples get class 0.
+        classes: number of classes C; 1, the number of outputs, if y is a number to predict ("regression").
         shape: shape of one input: (channels, height, width), (length,), (words, numbers) or (features,).
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
         client_columns: columns that name a natural client, in order of preference.
-        test: whether the hub has a test split; otherwise a fifth of every client's data is held back.
-        labels: the classes' values in the file where they are not 0..C-1 already.
-        subset: the hub's configuration name.
-        source: the dataset whose local files these are, where it is another one.
-        table: the columns of a table, and how they become features.
-        folder: the folder of a dataset of the user's own, which its ``schema.toml`` describes.
-        made: "module:function" that draws it from the run's settings, where it has no files.
-        derived: "module:function" that makes its splits of those of the source.
+        test: whether the hub has a test split; otherwise a fifth of every client's data is held out.
+        labels: label values in the file, if they are not already 0..C-1.
+        subset: configuration name on the hub.
+        source: name of the dataset whose local files are used, if it is another one.
+        table: the input columns of a table, and how they become features.
+        folder: folder of a custom dataset, described by its ``schema.toml``.
+        made: "module:function" that generates a synthetic dataset from the run's settings.
+        derived: "module:function" that computes the splits from those of the source.
     """
 
     name: str
@@ -59,10 +59,10 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Split:
-    """The decoded rows of a split, one array entry each.
+    """The n decoded rows of a split.
 
     Attributes:
-        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word numbers
+        x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word indices
             (n, words), or float32 features (n, features).
         y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
         clients: natural client names by column, each (n,).
@@ -81,12 +81,12 @@ class Dataset:
     """A dataset in memory-mapped arrays.
 
     Attributes:
-        spec: its description.
+        spec: description of the dataset.
         train: the training rows.
-        test: the test rows; None where the source has only training rows.
-        fingerprint: changes when the source does.
-        vocabulary: of texts in words.
-        server: what the server holds, where that is made too and not a choice of training rows.
+        test: the test rows; None if the source has only training rows.
+        fingerprint: hash that changes with the source files.
+        vocabulary: word vectors, for a dataset of words.
+        server: the server's examples, if they are generated rather than chosen from the training rows.
     """
 
     spec: DatasetSpec

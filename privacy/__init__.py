@@ -1,1 +1,1 @@
-"""Differential privacy: clipping, noise, and what releases cost together."""
+"""Differential privacy: clipping, noise and privacy accounting."""

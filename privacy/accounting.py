@@ -1,6 +1,7 @@
-"""What private releases cost together, and the noise that a budget asks for.
+"""Privacy accounting: the total ε of several releases, and the noise needed to stay within a budget.
 
-Composition and calibration are dp-accounting's: privacy loss distributions of the very mechanisms that are used.
+Composition and calibration use the dp-accounting library: it composes the privacy loss distributions of the
+mechanisms that are actually used.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from florilegium.privacy.noise import Kind
 Formula = Literal["analytic", "classical"]
 
 _INTERVAL = 1e-4
-"""Of the privacy loss, which dp-accounting puts on a grid; its own default."""
+"""Grid spacing of dp-accounting's privacy loss distributions; this is the library's default."""
 _TOLERANCE = 1e-3
 _MEANINGLESS = 1000.0
-"""Distributions of privacy losses beyond this have no place in floating point, and promise nothing."""
+"""Above about this ε, privacy loss distributions do not fit floating point, and the guarantee means nothing."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """A sum that is released with noise.
+    """One or more releases of a sum with noise.
 
     Attributes:
-        kind: the noise: Gaussian, with the sensitivity in L2 norm; or Laplace, in L1 norm.
-        multiplier: the noise's scale ÷ the sensitivity: σ/Δ₂ or b/Δ₁, > 0.
-        times: how often.
-        rate: the probability with which each unit takes part, each time anew (Poisson sampling); 1: all always do.
+        kind: type of noise: Gaussian, with the sensitivity in L2 norm; or Laplace, with the sensitivity in L1 norm.
+        multiplier: noise multiplier > 0, the noise's scale ÷ the sensitivity: σ/Δ₂ or b/Δ₁.
+        times: number of releases.
+        rate: probability that a unit takes part, drawn anew for each release (Poisson sampling); 1: all units always
+            take part.
     """
 
     kind: Kind
@@ -46,12 +48,12 @@ class Release:
 
 
 def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "analytic") -> float:
-    """Return the noise's scale ÷ the sensitivity that makes one release (ε, δ)-private; (ε, 0) with Laplace noise.
+    """Return the noise multiplier (noise scale ÷ sensitivity) that makes one release (ε, δ)-private.
 
     Args:
-        kind: the noise.
+        kind: type of noise; Laplace noise makes the release (ε, 0)-private.
         epsilon, delta: ε > 0, 0 < δ < 1.
-        formula: for Gaussian noise: "analytic", the smallest that does (Balle and Wang 2018); "classical",
+        formula: for Gaussian noise: "analytic", the smallest sufficient multiplier (Balle and Wang 2018); "classical",
             √(2 ln(1.25/δ))/ε (Dwork and Roth 2014, theorem A.1), which holds for ε < 1 only.
     """
     if kind == "laplace":
@@ -63,17 +65,17 @@ def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "ana
 
 
 def total(releases: Sequence[Release], delta: float) -> float:
-    """Return ε of all ``releases`` together at δ, for data sets that differ by one unit more or less.
+    """Return the total ε at δ of all ``releases``, for data sets that differ by adding or removing one unit.
 
-    Where that is about a thousand or more, an upper bound: by zero-concentrated privacy (Bun and Steinke 2016,
-    proposition 1.3), without amplification, and the plain sum for Laplace noise.
+    If ε is about 1,000 or more, an upper bound is returned: zero-concentrated privacy (Bun and Steinke 2016,
+    proposition 1.3) without amplification by sampling, plus the sum of the ε of Laplace releases.
     """
     return _total(tuple(sorted(releases, key=lambda r: (r.kind, r.multiplier, r.times, r.rate))), delta)
 
 
 @lru_cache(maxsize=4096)
 def _total(releases: tuple[Release, ...], delta: float) -> float:
-    # Where ε is large a finer grid of the privacy loss only takes minutes; it is rounded up in any case.
+    # With a fine grid of the privacy loss, a large ε takes minutes. On any grid the result is rounded up.
     rough = sum(r.rate * r.times * (1 / r.multiplier + 0.5 / r.multiplier**2) for r in releases)
     if rough > _MEANINGLESS:
         ρ = sum(r.times / (2 * r.multiplier**2) for r in releases if r.kind == "gaussian")
@@ -90,21 +92,21 @@ def _total(releases: tuple[Release, ...], delta: float) -> float:
 
 
 def repeated_multiplier(epsilon: float, delta: float, times: int, rate: float = 1.0) -> float:
-    """Return the noise multiplier z that makes ``times`` Gaussian releases cost ε at δ together, to a thousandth.
+    """Return the noise multiplier z with which ``times`` Gaussian releases cost ε at δ in total, to within 0.1 %.
 
     Args:
         epsilon, delta: the budget, ε > 0, 0 < δ < 1.
-        times: how many releases, ≥ 1.
-        rate: as of :class:`Release`.
+        times: number of releases, ≥ 1.
+        rate: sampling rate, as in :class:`Release`.
     """
     return 1 / calibrate(lambda scale: [Release("gaussian", 1 / scale, times, rate)], epsilon, delta)
 
 
 def calibrate(releases: Callable[[float], Sequence[Release]], epsilon: float, delta: float) -> float:
-    """Return the scale s for which ``releases(s)`` cost ε together, to a thousandth, and never more.
+    """Return the scale s, to within 0.1 %, for which ``releases(s)`` cost ε in total; they never cost more.
 
     Args:
-        releases: what is released where every share of the budget is multiplied by s; their cost rises with s.
+        releases: returns the releases when every share of the budget is multiplied by s, so their cost rises with s.
         epsilon, delta: the budget, ε > 0.
     """
 

@@ -1,4 +1,4 @@
-"""Clipping: nobody contributes more to a sum than a bound, which is the sum's sensitivity."""
+"""Clipping: limits the norm of each contribution to a sum, and thereby the sum's sensitivity."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def clipping_factor(array: Array, bound: float, order: int = 2) -> float:
     Args:
         array: any shape.
         bound: B, ≥ 0.
-        order: of the norm over all entries, 1 or 2.
+        order: order of the norm over all entries, 1 or 2.
     """
     norm = float(np.linalg.norm(array.ravel(), order))
     return bound / norm if norm > bound else 1.0
 
 
 def clip_together(arrays: Mapping[str, Array], bound: float, *, by_array: bool = False) -> dict[str, Array]:
-    """Return ``arrays``, scaled down so that all their entries together have a Euclidean norm of ``bound`` at most.
+    """Scale ``arrays`` down so that the Euclidean norm of all their entries together is at most ``bound``.
 
     Args:
-        arrays: by name; those that need no scaling come back as they are.
+        arrays: arrays by name; those that need no scaling are returned unchanged, without a copy.
         bound: C, > 0.
-        by_array: whether each of the L arrays is scaled down by itself, to C/√L, rather than all by one factor.
+        by_array: whether each of the L arrays is clipped separately, to norm C/√L, instead of all by one factor.
     """
     if by_array:
         each = bound / np.sqrt(len(arrays))

@@ -1,7 +1,7 @@
-"""DP-SGD (Abadi et al. 2016) by Opacus: gradients of single examples, clipped and noised; and what they cost.
+"""DP-SGD (Abadi et al. 2016) with Opacus: per-example gradients with clipping and noise, and their privacy cost.
 
-Protected is the presence of one example of a client: in every step each example takes part by chance (Poisson
-sampling), its gradient is clipped to norm C, and the sum gets Gaussian noise of deviation z·C.
+The guarantee protects the presence of a single example of a client. In every step each example takes part at random
+(Poisson sampling), its gradient is clipped to norm C, and the sum gets Gaussian noise of standard deviation z·C.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WHOLE = tuple(float(order) for order in range(2, 64))
 
 
 class Account(Ledger):
-    """What a client's training has cost its examples, kept on its disk; by Rényi privacy, as Opacus counts it."""
+    """The privacy cost of a client's training, kept on the client's disk; by Rényi accounting, as in Opacus."""
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:
-        """Return ε at δ of all steps so far, and of ``more``."""
+        """Return the total ε at δ of all steps so far and of ``more``."""
         return _epsilon((*self.history, *more), self.delta)
 
 
@@ -50,33 +50,36 @@ def _epsilon(
 
 @lru_cache(maxsize=4096)
 def _of_a_step(multiplier: float, rate: float, orders: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return the Rényi divergence of one step at each order, which adds up over steps; it takes a tenth of a second."""
+    """Return the Rényi divergence of one step at each order. Divergences add up over steps.
+
+    The result is cached, since it takes a tenth of a second.
+    """
     divergences: NDArray[np.float64] = compute_rdp(q=rate, noise_multiplier=multiplier, steps=1, orders=list(orders))
     return divergences
 
 
 Planned = tuple[tuple[float, float, int], ...]
-"""Releases before z is known: by how much z is multiplied in them, their sampling rate, and their number."""
+"""Releases whose z is not known yet: each is (factor that z is multiplied by, sampling rate, number of releases)."""
 
 
 @lru_cache(maxsize=1024)
 def multiplier_for(epsilon: float, delta: float, planned: Planned, fixed: Planned = ()) -> float:
-    """Return the noise multiplier z with which releases cost ε at δ together, to a hundredth, and never more.
+    """Return the noise multiplier z, to within 1 %, with which all releases cost ε at δ in total, and never more.
 
     Args:
         epsilon, delta: the budget, ε > 0.
-        planned: releases with multipliers in proportion to z.
-        fixed: others besides, with the multipliers that they have.
+        planned: releases whose multipliers are proportional to z.
+        fixed: further releases, with fixed multipliers.
 
     Raises:
-        RunError: if those with fixed multipliers exceed the budget by themselves.
+        RunError: if the fixed releases alone exceed the budget.
     """
 
     def excess(z: float, orders: Sequence[float] = RDPAccountant.DEFAULT_ALPHAS) -> float:
         history = (*((factor * z, rate, times) for factor, rate, times in planned), *fixed)
         return _epsilon(history, delta, tuple(orders)) - epsilon
 
-    # Whole orders cost a fraction of the time, and give more noise than is needed, by a few per cent.
+    # Integer Rényi orders take a fraction of the time, but give a few per cent too much noise: a first bracket for z.
     low, high = 0.0, 1.0
     while excess(high, _WHOLE) > 0:
         low, high = high, 2 * high
@@ -95,25 +98,25 @@ def multiplier_for(epsilon: float, delta: float, planned: Planned, fixed: Planne
 
 
 class PrivateGradients:
-    """Gradients for the steps of one training.
+    """Clipped and noised gradients for the steps of one local training (DP-SGD).
 
     Args:
-        model: the network, or the part of it that is trained; only parameters that require gradients are.
-        multiplier: z ≥ 0.
-        clip_norm: C > 0.
-        rate: q, the probability with which an example takes part in a step.
-        examples: n, how many there are.
-        ghost: whether gradients of single examples are clipped without being made: one pass backwards for their norms,
-            a second for the sum (ghost clipping; Li et al. 2022). Less memory; it is faster where layers are large.
+        model: the network, or the part of it that is trained; only parameters that require gradients are trained.
+        multiplier: noise multiplier z ≥ 0.
+        clip_norm: clipping norm C > 0.
+        rate: sampling rate q, the probability that an example takes part in a step.
+        examples: number of training examples n.
+        ghost: whether to use ghost clipping (Li et al. 2022), which never stores per-example gradients: one backward
+            pass for their norms, another for the clipped sum. It needs less memory, and is faster for large layers.
 
     Raises:
-        RunError: if Opacus has no gradients of single examples for some layer of the network.
+        RunError: if Opacus does not support per-example gradients for some layer of the network.
     """
 
     def __init__(
         self, model: nn.Module, multiplier: float, clip_norm: float, rate: float, examples: int, *, ghost: bool = False
     ) -> None:
-        # Opacus' gradients of single examples are wrong, without a word, where convolutions have their channels last.
+        # Opacus' per-example gradients are silently wrong for convolutions in channels-last layout.
         self._layouts = [(p, p.stride()) for p in model.parameters() if p.dim() == 4]
         self._network = model
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -134,25 +137,25 @@ class PrivateGradients:
             raise RunError(
                 f"the network has a layer without gradients of single examples, such as batch norm: {error}"
             ) from error
-        # Whoever knew a seed could take the noise away; torch's generator on CPUs has one of 32 bits.
+        # Anyone who knew the seed could subtract the noise. PyTorch's CPU generator has a seed of only 32 bits.
         self._rng = secret_generator()
         self._deviation = multiplier * clip_norm
         self._ghost = ghost
-        self._backward = False  # whether there was a pass since the last step
+        self._backward = False  # whether there was a backward pass since the last step
         self._optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
             torch.optim.SGD(self._parameters, lr=0.0),
-            noise_multiplier=0.0,  # it clips; the noise is ours
+            noise_multiplier=0.0,  # Opacus clips; protect() adds the noise
             max_grad_norm=clip_norm,
             expected_batch_size=max(1, round(rate * examples)),
         )
 
     def batch(self) -> Tensor:
-        """Return the rows that take part in a step; there may be none."""
+        """Draw the examples that take part in the next step; return their indices, possibly none."""
         chosen = torch.from_numpy((self._rng.random(self._examples) < self._rate).nonzero()[0])
         return chosen.to(self._parameters[0].device)
 
     def backward(self, losses: Tensor) -> None:
-        """Compute the gradients of a batch's losses, (b,), each of one example."""
+        """Run the backward pass for a batch, given its per-example losses (b,)."""
         if self._ghost:
             DPTensorFastGradientClipping(self.model, self._optimizer, losses, "mean").backward()
         else:
@@ -160,7 +163,7 @@ class PrivateGradients:
         self._backward = True
 
     def protect(self) -> None:
-        """Put the clipped and noised mean of the last backward pass into ``.grad``; noise alone, if there was none."""
+        """Store the clipped and noised mean gradient of the batch in ``.grad``; for an empty batch, only noise."""
         if self._backward:
             self._backward = False
             self._optimizer.pre_step()
@@ -173,11 +176,11 @@ class PrivateGradients:
                 parameter.grad.add_(noise.to(parameter.device), alpha=scale)
 
     def forget(self) -> None:
-        """Forget gradients, before a step."""
+        """Reset all gradients, before a step."""
         self._optimizer.zero_grad()
 
     def end(self) -> None:
-        """Give the network back as it was, whatever has happened: the next client works with it."""
+        """Remove everything added to the network, even after an error: the next client uses the same network."""
         if hasattr(self, "model"):
             self.model.remove_hooks()
         for module in self._network.modules():
@@ -194,10 +197,13 @@ class PrivateGradients:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a tensor as it lies in memory by default; also one of one channel, where torch sees no difference."""
+    """Return ``tensor`` with the strides of PyTorch's default memory layout.
+
+    ``contiguous()`` does not suffice: with one channel, PyTorch takes a channels-last tensor to be contiguous.
+    """
     return tensor.reshape(-1).view(tensor.shape)
 
 
 def steps_of(examples: int, batch: int, epochs: int) -> int:
-    """Return how many steps ``epochs`` have, of batches of ``batch`` examples on average."""
+    """Return the number of steps in ``epochs`` epochs, with ``batch`` examples per step on average."""
     return epochs * -(-examples // batch)

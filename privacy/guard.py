@@ -1,4 +1,4 @@
-"""A released sum's protection: the bound on what one contributor adds, and the noise."""
+"""Protection of a released sum: the clipping bound of each contribution, and the noise on the sum."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Guard:
-    """How the sum ``name`` is protected.
+    """How one released sum is protected.
 
     Attributes:
-        kind: Gaussian noise, with a bound in L2 norm; or Laplace noise, with one in L1 norm.
-        bound: B, to which each contribution is clipped; infinite where its parts are bounded already.
-        scale: σ or b of the noise on the sum; 0: none.
+        kind: Gaussian noise, with a clipping bound in L2 norm; or Laplace noise, with a clipping bound in L1 norm.
+        bound: B, the norm to which each contribution is clipped; infinite if contributions are bounded already.
+        scale: scale of the noise on the sum, σ (Gaussian) or b (Laplace); 0: no noise.
     """
 
     kind: Kind
@@ -28,9 +28,9 @@ class Guard:
     scale: float
 
     def factor(self, contribution: Array) -> float:
-        """Return what scales ``contribution`` down to norm B: 1 where its norm is no larger."""
+        """Return the factor that scales ``contribution`` down to norm B; 1 if its norm is no larger."""
         return clipping_factor(contribution, self.bound, 2 if self.kind == "gaussian" else 1)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...], shares: int = 1) -> Array:
-        """Return one of ``shares`` shares of the sum's noise."""
+        """Draw one of ``shares`` shares of the noise on the sum; 1: all of it."""
         return draw(rng, self.kind, self.scale, shape, shares)

@@ -1,4 +1,4 @@
-"""What has been released so far, and what it cost: kept on disk, so that no release is forgotten."""
+"""Record of private releases and their cost, kept on disk so that no release is forgotten."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from florilegium.common.files import write_text
 
 History = list[tuple[float, float, int]]
-"""Noise multiplier z, sampling rate q and number of releases, as Opacus' accountants have them too."""
+"""Releases as (noise multiplier z, sampling rate q, number of releases), the format of Opacus' accountants."""
 
 
 SPENT = "its budget is spent"
-"""How the reason begins for which a client does not train any more."""
+"""Beginning of the reason that a client gives if its privacy budget does not allow it to train any more."""
 
 
 class Ledger:
-    """The Gaussian releases of a run, or of a client's training.
+    """Record of the Gaussian releases of a run, or of a client's training.
 
     Args:
-        path: the file; what it holds already counts.
-        delta: δ.
+        path: file of the record; releases that it already contains count.
+        delta: δ of the guarantee.
     """
 
     def __init__(self, path: Path, delta: float) -> None:
@@ -37,22 +37,22 @@ class Ledger:
 
     @property
     def history(self) -> History:
-        """What has been released."""
+        """All releases recorded so far."""
         return [(z, q, times) for (z, q), times in sorted(self._times.items())]
 
     def add(self, multiplier: float, rate: float, times: int = 1) -> None:
-        """Note releases, before they happen.
+        """Record releases on disk; call this before they happen.
 
         Args:
-            multiplier: z > 0, the noise's deviation ÷ the sensitivity.
-            rate: q, the probability with which each unit takes part; 1 where that is not by chance.
-            times: how many.
+            multiplier: noise multiplier z > 0, the noise's standard deviation ÷ the sensitivity.
+            rate: sampling rate q, the probability that a unit takes part; 1 without random sampling.
+            times: number of releases.
         """
         self._times[multiplier, rate] += times
         write_text(self._path, json.dumps({"delta": self.delta, "releases": self.history}) + "\n")
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:
-        """Return ε of all releases at δ, and of ``more``, by distributions of the privacy loss."""
+        """Return the total ε at δ of all recorded releases and of ``more``, from privacy loss distributions."""
         from florilegium.privacy.accounting import Release, total  # dp-accounting takes seconds to import
 
         return total([Release("gaussian", z, times, q) for z, q, times in (*self.history, *more)], self.delta)

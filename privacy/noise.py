@@ -1,7 +1,8 @@
-"""Noise on sums: all of it where the sum is formed, or a share from everyone who contributes to it.
+"""Noise on sums: added in full where the sum is formed, or as one share by each contributor.
 
-Shares of n contributors add up to the stated noise: Gaussian ones of variance σ²/n each; a Laplace variable is the
-difference of two exponential ones, which are sums of n gamma variables of shape 1/n (Kotz et al. 2001, section 2.4).
+The shares of n contributors add up to the full noise. Gaussian shares have variance σ²/n each. A Laplace variable is
+the difference of two exponential variables, each a sum of n gamma variables of shape 1/n (Kotz et al. 2001, section
+2.4), so that a Laplace share is the difference of two gamma variables.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ Array = NDArray[np.float64]
 
 
 def draw(rng: np.random.Generator, kind: Kind, scale: float, shape: tuple[int, ...], shares: int = 1) -> Array:
-    """Return one of ``shares`` shares of noise, of ``shape``.
+    """Draw one of ``shares`` shares of the noise on a sum.
 
     Args:
-        rng: the generator; on devices one of :func:`secret_generator`.
+        rng: the generator; on real devices one from :func:`secret_generator`.
         kind: "gaussian" or "laplace".
-        scale: standard deviation σ of the Gaussian, or scale b of the Laplace noise that all shares make together.
-        shape: the sum's shape, every entry of which gets noise of its own.
-        shares: how many contributors there are; 1: all of the noise.
+        scale: standard deviation σ of the Gaussian noise, or scale b of the Laplace noise, of all shares together.
+        shape: shape of the sum; every entry gets independent noise.
+        shares: number of contributors; 1: the full noise.
     """
     if kind == "gaussian":
         return rng.normal(scale=scale / np.sqrt(shares), size=shape)
@@ -32,5 +33,5 @@ def draw(rng: np.random.Generator, kind: Kind, scale: float, shape: tuple[int, .
 
 
 def secret_generator() -> np.random.Generator:
-    """Return a generator that nobody can repeat: whoever knows the seed of noise can take the noise away again."""
+    """Return a generator with a secret random seed: anyone who knew the seed could subtract the noise."""
     return np.random.default_rng(secrets.randbits(128))

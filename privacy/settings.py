@@ -1,4 +1,4 @@
-"""The configuration keys of a run's privacy, table ``privacy``."""
+"""The configuration keys for differential privacy, table ``privacy``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from florilegium.common.settings import Section, key
 
 
 class PrivacySettings(Section):
-    """What is protected, how well, and by what noise."""
+    """What is protected, how strong the guarantee is, and where the noise is added."""
 
     title = "Differential privacy"
 
-    unit: Literal["none", "client", "example"] = key("none", "what is protected ([methods](privacy.md))")
-    epsilon: float = key(0.0, "ε, budget of the whole run; the noise multiplier follows from it; 0: none given", ge=0)
+    unit: Literal["none", "client", "example"] = key(
+        "none", "what is protected: nothing, whole clients or single examples ([methods](privacy.md))"
+    )
+    epsilon: float = key(
+        0.0, "ε, privacy budget of the whole run, from which the noise multiplier is computed; 0: not given", ge=0
+    )
     delta: float = key(1e-5, "δ of the guarantee", gt=0, lt=1)
-    noise_multiplier: float = key(0.0, "noise multiplier z, instead of a budget", ge=0)
+    noise_multiplier: float = key(0.0, "noise multiplier z, given instead of a budget; 0: not given", ge=0)
     clip_norm: float = key(
         1.0, "C, norm to which a client's update or an example's gradient is clipped", gt=0, allow_inf_nan=True
     )
     clipping: Literal["flat", "layer"] = key(
-        "flat", "of clients' updates: one factor for the whole update, or each of its L arrays to C/√L"
+        "flat", "for `unit = client`: scale the whole update by one factor, or clip each of its L arrays to C/√L"
     )
     gradients: Literal["hooks", "ghost"] = key(
-        "hooks", "of examples: compute gradients of single examples, or only their norms"
+        "hooks", "for `unit = example`: compute per-example gradients, or only their norms (ghost clipping)"
     )
     clip_quantile: float = key(
-        0.0, "of clients: γ, C follows this quantile of the updates' norms; 0: C is constant", ge=0, lt=1
+        0.0, "for `unit = client`: γ, C follows this quantile of the updates' norms; 0: C is constant", ge=0, lt=1
     )
     sampling: Literal["poisson", "fixed"] = key(
         "poisson",
-        "of clients: each takes part at random, which amplifies privacy; or cohorts of a fixed size, accounted as if "
-        "everybody took part in every round",
+        "for `unit = client`: sample each client independently, which amplifies privacy; or cohorts of a fixed size, "
+        "accounted as if all clients took part in every round",
     )
-    noise_at: Literal["server", "device"] = key("server", "of clients: who adds the noise")
+    noise_at: Literal["server", "device"] = key("server", "for `unit = client`: who adds the noise")
 
     @model_validator(mode="after")
     def _says_how_much(self) -> PrivacySettings:

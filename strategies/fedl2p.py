@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from clients.fedl2p import make_meta_nets
 from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.fedl2p import make_meta_nets
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays

@@ -13,7 +13,7 @@ import numpy as np
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.round import Cohort, Round
-from strategies.fedl2p import FedL2P
+from florilegium.strategies.fedl2p import FedL2P
 
 log = logging.getLogger("flwr")
 

@@ -21,7 +21,7 @@ from florilegium.models.networks import build
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_config
-from strategies.fedl2p import FedL2P
+from florilegium.strategies.fedl2p import FedL2P
 
 Matrix = NDArray[np.float64]
 

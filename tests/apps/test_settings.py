@@ -6,7 +6,10 @@ import pytest
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import defaults, parse
+from florilegium.clients.core.base import BaseClient
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.references import resolve
+from florilegium.strategies.core.cohort import CohortStrategy
 from tests.support import config
 
 
@@ -22,9 +25,13 @@ class TestSuccess:
             METHODS[method].task, ("digits", "mlp")
         )
         _, hyper = parse(config(method=method, dataset=dataset, model=model))
-        assert type(hyper) is METHODS[method].hyper
-        assert METHODS[method].strategy().__module__ == f"strategies.{METHODS[method].module}"
-        assert METHODS[method].client().__module__ == f"clients.{METHODS[method].module}"
+        entry = METHODS[method]
+        assert type(hyper) is entry.hyper() is resolve(entry.keys)
+        assert issubclass(entry.strategy_class(), CohortStrategy)
+        assert issubclass(entry.client_class(), BaseClient)
+        assert entry.references == (entry.strategy, entry.client, entry.keys)
+        for reference, found in ((entry.strategy, entry.strategy_class()), (entry.client, entry.client_class())):
+            assert reference == f"{found.__module__}:{found.__qualname__}"
 
     @pytest.mark.parametrize(
         ("method", "epochs", "said"),
@@ -35,7 +42,7 @@ class TestSuccess:
         ],
     )  # fmt: skip
     def test_what_finetuning_is_to_a_method_is_said(self, method: str, epochs: int, said: str) -> None:
-        advice = METHODS[method].client().finetuning_advice(epochs)
+        advice = METHODS[method].client_class().finetuning_advice(epochs)
         assert said in advice
         assert bool(said) == bool(advice)
 
@@ -79,6 +86,13 @@ class TestFailure:
         with pytest.raises(ConfigurationError) as error:
             parse({**config(), key: value})  # type: ignore[dict-item]
         assert says in str(error.value)
+
+    @pytest.mark.parametrize("key", defaults())
+    def test_a_key_that_is_missing_is_said_once(self, key: str) -> None:
+        with pytest.raises(ConfigurationError) as error:
+            parse({name: value for name, value in defaults().items() if name != key})
+        (problem,) = str(error.value).splitlines()[1:]
+        assert problem.startswith(f"  {key}: missing, though the code declares it")
 
     def test_all_mistakes_are_named_at_once(self) -> None:
         with pytest.raises(ConfigurationError) as error:

@@ -74,6 +74,7 @@ def test_a_stock_strategy_decouples_by_what_it_sends(tmp_path: Path, caplog: pyt
 def test_numpyclient_interface() -> None:
     # What a stock simulation would call, with plain arrays: fit returns as many arrays as it was given.
     from florilegium.clients.core.state import ClientState
+    from florilegium.clients.core.wire import Work
     from florilegium.clients.fedavg import FedAvgClient
     from florilegium.common.settings import NoHyper
     from tests.support import RUNS
@@ -82,7 +83,7 @@ def test_numpyclient_interface() -> None:
     model = build("mlp", (1, 8, 8), 10, 1)
     start = get_arrays(model)
     data = simulated(*federate(options), 0)
-    client = FedAvgClient("0", data, model, start, ClientState(RUNS, 1, [], 0, "0"), options, NoHyper())
+    client = FedAvgClient("0", data, model, start, ClientState(RUNS, 1, [], 0, "0"), options, NoHyper(), Work(1))
     parameters = list(start.values())
     returned, count, metrics = client.fit(parameters, {"round": 1})
     assert count == len(data.train)

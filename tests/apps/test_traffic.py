@@ -70,7 +70,7 @@ def _arrays(message: Message) -> Iterator[np.ndarray]:
 
 def _assert_silent(grid: InProcessGrid, nodes: list[dict[str, Any]]) -> None:
     """Search all that came from the devices: as bytes for names, as arrays for rows of pictures and for labels."""
-    hosts = [client_app._host_of(_context(grid, number)) for number in range(len(nodes))]
+    hosts = [client_app._host_of(_context(grid, number))[0] for number in range(len(nodes))]
     data = [host._source.data(node["client-id"]) for host, node in zip(hosts, nodes, strict=True)]
     pictures = np.concatenate([part.x.flatten(1).numpy() for one in data for part in (one.train, one.test)])
     rows = {row.astype(np.float32).tobytes() for row in pictures}
@@ -103,7 +103,7 @@ def test_the_search_finds_what_must_not_be_there(tmp_path: Path, nodes: list[dic
     """A picture among a model's changes, and a file's name in an error."""
     runs = Runs(tmp_path, {**KEYS, "method": "fedavg"})
     runs("run", nodes=nodes)
-    host = client_app._host_of(_context(runs.grid, 0))
+    host, _ = client_app._host_of(_context(runs.grid, 0))
     reply = next(message for message in runs.grid.received if "arrays" in message.content)
     name, weights = next(iter(unpack(reply.content["arrays"]).items()))  # type: ignore[arg-type]
     weights = weights.copy()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from florilegium.apps.watch import watch
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import Config
+from florilegium.clients.core.phases import phase
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
@@ -32,13 +32,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return what carries out runs in this process; client 3 fails in round 2."""
     honest = FedAvgClient.train
 
-    def train(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
-        if (client.client_id, config["round"]) == ("3", 2):
+    def train(client: FedAvgClient, arrays: Arrays) -> Answer:
+        if (client.client_id, client.round) == ("3", 2):
             raise OSError("no space left on device")
-        return honest(client, arrays, config)
+        return honest(client, arrays)
 
-    train.is_phase = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(FedAvgClient, "train", train)
+    monkeypatch.setattr(FedAvgClient, "train", phase(train))
     return Runs(tmp_path, KEYS)
 
 

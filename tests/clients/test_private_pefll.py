@@ -20,10 +20,11 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
 from tests.runs import Runs
-from tests.support import make_client
+from tests.support import make_client, perform
 
 SIZE = 5
-DESCRIBE: dict[str, Any] = {"phase": "describe", "round": 1, "batch": 0, "size": SIZE, "follows": True}
+EMBED: dict[str, Any] = {"batch": 0, "size": SIZE}
+DESCRIBE: dict[str, Any] = {**EMBED, "follows": True}
 
 
 def _client(folder: Path, examples: Examples, **keys: Value) -> Any:
@@ -52,8 +53,8 @@ def test_descriptors_and_updates_are_means_of_clipped_parts(tmp_path: Path, boun
     private = _client(tmp_path, examples, **{"privacy.unit": "example", "privacy.clip-norm": bound})
     answers = []
     for client in (private, _client(tmp_path / "plain", examples)) if bound > 1 else (private,):
-        described = client.perform(arrays, DESCRIBE).arrays[DESCRIPTOR]
-        updates = client.perform({DESCRIPTOR: Δv.numpy()}, {**DESCRIBE, "phase": "embed"}).arrays
+        described = perform(client, "describe", arrays, **DESCRIBE).arrays[DESCRIPTOR]
+        updates = perform(client, "embed", {DESCRIPTOR: Δv.numpy()}, **EMBED).arrays
         answers.append((described, list(updates.values())))
     for described, updates in answers:
         np.testing.assert_allclose(described, v, rtol=1e-4, atol=1e-6)
@@ -69,14 +70,14 @@ def test_descriptors_and_updates_carry_the_noise(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"privacy.unit": "example", "privacy.noise-multiplier": 1e5, "privacy.clip-norm": 0.2}
     client, parts = _client(tmp_path, examples, **keys), []
     for number in range(60):
-        parts.append(client.perform(arrays, {**DESCRIBE, "round": number}).arrays[DESCRIPTOR])
-    embed = {**DESCRIBE, "phase": "embed", "round": 59}
-    updates = client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed).arrays
+        parts.append(perform(client, "describe", arrays, round=number, **DESCRIBE).arrays[DESCRIPTOR])
+    Δv = {DESCRIPTOR: np.ones(SIZE, np.float32)}
+    updates = perform(client, "embed", Δv, round=59, **EMBED).arrays
     for values in (np.concatenate(parts), np.concatenate([a.ravel() for a in updates.values()])):
         low, high = chi2.ppf([1e-6, 1 - 1e-6], values.size)
         assert low < np.square(values.astype(np.float64) / (1e5 * 0.2 / 9)).sum() < high
     with pytest.raises(RunError, match="nothing of round 59 was described"):
-        client.perform({DESCRIPTOR: np.ones(SIZE, np.float32)}, embed)
+        perform(client, "embed", Δv, round=59, **EMBED)
 
 
 def test_what_is_not_there_is_not_described(tmp_path: Path) -> None:
@@ -85,12 +86,12 @@ def test_what_is_not_there_is_not_described(tmp_path: Path) -> None:
     none = Examples(torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64))
     arrays = get_arrays(build_embedding("linear", (1, 28, 28), 10, SIZE, 3))
     with pytest.raises(RunError, match="no examples to make a descriptor of"):
-        _client(tmp_path, none, **private, **{"pefll.embedding": "linear"}).perform(arrays, DESCRIBE)
+        perform(_client(tmp_path, none, **private, **{"pefll.embedding": "linear"}), "describe", arrays, **DESCRIBE)
     unlabeled = _client(tmp_path, Examples(torch.zeros(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)), **private,
                         **{"pefll.embedding": "linear"})  # fmt: skip
     unlabeled.data.labeled = False
     with pytest.raises(RunError, match="'linear' needs labels"):
-        unlabeled.perform(arrays, DESCRIBE)
+        perform(unlabeled, "describe", arrays, **DESCRIBE)
 
 
 def _runs(folder: Path, method: str, **keys: Value) -> Runs:

@@ -13,7 +13,7 @@ from florilegium.models.batch_norm import BatchStatistics, DifferentiableStatist
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
-from tests.support import RUNS, make_client, settings
+from tests.support import RUNS, make_client, perform, settings
 
 
 def _inputs(count: int) -> Tensor:
@@ -76,7 +76,7 @@ def test_finetuning(kind: str) -> None:
     client = make_client(examples, network, **{**KEYS, "finetune-bn": kind})
     before = get_arrays(network)
     own = measure(network, norms_of(network), examples.x, 256)
-    answer = client.perform(before, {"phase": "test", "round": 1})
+    answer = perform(client, "test", before)
     after = get_arrays(network)
     for name, (mean, variance) in own.items():
         left = np.array_equal(after[f"{name}.running_mean"], before[f"{name}.running_mean"])
@@ -86,10 +86,7 @@ def test_finetuning(kind: str) -> None:
             np.testing.assert_allclose(after[f"{name}.running_var"], variance, rtol=1e-5)
         assert not np.array_equal(after[f"{name}.weight"], before[f"{name}.weight"])  # these are tuned in any case
     assert isinstance(client.predictor, BatchStatistics) == (kind == "batch")
-    assert (
-        answer.metrics["accuracy_global"]
-        == client.perform(before, {"phase": "test", "round": 1}).metrics["accuracy_global"]
-    )
+    assert answer.metrics["accuracy_global"] == perform(client, "test", before).metrics["accuracy_global"]
 
 
 def test_one_finetuning_step_with_received_statistics_is_plain_sgd() -> None:
@@ -97,7 +94,7 @@ def test_one_finetuning_step_with_received_statistics_is_plain_sgd() -> None:
     examples, network = Examples(_inputs(6), torch.arange(6) % 3), _network()
     keys = {**KEYS, "finetune-epochs": 1, "batch-size": 6, "finetune-bn": "global"}
     start = get_arrays(network)
-    make_client(examples, network, **keys).perform(start, {"phase": "test", "round": 1})
+    perform(make_client(examples, network, **keys), "test", start)
     tuned, plain = get_arrays(network), _network().eval()
     torch.nn.functional.cross_entropy(plain(examples.x), examples.y).backward()
     for name, parameter in plain.named_parameters():

@@ -23,7 +23,7 @@ from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests.grid import run_app
-from tests.support import config, make_client, settings
+from tests.support import config, make_client, perform, settings
 
 Run = Callable[..., Path]
 ONE_CLIENT: dict[str, Value] = {
@@ -109,9 +109,7 @@ class TestPerFedAvg:
             return whole(inputs)
 
         network.forward = listening  # type: ignore[method-assign]
-        client.perform(
-            {n: p.detach().numpy().copy() for n, p in network.named_parameters()}, {"phase": "train", "round": 1}
-        )
+        perform(client, "train", {n: p.detach().numpy().copy() for n, p in network.named_parameters()})
         first, after_adaptation, above, below = asked
         assert above == below
         assert sorted(after_adaptation + above) == list(range(8))
@@ -252,7 +250,7 @@ class TestKNNPer:
             y = torch.where(noisy, torch.randint(3, (12,), generator=generator), y)
             keys = {"method": "knn-per", "model": "linear", "knn-per.neighbors": "1,4", "knn-per.weights": 4}
             client = make_client(Examples(x, y), network, folder=tmp_path, **keys, **{"knn-per.scale": 1.0})
-            assert client.personalise({"phase": "test", "round": 1})
+            assert client.personalise()
             flat, right = x.flatten(1).double().numpy(), {}
             for k in (1, 4):
                 for weight in (0.0, 0.25, 0.5, 0.75, 1.0):

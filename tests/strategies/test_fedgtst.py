@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch.nn.functional import one_hot
 
 from florilegium.apps.studies.norms import write_norms
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import Config
 from florilegium.clients.fedgtst import FedGTSTClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -23,7 +23,7 @@ from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import make_client, settings
+from tests.support import make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedgtst", "model": "mlp", "num-clients": 8, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -110,18 +110,17 @@ def test_clients_that_train_both_ways_send_the_larger_norm(measured: str) -> Non
     examples, model = _examples(20), build("mlp", (1, 8, 8), 10, 1)
     client = make_client(examples, model, **{**KEYS, "fedgtst.measured": measured, "fedgtst.coefficient": 0.5})
     start = get_arrays(model)
-    config: dict[str, Any] = {"phase": "train", "round": 2}
 
-    def norm(**scalars: Any) -> float:
-        return float(client.perform(start, {**config, **scalars}).metrics["norm"])
+    def norm(**arguments: Any) -> float:
+        return perform(client, "train", start, round=2, **arguments).metrics["norm"]
 
     for guide in (0.01, 50.0):  # the regulariser lowers the norm, and raises it
         alone, plain = norm(guide=guide, standard=["7"]), norm()
         assert norm(guide=guide, standard=["0"]) == max(alone, plain)
         if measured != "received":
             assert alone != plain
-    both = client.perform(start, {**config, "guide": 50.0, "standard": ["0"]}).arrays
-    alone_arrays = client.perform(start, {**config, "guide": 50.0, "standard": []}).arrays
+    both = perform(client, "train", start, round=2, guide=50.0, standard=["0"]).arrays
+    alone_arrays = perform(client, "train", start, round=2, guide=50.0, standard=[]).arrays
     assert all(np.array_equal(both[name], array) for name, array in alone_arrays.items())
 
 
@@ -173,11 +172,14 @@ def test_variance_of_the_gradients_themselves(run: Runs) -> None:
     assert course[0]["vector_variance"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("guide", [float("nan"), float("inf"), -1.0])
-def test_guide_norm_that_is_none(guide: float) -> None:
+@pytest.mark.parametrize(
+    ("guide", "said"),
+    [(float("nan"), r"argument 'guide' .*nan"), (float("inf"), "guide norm is inf"), (-1.0, r"guide norm is -1\.0")],
+)
+def test_guide_norm_that_is_none(guide: float, said: str) -> None:
     client = make_client(_examples(5), model := build("mlp", (1, 8, 8), 10, 1), **KEYS)
-    with pytest.raises(RunError, match="guide norm"):
-        client.perform(get_arrays(model), {"phase": "train", "round": 2, "guide": guide})
+    with pytest.raises(RunError, match=said):
+        perform(client, "train", get_arrays(model), round=2, guide=guide)
 
 
 def test_norms_over_the_rounds(run: Runs, tmp_path: Path) -> None:
@@ -195,9 +197,9 @@ def test_a_norm_that_explodes_is_no_guide(run: Runs, monkeypatch: pytest.MonkeyP
     """One client's norm of 1e30 is left out; the run goes on with the largest of the others."""
     honest = FedGTSTClient.perform
 
-    def explode(client: FedGTSTClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        if config["phase"] == "train" and client.client_id == "3":
+    def explode(client: FedGTSTClient, name: str, arrays: Arrays, arguments: Mapping[str, Any]) -> Answer:
+        answer = honest(client, name, arrays, arguments)
+        if name == "train" and client.client_id == "3":
             answer.metrics["norm"] = 1e30
         return answer
 
@@ -211,10 +213,10 @@ def test_guide_stays_where_nobody_trained_without_the_regulariser(run: Runs, mon
     """From round 2 on all clients that were to do so fail; the others go on with the guide of round 1."""
     honest = FedGTSTClient.perform
 
-    def fail(client: FedGTSTClient, arrays: Arrays, config: Config) -> Answer:
-        if client.client_id in config.get("standard", ()):
+    def fail(client: FedGTSTClient, name: str, arrays: Arrays, arguments: Mapping[str, Any]) -> Answer:
+        if client.client_id in arguments.get("standard", ()):
             raise RunError("out of battery")
-        return honest(client, arrays, config)
+        return honest(client, name, arrays, arguments)
 
     monkeypatch.setattr(FedGTSTClient, "perform", fail)
     course = json.loads((run("run") / "summary.json").read_text())["fedgtst"]["course"]
@@ -231,7 +233,7 @@ def test_devices_send_no_gradients() -> None:
     client = make_client(_examples(5), model := build("mlp", (1, 8, 8), 10, 1), **KEYS)
     client.data.simulated = False
     with pytest.raises(RunError, match="device"):
-        client.perform(get_arrays(model), {"phase": "gradient", "round": 2})
+        perform(client, "gradient", get_arrays(model), round=2)
 
 
 def test_resume_and_packing(run: Runs) -> None:

@@ -17,7 +17,7 @@ from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import make_client
+from tests.support import make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fediir", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -44,7 +44,7 @@ def test_step_is_along_the_penalised_loss() -> None:
     start, rng = get_arrays(model), np.random.default_rng(1)
     names = list(start)[-2:]
     mean = {name: 0.1 * rng.normal(size=start[name].shape).astype(np.float32) for name in names}
-    answer = client.perform(start | {BESIDE + n: a for n, a in mean.items()}, {"phase": "train", "round": 1}).arrays
+    answer = perform(client, "train", start | {BESIDE + n: a for n, a in mean.items()}).arrays
     double = build("mlp", (1, 8, 8), 10, 1).double()
     parameters = dict(double.named_parameters())
 
@@ -73,14 +73,14 @@ def test_identical_clients_add_nothing() -> None:
     keys = {**KEYS, "local-steps": 1, "batch-size": 8}
     client = make_client(examples, model := build("mlp", (1, 8, 8), 10, 1), **keys)
     start = get_arrays(model)
-    mean = client.perform(start, {"phase": "gradient", "round": 1}).arrays  # of any number of such clients
-    ours = client.perform(start | mean, {"phase": "train", "round": 1}).arrays
-    plain = make_client(examples, model, **{**keys, "method": "fedavg"}).perform(start, {"phase": "train", "round": 1})
+    mean = perform(client, "gradient", start).arrays  # of any number of such clients
+    ours = perform(client, "train", start | mean).arrays
+    plain = perform(make_client(examples, model, **{**keys, "method": "fedavg"}), "train", start)
     for name, array in plain.arrays.items():
         np.testing.assert_allclose(ours[name], array, rtol=1e-5, atol=1e-7)
     rng = np.random.default_rng(1)
     elsewhere = {name: array + rng.normal(size=array.shape).astype(np.float32) for name, array in mean.items()}
-    other = client.perform(start | elsewhere, {"phase": "train", "round": 1}).arrays
+    other = perform(client, "train", start | elsewhere).arrays
     assert any(not np.allclose(other[name], array, atol=1e-4) for name, array in plain.arrays.items())
 
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
-from clients.fedl2p import FedL2PClient, Step, last_step
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import BESIDE, Config
+from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.fedl2p import FedL2PClient, Step, last_step
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.batch_norm import distance, give, mix, norms_of
@@ -35,7 +35,7 @@ from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.partitions.made import write
 from tests.runs import Runs
-from tests.support import make_client, settings
+from tests.support import make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedl2p", "model": "cnn-bn", "num-clients": 4, "participation": 1.0, "rounds": 3, "local-epochs": 1,
@@ -259,7 +259,7 @@ def test_hypergradient_of_a_network_with_convolutions(split: bool, monkeypatch: 
     for name in norms_of(network):
         network.set_submodule(name, _WrittenOut(network.get_submodule(name)))  # type: ignore[arg-type]
     for context in ("CheapSecondDerivatives", "DifferentiableStatistics"):
-        monkeypatch.setattr(f"clients.fedl2p.{context}", nullcontext)
+        monkeypatch.setattr(f"florilegium.clients.fedl2p.{context}", nullcontext)
     expected, plain = client.hypergradient(nets, profile, last, train, validation)
     assert value.item() == pytest.approx(expected.item(), rel=1e-9)
     for gradient, other in zip(ours, plain, strict=True):
@@ -276,12 +276,11 @@ def test_the_last_step_is_the_one_that_was_taken(epochs: int) -> None:
     with torch.no_grad():
         nets.multipliers.copy_(torch.tensor([0.3, -0.2]))
         _, η = client.hyperparameters(nets, profile)
-    config = {"phase": "train", "round": 1}
-    client.finetune(nets, profile, config, "same")
+    client.finetune(nets, profile, "same")
     last = last_step(network)
     set_arrays(network, start)
     client.settings = client.settings.model_copy(update={"finetune_epochs": epochs - 1})
-    client.finetune(nets, profile, config, "same")
+    client.finetune(nets, profile, "same")
     for (name, before), rate in zip(network.named_parameters(), η, strict=True):
         step = last[name]
         assert not torch.allclose(before, step.reached)
@@ -307,12 +306,12 @@ def test_constant_hyperparameters_are_plain_finetuning(β: float, kind: str, rat
     client, model = _client(examples, network, **keys), get_arrays(network)
     nets = build_meta_nets(network, rate, 1)
     _fixed(nets, β)
-    ours = client.perform(get_arrays(nets) | _beside(model), {"phase": "test", "round": 1}).metrics
+    ours = perform(client, "test", get_arrays(nets) | _beside(model)).metrics
     tuned = get_arrays(network)
     moved = [abs(tuned[name] - array).max() for name, array in model.items() if "running" not in name]
     assert max(moved) > 1e-3  # a hundred times the tolerance
     plain = make_client(examples, network, **{**KEYS, **keys, "method": "fedavg", "finetune-bn": kind})
-    theirs = plain.perform(model, {"phase": "test", "round": 1}).metrics
+    theirs = perform(plain, "test", model).metrics
     for name, array in get_arrays(network).items():
         np.testing.assert_allclose(tuned[name], array, rtol=1e-4, atol=1e-5)
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
@@ -464,9 +463,9 @@ def test_clients_that_are_heard_later_do_not_decide(
     """Where losses fall the last λ is the best, and where they rise the first, however much clients differ."""
     honest = FedL2PClient.perform
 
-    def perform(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        answer.metrics["loss"] = 20.0 + 100 * int(client.client_id) + level(int(config["round"]))
+    def perform(client: FedL2PClient, name: str, arrays: Arrays, arguments: Mapping[str, Any]) -> Answer:
+        answer = honest(client, name, arrays, arguments)
+        answer.metrics["loss"] = 20.0 + 100 * int(client.client_id) + level(client.round)
         return answer
 
     monkeypatch.setattr(FedL2PClient, "perform", perform)
@@ -501,7 +500,7 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
     client = _client(examples, network, **{"fedl2p.initial-rate": 1e30, "fedl2p.iterations": 2, "finetune-epochs": 5})
     client.data = client.data.hold_back(0.2, torch.Generator().manual_seed(1))
     start = get_arrays(build_meta_nets(network, 1e30, 1))
-    answer = client.perform(start | _beside(get_arrays(network)), {"phase": "train", "round": 1})
+    answer = perform(client, "train", start | _beside(get_arrays(network)))
     assert answer.metrics == {"skipped": 2.0}
     assert all(np.array_equal(answer.arrays[name], array) for name, array in start.items())
 
@@ -518,7 +517,7 @@ def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
     network = build("cnn-bn", (1, 8, 8), 10, 1)
     arrays = get_arrays(build_meta_nets(network, 0.01, 1)) | _beside(get_arrays(network))
     losses = [
-        _client(examples, network, **keys).perform(arrays, {"phase": "test", "round": 1}).metrics["loss"]
+        perform(_client(examples, network, **keys), "test", arrays).metrics["loss"]
         for keys in ({}, {"optimizer": "adam"}, {"momentum": 0.9, "weight-decay": 0.1, "max-grad-norm": 0.1})
     ]
     assert losses[0] == losses[1] == losses[2]
@@ -528,9 +527,9 @@ def _explode(monkeypatch: pytest.MonkeyPatch, client_id: str, rounds: Collection
     """Let the fine-tuning of a client diverge in some rounds: it skips its step and answers no validation loss."""
     honest = FedL2PClient.perform
 
-    def perform(client: FedL2PClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
-        if config["phase"] == "train" and config["round"] in rounds and client.client_id == client_id:
+    def perform(client: FedL2PClient, name: str, arrays: Arrays, arguments: Mapping[str, Any]) -> Answer:
+        answer = honest(client, name, arrays, arguments)
+        if name == "train" and client.round in rounds and client.client_id == client_id:
             answer.metrics["skipped"] = 1.0
             del answer.metrics["loss"]
         return answer

@@ -11,18 +11,16 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.settings import parse
-from florilegium.clients.core.state import ClientState
-from florilegium.clients.fedtta import PREFIX, FedTTAClient
+from florilegium.clients.fedtta import PREFIX
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
-from florilegium.partitions.clientdata import CPU, ClientData, Examples
+from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config, make_client
+from tests.support import make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fedtta", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 3, "local-epochs": 1,
@@ -38,13 +36,10 @@ def run(tmp_path: Path) -> Runs:
 
 def test_adaptation_is_a_step_down_the_learned_loss() -> None:
     """θ' − θ = −α ∇ of the root mean square of φ(f(x; θ)), by central differences in double precision."""
-    options, hyper = parse(config(**{**KEYS, "fedtta.adaptation-rate": 0.5}))
     model, φ = build("mlp", (1, 8, 8), 10, 1).double(), adaptation_network(10, 16, 1).double()
     x = torch.randn(9, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     examples = Examples(x, torch.zeros(9, dtype=torch.int64))
-    data = ClientData(lambda: examples, lambda: examples, labeled=False, simulated=True, device=CPU)
-    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
-    client = FedTTAClient("0", data, model, get_arrays(model), state, options, hyper)
+    client = make_client(examples, model, **{**KEYS, "fedtta.adaptation-rate": 0.5})
     adapted = client.adapted(φ, x, dict(model.named_parameters()), differentiable=False)
     rng, step = np.random.default_rng(1), 1e-6
 
@@ -76,7 +71,7 @@ def test_each_even_part_of_the_inputs_is_a_step(monkeypatch: pytest.MonkeyPatch)
         adapted = client.adapted(φ, part, expected, differentiable=False)
         expected = {name: p.detach().requires_grad_() for name, p in adapted.items()}
     sent = get_arrays(network) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
-    client.perform(sent, {"phase": "test", "round": 1})
+    perform(client, "test", sent)
     for name, parameter in network.named_parameters():
         torch.testing.assert_close(parameter, expected[name])
         assert not np.array_equal(parameter.detach().numpy(), sent[name])
@@ -86,7 +81,7 @@ def test_nothing_to_adapt_to_is_said() -> None:
     nothing, network = Examples(torch.zeros(0, 1, 8, 8), torch.zeros(0).long()), build("mlp", (1, 8, 8), 10, 1)
     sent = get_arrays(network) | {PREFIX + n: a for n, a in get_arrays(adaptation_network(10, 16, 1)).items()}
     with pytest.raises(RunError, match="no inputs to adapt to"):
-        make_client(nothing, network, **KEYS).perform(sent, {"phase": "test", "round": 1})
+        perform(make_client(nothing, network, **KEYS), "test", sent)
 
 
 def test_training_looks_through_the_step() -> None:
@@ -96,15 +91,12 @@ def test_training_looks_through_the_step() -> None:
     """
     α, η = 2.0, 0.1
     keys = {**KEYS, "fedtta.adaptation-rate": α, "learning-rate": η, "momentum": 0.0, "batch-size": 9}
-    options, hyper = parse(config(**keys))
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(9, 1, 8, 8, generator=generator), torch.randint(10, (9,), generator=generator)
-    data = ClientData(lambda: Examples(x, y), lambda: Examples(x, y), labeled=True, simulated=True, device=CPU)
     model = build("mlp", (1, 8, 8), 10, 1)
-    state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
-    client = FedTTAClient("0", data, model, get_arrays(model), state, options, hyper)
+    client = make_client(Examples(x, y), model, **keys)
     start = get_arrays(model) | {PREFIX + n: a for n, a in get_arrays(adaptation_network(10, 16, 1)).items()}
-    moved = client.perform(start, {"phase": "train", "round": 1}).arrays
+    moved = perform(client, "train", start).arrays
     network, φ = build("mlp", (1, 8, 8), 10, 1).double(), adaptation_network(10, 16, 1).double()
     own = {**dict(network.named_parameters()), **{PREFIX + name: p for name, p in φ.named_parameters()}}
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
 from florilegium.apps.methods import METHODS
@@ -18,7 +19,7 @@ from florilegium.apps.personal import personalise
 from florilegium.apps.settings import parse
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import Reply, Request
+from florilegium.clients.core.wire import Reply, Request, Work
 from florilegium.clients.flowdup import FLowDUPClient, make_hypernetwork
 from florilegium.clients.ld_fedavg import POINT, LDFedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
@@ -29,11 +30,12 @@ from florilegium.models.subspace import Expansion, expansion
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.roster import Client, Roster
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.flowdup import FLowDUP
 from tests.runs import Runs
-from tests.support import config, make_client, settings
+from tests.support import config, make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "flowdup", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 2, "local-epochs": 1,
@@ -54,7 +56,7 @@ def _client(x: torch.Tensor, y: torch.Tensor, *, labeled: bool = True, **keys: V
     data = ClientData(lambda: examples, lambda: examples, labeled=labeled, simulated=True, device=CPU)
     model = build("mlp", (1, 8, 8), 10, options.seed)
     state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
-    return FLowDUPClient("0", data, model, get_arrays(model), state, options, hyper)
+    return FLowDUPClient("0", data, model, get_arrays(model), state, options, hyper, Work(1))
 
 
 def _examples(n: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,8 +72,12 @@ def _start(client: FLowDUPClient) -> dict[str, np.ndarray]:
 
 
 def _update(client: FLowDUPClient, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    answer = client.perform(arrays, {"phase": "train", "round": 1})
+    answer = perform(client, "train", arrays)
     return {name: answer.arrays[name] - array for name, array in arrays.items()}
+
+
+def _request(message: Message) -> Request:
+    return Request.unpack(message.content, trains=message.metadata.message_type == "train", run="")
 
 
 def _devices(folder: Path, labeled: int) -> list[dict[str, Any]]:
@@ -93,7 +99,7 @@ class TestObjective:
         client = _client(x, y, **{"batch-size": 12, "flowdup.penalty": 0.3, "learning-rate": 1.0})
         arrays = _start(client)
         moved = _update(client, arrays)
-        order = torch.randperm(12, generator=client.generator({"phase": "train", "round": 1}))
+        order = torch.randperm(12, generator=client.generator(phase="train"))
         h = make_hypernetwork(client.hyper, "mlp", (1, 8, 8), 1).double()
         network = build("mlp", (1, 8, 8), 10, 1).double()
         shapes = {name: p.shape for name, p in network.named_parameters()}
@@ -161,7 +167,7 @@ class TestObjective:
             arrays = _start(clients[0])
             for server_round in range(60):
                 for client in clients:
-                    arrays = client.perform(arrays, {"phase": "train", "round": server_round}).arrays
+                    arrays = perform(client, "train", arrays, round=server_round).arrays
             h = make_hypernetwork(clients[0].hyper, "mlp", (1, 8, 8), 1)
             h.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
             with torch.no_grad():
@@ -196,7 +202,7 @@ class TestMessages:
         shapes = {name: array.shape for name, array in h.items()}
         for message in run.grid.sent:
             if message.metadata.message_type != "query.roster":
-                request = Request.unpack(message.content)
+                request = _request(message)
                 assert {name: array.shape for name, array in request.arrays.items()} == shapes
                 assert not request.scatter
         answered = {"train": 0, "evaluate": 0}
@@ -217,8 +223,8 @@ class TestMessages:
             found: dict[int, list[str]] = {}
             for message in run.grid.sent:
                 if message.metadata.message_type == "train":
-                    request = Request.unpack(message.content)
-                    found.setdefault(int(request.config["round"]), []).extend(request.clients)
+                    request = _request(message)
+                    found.setdefault(request.work.round, []).extend(request.clients)
             federation, _ = federate(settings(**{**KEYS, "num-clients": 20, "labeled-fraction": 0.5}))
             return [(len(c), sum(bool(federation.labeled[int(i)]) for i in c)) for c in found.values()]
 
@@ -234,7 +240,7 @@ class TestMessages:
         """As where the labeled devices have gone: the run waits for one, as every method does."""
         keys = config(**KEYS)
         roster = Roster(lambda: [], 0, "")
-        strategy = FLowDUP(*parse(keys), roster, RunFolder(tmp_path / "run", keys, "flowdup"))
+        strategy = FLowDUP(Setup(*parse(keys), FLowDUPClient, roster, RunFolder(tmp_path / "run", keys, "flowdup")))
         roster.clients = {"0": Client("0", 9, 9, labeled=False)}
         assert strategy.trainable() == []
         roster.clients["1"] = Client("1", 9, 9)
@@ -250,11 +256,7 @@ class TestDevices:
     def test_those_without_labels_train_and_are_tested(self, run: Runs, tmp_path: Path) -> None:
         """Two devices of three have no labels: they pull ψ_r all the same, and each gets a model that is scored."""
         path = run("devices", _devices(tmp_path, labeled=1), **{"num-clients": 3, "flowdup.labeled-share": 0.5})
-        asked = [
-            Request.unpack(message.content).clients
-            for message in run.grid.sent
-            if message.metadata.message_type == "train"
-        ]
+        asked = [_request(message).clients for message in run.grid.sent if message.metadata.message_type == "train"]
         assert sorted(itertools.chain.from_iterable(asked)) == ["d0", "d0", "d1", "d1", "d2", "d2"]
         final = json.loads((path / "summary.json").read_text())["final"]
         assert {group: np.isfinite(figures["loss"]) for group, figures in final.items()} == {
@@ -298,13 +300,13 @@ class TestLimits:
         arrays = _start(client)
         arrays["outer.2.weight"][:] = 0
         moved = _update(client, arrays)
-        order = torch.randperm(20, generator=client.generator({"phase": "train", "round": 1}))
+        order = torch.randperm(20, generator=client.generator(phase="train"))
         half = Examples(x[order[10:]], y[order[10:]])  # what judges the model there is all that trains it here
         options, hyper = parse(config(**{**KEYS, "method": "ld-fedavg"}))
         data = ClientData(lambda: half, lambda: half, labeled=True, simulated=True, device=CPU)
-        alone = LDFedAvgClient("0", data, client.model, client.initial, client.state, options, hyper)
+        alone = LDFedAvgClient("0", data, client.model, client.initial, client.state, options, hyper, Work(1))
         v = arrays["outer.2.bias"]
-        answer = alone.perform({POINT: v}, {"phase": "train", "round": 1})
+        answer = perform(alone, "train", {POINT: v})
         np.testing.assert_allclose(moved["outer.2.bias"], answer.arrays[POINT] - v, rtol=1e-4, atol=1e-7)
         assert np.abs(moved["outer.2.bias"]).max() > 1e-3
         assert not any(change.any() for name, change in moved.items() if name.startswith("inner"))
@@ -338,7 +340,7 @@ class TestLimits:
         losses = []
         for count in (0, 1, 30):
             client = _client(*_examples(30), **{"flowdup.test-batch": count})
-            losses.append(client.perform(_start(client), {"phase": "test", "round": 1}).metrics["loss"])
+            losses.append(perform(client, "test", _start(client)).metrics["loss"])
         assert losses[0] == losses[2] != losses[1]
 
 
@@ -382,8 +384,10 @@ class TestMistakes:
         chosen = config(**{"method": "flowdup", **keys})
         options, hyper = parse(chosen)
         roster = Roster(lambda: [], 0, "")
+        method = METHODS[options.method]
+        setup = Setup(options, hyper, method.client_class(), roster, RunFolder(tmp_path, chosen, ""))
         with pytest.raises(ConfigurationError, match=f"^{said}"):
-            METHODS[options.method].strategy()(options, hyper, roster, RunFolder(tmp_path, chosen, "")).server_part({})
+            method.strategy_class()(setup).server_part({})
 
 
 def test_a_folder_without_labels_gets_the_model_of_the_client_with_its_inputs(run: Runs, tmp_path: Path) -> None:

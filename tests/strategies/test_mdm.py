@@ -29,7 +29,7 @@ from florilegium.strategies.mdm import MDM, choose
 from tests.em import em, start
 from tests.grid import run_app
 from tests.runs import Runs
-from tests.support import config, settings
+from tests.support import config, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "mdm", "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 40,
@@ -145,8 +145,9 @@ class TestSumsOnly:
         asked: dict[str, set[str]] = {}
         for message in run.grid.sent:
             if message.metadata.message_type != "query.roster":
-                request = Request.unpack(message.content)
-                asked.setdefault(str(request.config["phase"]), set()).update(request.clients)
+                trains = message.metadata.message_type == "train"
+                request = Request.unpack(message.content, trains=trains, run="")
+                asked.setdefault(request.phase, set()).update(request.clients)
         assert asked["initialise"] == asked["expect"]
         assert not asked["compare"] & asked["expect"]
         assert len(asked["compare"] | asked["expect"]) == 40
@@ -202,8 +203,7 @@ class TestPrivacy:
     @pytest.mark.parametrize("phase", ["initialise", "expect", "compare"])
     def test_contributions_are_clipped(self, phase: str) -> None:
         sent = {
-            clip: _lone_client([3, 0, 9], **{"mdm.clip": clip}).perform(MIXTURE, {"phase": phase, "round": 1}).arrays
-            for clip in (1e9, 0.1)
+            clip: perform(_lone_client([3, 0, 9], **{"mdm.clip": clip}), phase, MIXTURE).arrays for clip in (1e9, 0.1)
         }
         assert "likelihood" not in sent[0.1]
         whole = np.concatenate([array.ravel() for array in sent[0.1].values()])
@@ -218,7 +218,7 @@ class TestPrivacy:
     @pytest.mark.parametrize("counts", [[0, 0, 0], [40, 0, 9]])
     def test_no_client_fails_and_tells_on_itself(self, counts: list[int], phase: str) -> None:
         """One without examples answers zeros; one of a size in no bin counts into the nearest."""
-        sent = _lone_client(counts).perform(MIXTURE, {"phase": phase, "round": 1}).arrays
+        sent = perform(_lone_client(counts), phase, MIXTURE).arrays
         if not any(counts):
             assert not any(array.any() for array in sent.values())
         elif phase != "compare":
@@ -229,10 +229,10 @@ class TestPrivacy:
         noises: dict[str, list[np.ndarray]] = {}
         ask = MDM.ask
 
-        def listen(self, grid, cohort, server_round, phase, arrays, **more):
-            start = len(grid.received)
-            outcome = ask(self, grid, cohort, server_round, phase, arrays, **more)
-            answers = [Reply.unpack(message.content).arrays for message in grid.received[start:]]
+        def listen(self, round, cohort, phase, arrays, **more):
+            start = len(round._grid.received)
+            outcome = ask(self, round, cohort, phase, arrays, **more)
+            answers = [Reply.unpack(message.content).arrays for message in round._grid.received[start:]]
             scale = self.comparing_noise if phase == "compare" else self.noise
             for name, array in outcome.arrays.items():
                 exact = sum(answer[name] for answer in answers)
@@ -324,7 +324,7 @@ class TestMistakes:
     def test_clients_out_of_the_bins_are_told_nothing_of_their_own(self) -> None:
         client = _lone_client([40, 0, 9], **{"mdm.privacy-unit": "none"})
         with pytest.raises(RunError, match=r"in none of the bins of sizes, which hold 1 to 19") as caught:
-            client.perform(MIXTURE, {"phase": "expect", "round": 1})
+            perform(client, "expect", MIXTURE)
         assert "49" not in str(caught.value)
 
     def test_there_are_no_models(self, run: Runs, tmp_path: Path) -> None:
@@ -332,4 +332,4 @@ class TestMistakes:
             personalise(run("none"), tmp_path / "model", "3")
         for phase in ("train", "test"):
             with pytest.raises(RunError, match="no models of clients"):
-                _lone_client([1, 2, 3]).perform({}, {"phase": phase, "round": 1})
+                perform(_lone_client([1, 2, 3]), phase, {})

@@ -21,7 +21,7 @@ from florilegium.apps.studies.descriptors import correlations, rank_correlations
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import unpack
+from florilegium.clients.core.wire import Work, unpack
 from florilegium.clients.families.generated import GeneratedClient
 from florilegium.clients.pefll import DESCRIPTOR, PeFLLClient
 from florilegium.common.errors import ConfigurationError, DataError, RunError
@@ -39,7 +39,7 @@ from florilegium.strategies.families import generated
 from florilegium.strategies.families.generated import part
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
-from tests.support import config, settings
+from tests.support import config, perform, settings
 
 Run = Callable[..., Path]
 SMALL: dict[str, Value] = {
@@ -315,16 +315,16 @@ class TestRuns:
     ) -> None:
         original = PeFLLClient.perform
 
-        def perform(client: Any, arrays: Arrays, config: Any) -> Answer:
-            answer = original(client, arrays, config)
-            if client.client_id == "0" and config["phase"] == phase and config["round"] == 1:
-                changed = {f"another.{name}": array for name, array in answer.arrays.items()}
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Answer:
+            answer = original(client, name, arrays, arguments)
+            if client.client_id == "0" and name == phase and client.round == 1:
+                changed = {f"another.{key}": array for key, array in answer.arrays.items()}
                 return Answer(changed, answer.num_examples, answer.metrics)
             return answer
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)
         path = run("partly", participation=1.0, **{"num-clients": 2})
-        assert "client 0 failed and is left out: unusable answer: its arrays have shapes {'another." in caplog.text
+        assert "client 0 failed and is skipped: unusable answer: its arrays have shapes {'another." in caplog.text
         assert all(np.isfinite(array).all() for array in _everything(path).values())
 
     def test_a_client_that_fails_in_the_middle_of_a_round_counts_for_nothing(
@@ -335,10 +335,10 @@ class TestRuns:
         learned = {}
         for fails in ("describe", "adapt", "never"):
 
-            def perform(client: Any, arrays: Arrays, config: Any, fails: str = fails) -> Any:
-                if client.client_id == "3" and config["phase"] == fails:
+            def perform(client: Any, name: str, arrays: Arrays, arguments: Any, fails: str = fails) -> Any:
+                if client.client_id == "3" and name == fails:
                     raise RuntimeError("out of order")
-                return original(client, arrays, config)
+                return original(client, name, arrays, arguments)
 
             monkeypatch.setattr(GeneratedClient, "perform", perform)
             keys = {"participation": 1.0, "rounds": 1, "pefll.normalize": "none"}
@@ -352,10 +352,10 @@ class TestRuns:
     ) -> None:
         original = PeFLLClient.perform
 
-        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
-            if client.client_id == "3" and config["phase"] == "adapt":
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
+            if client.client_id == "3" and name == "adapt":
                 raise RuntimeError("out of order")
-            return original(client, arrays, config)
+            return original(client, name, arrays, arguments)
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)
         path = run("partly", method="pfedhn", participation=1.0)
@@ -368,10 +368,10 @@ class TestRuns:
         failing = {"adapt": ("0", "1"), "embed": ("2", "3")}
         original = PeFLLClient.perform
 
-        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
-            if client.client_id in failing.get(config["phase"], ()):
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
+            if client.client_id in failing.get(name, ()):
                 raise RuntimeError("out of order")
-            return original(client, arrays, config)
+            return original(client, name, arrays, arguments)
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)
         with pytest.raises(RunError, match="only 2 of 6 clients succeeded"):
@@ -384,10 +384,10 @@ class TestRuns:
         assert (whole / "clients.csv").read_text() == (groups / "clients.csv").read_text()
         original = PeFLLClient.perform
 
-        def perform(client: Any, arrays: Arrays, config: Any) -> Any:
-            if client.client_id in ("4", "5") and config["phase"] == "describe" and not config["follows"]:
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
+            if client.client_id in ("4", "5") and name == "describe" and not arguments["follows"]:
                 raise RuntimeError("out of order")
-            return original(client, arrays, config)
+            return original(client, name, arrays, arguments)
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)  # the second group is gone altogether
         rows = (run("gone") / "clients.csv").read_text().splitlines()
@@ -552,7 +552,7 @@ def _client(data: ClientData, tmp_path: Path, round: int = 1, **keys: Value) -> 
     options, hyper = parse(config(**{**SMALL, **keys}))
     model = build("linear", (1, 8, 8), 10, 1)
     state = ClientState(tmp_path / "state", round, [], 0, "0")
-    return PeFLLClient("0", data, model, get_arrays(model), state, options, hyper)
+    return PeFLLClient("0", data, model, get_arrays(model), state, options, hyper, Work(round))
 
 
 def _data(examples: Examples, labeled: bool = True) -> ClientData:
@@ -588,22 +588,21 @@ class TestEmbed:
         classes = 80 if kind == "lstm" else 10
         η = get_arrays(build_embedding(kind, shape, classes, 4, 1))
         keys = {"pefll.embedding": kind, "dataset": dataset}
-        scalars = {"round": 1, "batch": 8, "size": 4, "follows": True}
+        sizes = {"batch": 8, "size": 4}
         client = _client(data, tmp_path, **keys)
-        client.perform(η, {"phase": "describe", **scalars})
+        perform(client, "describe", η, **sizes, follows=True)
         client.state.commit()
         Δv = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
         again = _client(data, tmp_path, **keys)  # as in another process
-        Δη = again.perform({DESCRIPTOR: Δv}, {"phase": "embed", **scalars}).arrays
+        Δη = perform(again, "embed", {DESCRIPTOR: Δv}, **sizes).arrays
         assert Δη.keys() == η.keys()
         norm = np.sqrt(sum(float((array.astype(np.float64) ** 2).sum()) for array in Δη.values()))
         step = 1e-2
         ends = []
         for sign in (1, -1):
             moved = {name: (array + sign * step * Δη[name] / norm).astype(np.float32) for name, array in η.items()}
-            told = _client(data, tmp_path / "elsewhere", **keys).perform(
-                moved, {"phase": "describe", **scalars, "follows": False}
-            )
+            elsewhere = _client(data, tmp_path / "elsewhere", **keys)
+            told = perform(elsewhere, "describe", moved, **sizes, follows=False)
             ends.append(float(told.arrays[DESCRIPTOR].astype(np.float64) @ Δv))
         assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(norm, rel=0.02)
 
@@ -611,37 +610,31 @@ class TestEmbed:
         self, examples: Examples, tmp_path: Path
     ) -> None:
         client = _client(_data(examples), tmp_path)
-        client.perform(
-            get_arrays(build_embedding("linear", (1, 8, 8), 10, 4, 1)),
-            {"phase": "describe", "round": 1, "batch": 8, "size": 4, "follows": True},
-        )
+        η = get_arrays(build_embedding("linear", (1, 8, 8), 10, 4, 1))
+        perform(client, "describe", η, batch=8, size=4, follows=True)
         client.state.commit()
         later = _client(_data(examples), tmp_path, round=2)
         with pytest.raises(RunError, match="embedding network of round 2 is gone"):
-            later.perform({DESCRIPTOR: np.zeros(4, np.float32)}, {"phase": "embed", "round": 2, "batch": 8, "size": 4})
+            perform(later, "embed", {DESCRIPTOR: np.zeros(4, np.float32)}, round=2, batch=8, size=4)
 
     def test_every_repetition_has_batches_of_its_own(self, examples: Examples, tmp_path: Path) -> None:
         θ = get_arrays(build("linear", (1, 8, 8), 10, 1))
         client = _client(_data(examples), tmp_path, **{"local-steps": 1})
-        first, same, other = (
-            client.perform(θ, {"phase": "adapt", "round": 1, "repetition": r}).arrays["fc.1.weight"] for r in (1, 1, 2)
-        )
+        first, same, other = (perform(client, "adapt", θ, repetition=r).arrays["fc.1.weight"] for r in (1, 1, 2))
         np.testing.assert_array_equal(first, same)
         assert not np.allclose(first, other)
 
     def test_labels_that_may_not_be_used_are_not_trained_with(self, examples: Examples, tmp_path: Path) -> None:
         client = _client(_data(examples, labeled=False), tmp_path)
         with pytest.raises(RunError, match="no labels to train with"):
-            client.perform(
-                get_arrays(build("linear", (1, 8, 8), 10, 1)), {"phase": "adapt", "round": 1, "repetition": 0}
-            )
+            perform(client, "adapt", get_arrays(build("linear", (1, 8, 8), 10, 1)), repetition=0)
 
 
 class TestDescriptor:
     def _describe(self, data: ClientData, tmp_path: Path, batch: int = 0, **keys: Value) -> np.ndarray:
         φ = build_embedding("linear", (1, 8, 8), 10, 4, 1)
-        config = {"phase": "describe", "round": 1, "batch": batch, "size": 4, "follows": False}
-        return _client(data, tmp_path, **keys).perform(get_arrays(φ), config).arrays[DESCRIPTOR]
+        client = _client(data, tmp_path, **keys)
+        return perform(client, "describe", get_arrays(φ), batch=batch, size=4, follows=False).arrays[DESCRIPTOR]
 
     def test_the_order_of_examples_does_not_matter(self, examples: Examples, tmp_path: Path) -> None:
         order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
@@ -678,7 +671,7 @@ def test_masked_classes_are_never_predicted(examples: Examples, tmp_path: Path) 
     arrays["fc.1.bias"][7] = 100.0  # without a mask, all would be class 7
     for mask, expected in ((False, {7}), (True, {0, 1, 2})):
         client = _client(_data(examples), tmp_path, **{"pefll.mask-labels": mask})
-        client.perform(arrays, {"phase": "test", "round": 1})
+        perform(client, "test", arrays)
         assert set(client.predictor(examples.x).argmax(dim=1).tolist()) <= expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,25 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from florilegium.apps.personal import personalise
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model
+from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.core.wire import unpack
-from florilegium.clients.ppfe import coefficient, reweight
+from florilegium.clients.ppfe import PPFEClient, coefficient, reweight
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.networks import build
-from florilegium.models.parameters import get_arrays, num_bytes, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, num_bytes, set_arrays
 from florilegium.models.reduction import factorise
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from florilegium.strategies.fedavg import FedAvg
-from florilegium.strategies.ppfe import PPFE
 from tests.grid import run_app
-from tests.support import Value, config, make_client, settings
+from tests.support import Value, config, make_client, perform, settings
 
 Run = Callable[..., Path]
 STAGES: dict[str, Value] = {
@@ -217,20 +220,20 @@ class TestStages:
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nobody has a budget for rounds 3 and 4, all of stage 2, nor for the end of stage 1."""
-        train, exchange = FedAvg.train_round, PPFE.exchange
+        train, ask = FedAvg.train_round, Round.ask
 
-        def unpaid(strategy: FedAvg, server_round: int, *args: Any) -> Any:
-            if server_round in (3, 4):
+        def unpaid(strategy: FedAvg, round: Round, model: Arrays) -> Arrays:
+            if round.number in (3, 4):
                 raise BudgetSpentError("nobody can pay")
-            return train(strategy, server_round, *args)
+            return train(strategy, round, model)
 
-        def unended(strategy: PPFE, grid: Any, cohort: Any, server_round: int, phase: str, **request: Any) -> Any:
-            if (server_round, phase) == (2, "finish"):
+        def unended(round: Round, name: str, cohort: Sequence[str], **request: Any) -> Outcome:
+            if (round.number, name) == (2, "finish"):
                 raise BudgetSpentError("nobody can pay")
-            return exchange(strategy, grid, cohort, server_round, phase, **request)
+            return ask(round, name, cohort, **request)
 
         monkeypatch.setattr(FedAvg, "train_round", unpaid)
-        monkeypatch.setattr(PPFE, "exchange", unended)
+        monkeypatch.setattr(Round, "ask", unended)
         path = run("spent", **{"ppfe.reduction": "none"})
         assert _state(path, 0, "boosting")["stages"].tolist() == [2, 3]
         assert {name.partition(".")[0] for name in _model(path)} == {"fc1"}
@@ -324,7 +327,7 @@ class TestStages:
         kept = {"stages": np.ones(1), "betas": np.ones(1), "weights": np.ones(3)}
         client.state.save({**kept, "outputs": np.zeros((1, 3, 10), np.float32)}, "boosting")
         with pytest.raises(DataError, match=r"had 3 training examples when stage 1 ended, .* and has 5 now"):
-            client.perform(get_arrays(model), {"phase": "train", "round": 3})
+            perform(client, "train", get_arrays(model), round=3)
 
     def test_weights_reach_the_training(self, run: Run) -> None:
         keys: dict[str, Value] = {
@@ -337,17 +340,14 @@ class TestStages:
     def test_a_client_that_misses_the_end_of_a_stage_goes_on_without_that_member(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from florilegium.clients.ppfe import PPFEClient
+        honest = PPFEClient.finish
 
-        finish = PPFEClient.finish
-
-        def fail(self: PPFEClient, arrays, config):
-            if self.client_id == "1" and config["round"] == 4:
+        def finish(client: PPFEClient, arrays: Arrays) -> Answer:
+            if client.client_id == "1" and client.round == 4:
                 raise RuntimeError("away")
-            return finish(self, arrays, config)
+            return honest(client, arrays)
 
-        fail.is_phase = True  # type: ignore[attr-defined]
-        monkeypatch.setattr(PPFEClient, "finish", fail)
+        monkeypatch.setattr(PPFEClient, "finish", phase(finish))
         path = run("missed")
         assert _state(path, 1, "boosting")["stages"].tolist() == [1, 3]
         assert _state(path, 2, "boosting")["stages"].tolist() == [1, 2, 3]

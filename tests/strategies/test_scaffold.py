@@ -20,7 +20,7 @@ from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import make_client, settings
+from tests.support import make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "scaffold", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -108,7 +108,7 @@ def test_control_variates(tmp_path: Path, option: int) -> None:
     rng = np.random.default_rng(1)
     c, own = ({name: rng.normal(size=a.shape).astype(np.float32) for name, a in start.items()} for _ in range(2))
     client.state.save(own)
-    answer = client.perform(start | {BESIDE + n: a for n, a in c.items()}, {"phase": "train", "round": 1}).arrays
+    answer = perform(client, "train", start | {BESIDE + n: a for n, a in c.items()}).arrays
     kept = client.state.load()
     assert kept is not None
     for name, g in gradient.items():

@@ -22,6 +22,7 @@ from florilegium.apps.settings import parse
 from florilegium.apps.studies.transfer import check_target, transfer, transfer_once, write_transfers
 from florilegium.clients.core.export import load_model, predict
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import set_arrays
@@ -135,7 +136,8 @@ def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
 TRANSFERABLE = [
     name
     for name, method in METHODS.items()
-    if method.task == "classification" and not method.strategy().transfer_gap(parse(config(method=name))[1])
+    if method.task == "classification"
+    and not gap(method.strategy_class(), "transfer_gap", parse(config(method=name))[1])
 ]
 
 

@@ -22,7 +22,7 @@ from florilegium.apps.settings import parse
 from florilegium.clients.core.base import SUM_MULTIPLIER
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import Group, train
-from florilegium.clients.core.wire import Config
+from florilegium.clients.core.wire import Work
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -33,7 +33,7 @@ from florilegium.partitions.federation import federate
 from florilegium.privacy.dp_sgd import Account, PrivateGradients, multiplier_for
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
-from tests.support import make_client, settings
+from tests.support import make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 4, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -161,7 +161,7 @@ def test_what_a_client_answers_carries_the_noise(tmp_path: Path, gradients: str)
         "privacy.gradients": gradients, "local-steps": 1,
     })  # fmt: skip
     start = get_arrays(network)
-    answer = client.perform(start, {"phase": "train", "round": 1})
+    answer = perform(client, "train", start)
     steps = np.concatenate([(a - start[n]).ravel() for n, a in answer.arrays.items()]).astype(np.float64)
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
     assert low < np.square(steps / (0.5 * 1e4 * 0.3 / 6)).sum() < high
@@ -187,7 +187,7 @@ def test_as_many_steps_are_planned_as_are_taken(run: Runs, method: str, local_st
     data = simulated(*federate(options), 0)
     network = build("mlp", (1, 8, 8), 10, 1)
     state = ClientState(path / "clients" / "0", 2, [], 2, "0")
-    client = METHODS[method].client()("0", data, network, get_arrays(network), state, options, hyper)
+    client = METHODS[method].client_class()("0", data, network, get_arrays(network), state, options, hyper, Work(2))
     ((_, rate, steps),), _ = client.planned(2.0, 2.0)
     assert taken == [(1.0, rate, steps)]
 
@@ -273,8 +273,8 @@ def test_who_has_spent_its_budget_is_not_asked_again(run: Runs, monkeypatch: pyt
     """Others go on without it, and it is tested with what it has: without fine-tuning."""
     honest = FedAvgClient.noise_multiplier
 
-    def less(client: FedAvgClient, config: Config) -> float:
-        return honest(client, config) * (0.87 if client.client_id == "2" else 1.0)
+    def less(client: FedAvgClient) -> float:
+        return honest(client) * (0.87 if client.client_id == "2" else 1.0)
 
     monkeypatch.setattr(FedAvgClient, "noise_multiplier", less)
     keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 4, "evaluate-every": 0}

@@ -347,7 +347,8 @@ class TestDecay:
     def test_steps_down_with_the_rounds(self, number, factor):
         keys = {"learning-rate-decay": 0.5, "decay-rounds": 3, "model": "mlp"}
         client = make_client(_examples(2), build("mlp", (1, 8, 8), 10, 1), **keys)
-        assert client.decay({"round": number}) == factor
+        client.round = number
+        assert client.decay() == factor
 
 
 def test_after_every_epoch():

@@ -14,33 +14,33 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 from sklearn.cluster import KMeans as ScikitKMeans
 
-from florilegium.apps.client_app import SimulatedClients
-from florilegium.apps.code_version import code_version
+from florilegium.apps.assembly import assemble, open_folder
 from florilegium.apps.methods import METHODS
 from florilegium.apps.one_process import OneProcess, run_here
 from florilegium.apps.personal import personalise
-from florilegium.apps.server_app import population
 from florilegium.apps.settings import parse
 from florilegium.clients.clustering.feddp_kmeans import FedDPKMeansClient
 from florilegium.clients.clustering.k_fed import KFedClient
 from florilegium.clients.clustering.kmeans import KMeansClient
+from florilegium.clients.core import phases
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model, predict
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Work
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
-from florilegium.models.parameters import get_arrays
+from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.strategies.clustering.kmeans import KMeans
-from florilegium.strategies.core.roster import Roster
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.runs import Runs
-from tests.support import config, settings
+from tests.support import config, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",
@@ -76,13 +76,11 @@ def _points(**keys: Value) -> np.ndarray:
 def _server(tmp_path: Path, **keys: Value) -> tuple[KMeans, OneProcess]:
     """Return a strategy with its clients in this process, ready to be asked for sums."""
     full = config(**{**KEYS, **keys, "runs-dir": str(tmp_path), "run-name": "asked"})
-    options, hyper = parse(full)
-    method = METHODS[options.method]
-    model = build(options.model, (100,), 10, 1)
-    grid = OneProcess(Host(method.client(), options, hyper, model, SimulatedClients(options, CPU), ""))
-    roster = Roster(lambda: population(options), 0, code_version())
-    strategy = method.strategy()(options, hyper, roster, RunFolder(tmp_path / "asked", full, "kmeans"))
-    roster.wait(grid, 0.0)
+    assembly = assemble(full, one_thread=True)
+    grid = OneProcess(assembly.host(assembly.simulated_clients()), assembly.code)
+    strategy = assembly.strategy(open_folder(tmp_path / "asked", full, assembly.settings.method))
+    assert isinstance(strategy, KMeans)
+    strategy.roster.wait(grid, 0.0)
     return strategy, grid
 
 
@@ -93,7 +91,7 @@ def _client(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **
     data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
     model = build("centers", (points.shape[1],), 10, 1)
     state = ClientState(Path("/nonexistent"), 1, [], 0, "0")
-    return kind("0", data, model, get_arrays(model), state, options, hyper)
+    return kind("0", data, model, get_arrays(model), state, options, hyper, Work(1))
 
 
 class TestExactLimits:
@@ -191,12 +189,8 @@ POINTS = st.integers(1, 12).flatmap(
 def _phases(points: list[list[float]], **keys: Value) -> dict[str, dict[str, np.ndarray]]:
     """Return what a client with ``points`` answers to every phase, clipped and without noise; Δ = 5."""
     client = _client(np.array(points), **keys)
-    bounds = {"outer": ("gaussian", 7.0), "weights": ("laplace", 3.0), "sums": ("gaussian", 4.0),
-              "counts": ("laplace", 2.0)}  # fmt: skip
+    bounds = {"outer": [7.0], "weigh": [3.0], "locate": [4.0, 2.0], "lloyd": [4.0, 2.0]}
     by_client = keys.get("kmeans.privacy-unit") == "client"
-    common = {"round": 1, "radius": np.inf if by_client else 5.0, "shares": 1}
-    for name, (kind, bound) in bounds.items():
-        common |= {f"{name}-kind": kind, f"{name}-bound": bound if by_client else np.inf, f"{name}-scale": 0.0}
     basis = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 2)))[0]
     centers = np.random.default_rng(2).normal(size=(4, 3)) * 3
     received = {
@@ -205,7 +199,12 @@ def _phases(points: list[list[float]], **keys: Value) -> dict[str, dict[str, np.
         "locate": {"basis": basis, "centers": centers @ basis},
         "lloyd": {"centers": centers},
     }
-    return {name: client.perform(arrays, {**common, "phase": name}).arrays for name, arrays in received.items()}
+    return {
+        name: perform(
+            client, name, arrays, radius=None if by_client else 5.0, bounds=bounds[name] if by_client else None
+        ).arrays
+        for name, arrays in received.items()
+    }
 
 
 class TestSensitivity:
@@ -237,7 +236,7 @@ class TestSensitivity:
         centers = np.random.default_rng(2).normal(size=(4, 3)) * 3
         labels = ((np.array(points)[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
         for j in set(labels.tolist()):
-            mean = client.points()[labels == j].mean(axis=0)
+            mean = client.points(None)[labels == j].mean(axis=0)
             np.testing.assert_allclose(found["sums"][j], found["counts"][j] * mean, atol=1e-6)
 
     def test_clients_send_means_where_they_are_protected(self) -> None:
@@ -250,11 +249,10 @@ class TestSensitivity:
 
     def test_the_margin_leaves_far_points_out(self) -> None:
         points = np.array([[0.0, 0, 0], [2.0, 0, 0]])
-        config = {"round": 1, "radius": 0.0, "phase": "locate", "shares": 1}
         arrays = {"basis": np.eye(3)[:, :2], "centers": np.zeros((1, 2))}
         for margin, count in ((0.0, 2), (1.0, 1), (3.0, 2)):
             client = _client(points, **NOTHING, **{"kmeans.margin": margin})
-            assert client.perform(arrays, config).arrays["counts"] == [count]
+            assert perform(client, "locate", arrays).arrays["counts"] == [count]
 
 
 class TestNoise:
@@ -281,8 +279,8 @@ class TestNoise:
         first: dict[str, np.ndarray] = {}
         for phase, arrays in sent.items():
             for server_round in (2, 3) if phase == "lloyd" else (1,):
-                released = private.ask(grid, server_round, phase, arrays)
-                true = exact.ask(still, server_round, phase, arrays)
+                released = private.ask(Round(private, grid, server_round), phase, arrays)
+                true = exact.ask(Round(exact, still, server_round), phase, arrays)
                 if unit == "client" and phase in ("locate", "lloyd"):
                     true = self._means(phase, arrays)
                 for name, array in released.items():
@@ -325,7 +323,7 @@ class TestNoise:
             return reply
 
         grid._host.answer = listen  # type: ignore[method-assign]
-        released = private.ask(grid, 1, "lloyd", {"centers": private.points[:10]})
+        released = private.ask(Round(private, grid, 1), "lloyd", {"centers": private.points[:10]})
         sent = {name: array.numpy() for name, array in seen[-1].content["arrays"].items()}
         np.testing.assert_allclose(released["sums"], sent["sums"])  # the server adds nothing
 
@@ -333,17 +331,20 @@ class TestNoise:
         private, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device"})
         original = FedDPKMeansClient.outer
 
-        def fail(self: FedDPKMeansClient, arrays: object, config: object) -> object:
+        @phases.phase
+        def outer(
+            self: FedDPKMeansClient, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
+            scales: list[float] | None = None, shares: int = 1,
+        ) -> Answer:  # fmt: skip
             if self.client_id == "3":
                 raise RunError("it is broken")
-            return original(self, arrays, config)  # type: ignore[arg-type]
+            return original(self, arrays, radius=radius, bounds=bounds, scales=scales, shares=shares)
 
-        fail.is_phase = True  # type: ignore[attr-defined]
-        monkeypatch.setattr(FedDPKMeansClient, "outer", fail)
+        monkeypatch.setattr(FedDPKMeansClient, "outer", outer)
         with pytest.raises(RunError, match="11 of 12 devices added their noise, 12 must"):
-            private.ask(grid, 1, "outer", {})
+            private.ask(Round(private, grid, 1), "outer", {})
         tolerant, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device", "kmeans.dropout": 0.1})
-        assert len(tolerant.ask(grid, 1, "outer", {})["outer"]) == 5050
+        assert len(tolerant.ask(Round(tolerant, grid, 1), "outer", {})["outer"]) == 5050
 
 
 class TestBudget:
@@ -458,9 +459,9 @@ class TestMistakes:
         points = np.zeros((3, 3))
         points[1, 2] = np.nan
         with pytest.raises(RunError, match="point 1 has a NaN or infinite feature"):
-            _client(points, **NOTHING).points({"radius": np.inf})
+            _client(points, **NOTHING).points(None)
         with pytest.raises(RunError, match="no points to cluster"):
-            _client(np.empty((0, 3)), **NOTHING).points({"radius": np.inf})
+            _client(np.empty((0, 3)), **NOTHING).points(None)
 
     def test_in_private_sums_a_bad_point_changes_no_more_than_a_good_one(self) -> None:
         good = [[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]
@@ -485,13 +486,13 @@ class TestMistakes:
 
     def test_a_client_of_few_points_has_as_many_centers_in_k_fed(self, run: Runs) -> None:
         client = _client(np.array([[1.0, 2.0], [5.0, 6.0]]), kind=KFedClient, **{"kmeans.k": 4})
-        answer = client.perform({}, {"round": 1, "phase": "cluster"}).arrays
+        answer = perform(client, "cluster", {}).arrays
         np.testing.assert_array_equal(answer["found"], [1, 1, 0, 0])
         assert sorted(map(tuple, answer["centers"][:2])) == [(1.0, 2.0), (5.0, 6.0)]
         path = run("few", method="k-fed", **{"samples-per-client": 5})  # 12 clients have 60 points and find 10 clusters
         assert _centers(path).shape == (10, 100)
         with pytest.raises(RunError, match="it has no points to cluster"):
-            _client(np.zeros((0, 2)), kind=KFedClient).perform({}, {"round": 1, "phase": "cluster"})
+            perform(_client(np.zeros((0, 2)), kind=KFedClient), "cluster", {})
 
 
 class TestResume:

@@ -17,7 +17,7 @@ from scipy.stats import chi2
 
 from florilegium.apps.methods import METHODS
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import Config
+from florilegium.clients.core.phases import phase
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -68,15 +68,14 @@ def test_no_change_that_leaves_a_host_is_longer_than_the_clip_norm(
 ) -> None:
     honest = FedAvgClient.train
 
-    def exaggerate(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
+    def exaggerate(client: FedAvgClient, arrays: Arrays) -> Answer:
+        answer = honest(client, arrays)
         if client.client_id in "0123":
             for array in answer.arrays.values():
                 array += 1e6
         return answer
 
-    exaggerate.is_phase = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(FedAvgClient, "train", exaggerate)
+    monkeypatch.setattr(FedAvgClient, "train", phase(exaggerate))
     keys: dict[str, Value] = {"privacy.noise-multiplier": 1e-6, "privacy.clip-norm": 0.3, "privacy.clipping": clipping}
     run("run", nodes=8, participation=1.0, rounds=1, **keys)
     norms = [math.sqrt(sum(float(np.square(a, dtype=np.float64).sum()) for a in s.values())) for s in _sums(run)]
@@ -126,13 +125,12 @@ def test_devices_add_shares_of_the_noise(run: Runs, nodes: int) -> None:
 def test_noise_of_devices_that_fail_does_not_count(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FedAvgClient.train
 
-    def fail(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
+    def fail(client: FedAvgClient, arrays: Arrays) -> Answer:
         if client.client_id in "01":
             raise OSError("no space left on device")
-        return honest(client, arrays, config)
+        return honest(client, arrays)
 
-    fail.is_phase = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(FedAvgClient, "train", fail)
+    monkeypatch.setattr(FedAvgClient, "train", phase(fail))
     path = run("run", rounds=1, participation=1.0, **{"privacy.noise-multiplier": 2.0, "privacy.noise-at": "device"})
     ((z, rate, times),) = json.loads((path / "privacy.json").read_text())["releases"]
     assert (z, rate, times) == (pytest.approx(2 * math.sqrt(6 / 8)), 1, 1)
@@ -141,13 +139,12 @@ def test_noise_of_devices_that_fail_does_not_count(run: Runs, monkeypatch: pytes
 def _changing_by(norms: Sequence[float]) -> Any:
     """Return a training in which client i changes the first entry of every model by norms[i] alone."""
 
-    def train(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
+    def train(client: FedAvgClient, arrays: Arrays) -> Answer:
         first, *_ = answered = {name: array.copy() for name, array in arrays.items()}
         answered[first].flat[0] += norms[int(client.client_id)]
         return Answer(answered, len(client.data.train), {"loss": 0.0})
 
-    train.is_phase = True  # type: ignore[attr-defined]
-    return train
+    return phase(train)
 
 
 @pytest.mark.parametrize("noise_at", ["server", "device"])

@@ -12,7 +12,8 @@ import pytest
 from flwr.app import Message
 
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import Config, Reply, unpack
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.wire import Reply, unpack
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -100,15 +101,14 @@ def _attacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients 2 and 5 answer absurd models."""
     honest = FedAvgClient.train
 
-    def train(client: FedAvgClient, arrays: Arrays, config: Config) -> Answer:
-        answer = honest(client, arrays, config)
+    def train(client: FedAvgClient, arrays: Arrays) -> Answer:
+        answer = honest(client, arrays)
         if client.client_id in "25":
             for array in answer.arrays.values():
                 array += 1e6 if client.client_id == "2" else -3e7
         return answer
 
-    train.is_phase = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(FedAvgClient, "train", train)
+    monkeypatch.setattr(FedAvgClient, "train", phase(train))
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])

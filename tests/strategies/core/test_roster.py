@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from florilegium.clients.core.wire import Announcement, Reply, Request
+from florilegium.clients.core.wire import Announcement, Reply, Request, Work
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
@@ -190,6 +190,10 @@ class _SlowGrid(_Grid):
         return [self._replies.pop()]  # the last one asked is the first to answer
 
 
+def _request(client: str) -> RecordDict:
+    return Request([client], "train", "sum", Work(1)).pack(None)
+
+
 def _answer(client: str, change: float) -> Reply:
     numbers = {name: [1.0] for name in ALWAYS}
     return Reply([client], {"w": np.array([change])}, numbers, {})
@@ -207,7 +211,7 @@ def _answer(client: str, change: float) -> Reply:
 )
 def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set[int]) -> None:
     grid: Any = _SlowGrid(useless, answer)
-    messages = [Message(Request.pack([str(node)], {}, None, None), node, "train") for node in range(5)]
+    messages = [Message(_request(str(node)), node, "train") for node in range(5)]
     replies = deliver(grid, messages, 5.0, Expected(), deployed=False, enough=2)
     assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
@@ -227,7 +231,7 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
         return chosen
 
     grid.pull_messages = pull
-    messages = [Message(Request.pack([str(node)], {}, None, None), node, "train") for node in range(4)]
+    messages = [Message(_request(str(node)), node, "train") for node in range(4)]
     replies = deliver(grid, messages, 5.0, Expected(), deployed=False)
     assert [reply.has_error() for reply in replies] == [False, False, True, False]
     asked = {node: [str(node)] for node in range(4)}
@@ -246,7 +250,7 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
 )
 def test_what_cannot_be_used(array: Any, said: str) -> None:
     numbers = {name: [1.0] for name in ALWAYS}
-    request = Message(Request.pack(["a"], {}, None, None), 1, "train")
+    request = Message(_request("a"), 1, "train")
     expected = Expected(stacked=True, shapes={"w": (3,)})
     assert expected.read(Message(Reply(["a"], {"w": np.ones((1, 3))}, numbers, {}).pack(), reply_to=request), ["a"])
     with pytest.raises((ValueError, TypeError), match=said):

@@ -408,7 +408,7 @@ class TestFailures:
         assert all(np.isfinite(array).all() for array in _model(path).values())
 
     def test_other_code_on_a_node_is_refused(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("florilegium.apps.client_app.code_version", lambda: "other")
+        monkeypatch.setattr("florilegium.apps.client_app.code_of", lambda config: "other")
         with pytest.raises(RunError, match="runs other code"):
             run("stale")
 

@@ -1,0 +1,32 @@
+"""Which version of the package runs, and which commit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib import metadata
+
+from florilegium.apps.app_folder import checkout, project
+from florilegium.apps.code_version import code_version, layer_folder
+
+
+def version() -> str:
+    """Return name, version, commit where it is known, and the hash of the code."""
+    commit = _commit()
+    known = f"commit {commit}, " if commit else ""
+    return f"florilegium {project()['version']} ({known}code {code_version()})"
+
+
+def _commit() -> str:
+    """Return the commit: of the checkout, of the repository it was installed from, or of the wheel; "" if unknown."""
+    if root := checkout():
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+    built = layer_folder("apps") / "commit.txt"
+    if built.is_file():
+        return built.read_text(encoding="utf-8").strip()
+    direct = metadata.distribution("florilegium").read_text("direct_url.json") or "{}"
+    return str(json.loads(direct).get("vcs_info", {}).get("commit_id", ""))[:12]
