@@ -1,7 +1,7 @@
 """Canaries: training examples with wrong classes, about half of which take part in training, for a privacy audit.
 
-A coin toss decides whether each canary takes part. If the results of a run show better than by chance which canaries
-did, the run reveals more than its guarantee allows (Carlini et al. 2019; Steinke, Nasr, Jagielski 2023).
+A coin toss decides whether each canary takes part. The better an audit can tell from the results of a run which
+canaries did, the less private the run is (Carlini et al. 2019; Steinke, Nasr, Jagielski 2023).
 """
 
 from __future__ import annotations

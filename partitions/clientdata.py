@@ -143,7 +143,7 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
 
 
 def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Resize images (n, channels, height, width) to the height and width of ``shape``; keep other inputs as they are."""
+    """Resize images (n, channels, height, width) to the height and width of ``shape``; leave other inputs unchanged."""
     if x.dim() != 4 or x.shape[2:] == tuple(shape[1:]):
         return x
     return interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)

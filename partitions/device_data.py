@@ -122,7 +122,7 @@ class _Reader:
         return types | dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
 
     def pictures(self, path: Path, part: str) -> Examples:
-        """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images below ``path``."""
+        """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
         if self.spec.kind != "image":
             raise DataError(f"data-path: {path} is a folder of folders, but '{self.spec.name}' has no pictures")
         files = pictures_in(path, deep=self._unlabeled(part))

@@ -1,5 +1,4 @@
-"""Write a simulated client's data as a device's folder: ``train.parquet`` and ``test.parquet`` in the dataset's schema.
-"""
+"""Write a simulated client's data as a device's folder: ``train.parquet`` and ``test.parquet``."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from florilegium.partitions.spec import Dataset
 
 
 def write_device(federation: Federation, dataset: Dataset, client: int, folder: Path) -> None:
-    """Write the data of ``client`` to ``folder``, which a SuperNode can use as its ``data-path``.
+    """Write the data of ``client`` to ``folder``, in the dataset's schema; a SuperNode can use it as ``data-path``.
 
     Raises:
         DataError: for data that are not images; copy a device's rows from the source files instead.

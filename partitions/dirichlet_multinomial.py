@@ -191,9 +191,9 @@ def update(mixture: Mixture, sums: Mapping[str, Array], noise: float = 0.0) -> M
 
 
 def start_anew(mixture: Mixture, k: int, rng: np.random.Generator) -> Mixture:
-    """Return ``mixture`` with component k reinitialised near the largest component, whose weight is halved between them.
+    """Return ``mixture`` with component k reinitialised near the largest component.
 
-    The new α is drawn around that of the largest component; Π is copied from it.
+    Both get half the weight of the largest. The new α is drawn around that of the largest; Π is copied from it.
     """
     largest = int(mixture.tau.argmax())
     tau, pi, alpha = mixture.tau.copy(), mixture.pi.copy(), mixture.alpha.copy()

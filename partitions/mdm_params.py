@@ -1,4 +1,6 @@
-"""Distributions of clients' histograms: by name (Scott, thesis, table A.1, A.1.2), from a file, or from a run of ``mdm``.
+"""Distributions of clients' histograms: by name, from a file, or from a run of ``mdm``.
+
+Names and parameters are those of Scott's thesis, table A.1 and appendix A.1.2.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ HELD_BACK = 0.2
 def with_enough_tests(
     settings: FederationSettings, dataset: Dataset, rows: Rows, column: str, test_from_train: bool
 ) -> Rows:
-    """Return the training ``rows`` of those natural clients that will have at least ``min-test-examples`` test examples.
+    """Return the training ``rows`` of the natural clients that will have at least ``min-test-examples`` test examples.
 
     Raises:
         DataError: if there is no such client.

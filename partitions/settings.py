@@ -44,7 +44,7 @@ def _check_ratio(text: str) -> str:
 
 
 def parse_rows(text: str) -> tuple[str, list[str]] | None:
-    """Parse a selection of rows such as ``"workclass=Private|State-gov"`` into column and values; return None for ""."""
+    """Parse a selection of rows such as ``"workclass=Private|State-gov"`` into column and values; "" gives None."""
     if not text:
         return None
     column, separator, values = (part.strip() for part in text.partition("="))
@@ -143,7 +143,9 @@ class FederationSettings(DataSettings):
     share_out: Literal["clients", "server"] = key(
         "clients", "rows for the clients: all but the server's, or only the server's, to simulate clients on these"
     )
-    unseen_fraction: float = key(0.0, "share of clients that take no part in training (unseen clients); simulation only", ge=0, lt=1)
+    unseen_fraction: float = key(
+        0.0, "share of unseen clients, which take no part in training; simulation only", ge=0, lt=1
+    )
     labeled_fraction: float = key(
         1.0, "p, share of the seen clients whose labels may be used; simulation only", gt=0, le=1
     )

@@ -29,7 +29,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 RESERVED = frozenset(
     [
         "phase", "round", "reduce", "clients", "run", "identity", "lineage", "checkpoint", "keep", "trainings", "tests",
-        "server-round", "send", "scatter", "shapes", "evaluation", "out_of", "cohort",
+        "server-round", "noise", "send", "scatter", "shapes", "evaluation", "out_of", "cohort",
     ]
 )  # fmt: skip
 """Names that requests use themselves, on the wire or as options of ``Round.ask``."""

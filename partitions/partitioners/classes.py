@@ -1,7 +1,7 @@
-"""Clients that hold only S of the C classes, as the personalised-learning papers make them.
+"""Clients that hold only S of the C classes, as in papers on personalised learning.
 
 ``class-assignment = "random"`` (PPFE, FLowDUP, FedGTST): each client draws its S classes at random.
-``class-assignment = "even"`` (PeFLL, pFedHN): classes are dealt so that all have the same number of owners.
+``class-assignment = "even"`` (PeFLL, pFedHN): every class is assigned to the same number of clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from florilegium.partitions.settings import FederationSettings, class_range
 Rows = NDArray[np.int64]
 
 CHOOSES_ROWS = True
-"""It takes what it needs of all rows, rather than sharing them out."""
+"""This partitioner receives all rows and chooses those it needs, instead of dividing a given number of rows."""
 
 
 class ClassPartitioner(Partitioner):
@@ -29,13 +29,13 @@ class ClassPartitioner(Partitioner):
         num_partitions: number of clients n.
         classes_per_partition: smallest and largest S; each client draws its own between them.
         samples_per_partition: m, samples per client, m/S of each of its classes (the first classes take the
-            remainder). Samples are dealt without overlap while a class lasts; a class that runs out is dealt again
-            from the start, and no client gets a sample twice. 0 shares each class out among its owners.
+            remainder). Clients share no samples until a class runs out; that class is then used again from the start,
+            and no client gets a sample twice. 0 divides each class among the clients that own it.
         assignment: "random" or "even".
         seed: seed of the draws.
 
     Raises:
-        DataError: if S exceeds the number of classes or samples, or a client asks for more than a class has.
+        DataError: if S exceeds the number of classes or samples, or a client needs more samples than a class has.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class ClassPartitioner(Partitioner):
         return [[int(c) for c in self._rng.choice(classes, size=count, replace=False)] for count in counts]
 
     def _even(self, counts: Rows, classes: list[int]) -> list[list[int]]:
-        """Deal the classes with the most owners still missing, ties broken at random: owners differ by at most 1."""
+        """Assign classes so that their numbers of owners differ by at most 1.
+
+        Each client gets the classes with the most owners still missing; ties are broken at random.
+        """
         total = int(counts.sum())
         left = np.full(len(classes), total // len(classes))
         left[self._rng.permutation(len(classes))[: total % len(classes)]] += 1
@@ -117,7 +120,7 @@ class ClassPartitioner(Partitioner):
         return result
 
     def _share_out(self, owned: list[list[int]], pools: dict[int, Rows]) -> list[list[Rows]]:
-        """Divide each class evenly among its owners."""
+        """Divide the samples of each class evenly among the clients that own the class."""
         result: list[list[Rows]] = [[] for _ in owned]
         for c, pool in pools.items():
             owners = [client for client, classes in enumerate(owned) if c in classes]

@@ -11,15 +11,15 @@ from florilegium.common.errors import DataError
 from florilegium.partitions.settings import FederationSettings
 
 MIN_EXAMPLES = 2
-"""Draws that leave a client with fewer examples are repeated, ten times at most."""
+"""A draw that leaves a client with fewer examples is repeated, up to ``ATTEMPTS`` draws in all."""
 ATTEMPTS = 10
 
 
 class ClassMixPartitioner(Partitioner):
-    """A flwr-datasets partitioner that draws each client's class mix π_i ~ Dirichlet(α, …, α).
+    """A flwr-datasets partitioner that draws each client's class proportions π_i ~ Dirichlet(α, …, α).
 
-    Class c is shared out over the clients in proportion to π_ic, so that every row has one owner and the sizes of
-    clients follow from the draws (Scott's thesis, section 4.4.1, as in the authors' code).
+    Class c is divided among the clients in proportion to π_ic. Every row belongs to one client, and clients' sizes
+    follow from the draws (Scott's thesis, section 4.4.1, as in the authors' code).
 
     Args:
         num_partitions: number of clients n.
@@ -70,9 +70,9 @@ class ClassMixPartitioner(Partitioner):
 def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:
     """Return the partitioner for concentration α = ``alpha``.
 
-    With ``dirichlet-over = "clients"`` (Yurochkin et al. 2019) flwr-datasets' ``DirichletPartitioner``; where sizes are
-    ``balanced``, a client that already has its share of examples receives no more. With ``"classes"`` each client's
-    class mix is drawn.
+    With ``dirichlet-over = "clients"`` (Yurochkin et al. 2019) it is flwr-datasets' ``DirichletPartitioner``; if
+    ``balanced``, a client that already has its share of examples receives no more. With ``"classes"`` it is
+    :class:`ClassMixPartitioner`.
     """
     if settings.dirichlet_over == "classes":
         return ClassMixPartitioner(settings.num_clients, settings.alpha, seed)

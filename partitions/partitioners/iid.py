@@ -1,4 +1,4 @@
-"""Identically distributed clients: rows dealt at random."""
+"""Identically distributed clients: rows are assigned at random."""
 
 from __future__ import annotations
 

@@ -23,24 +23,24 @@ log = logging.getLogger("flwr")
 Rows = NDArray[np.int64]
 
 CHOOSES_ROWS = True
-"""It takes what it needs of all rows, rather than sharing them out."""
+"""This partitioner receives all rows and chooses those it needs, instead of dividing a given number of rows."""
 
 
 class MdmPartitioner(Partitioner):
-    """A flwr-datasets partitioner: clients' histograms are drawn, and rows dealt to match them, each row once.
+    """A flwr-datasets partitioner that draws clients' histograms and assigns rows to match them, each row once.
 
-    Clients are served in order, each category's rows in random order. Where a category has run out, the rows that a
-    client still lacks are drawn from the categories that are left: in proportion to the client's own counts of these,
-    or, where it has none of them, to what is left of each.
+    Clients get their rows one after the other, in random order within each category. If a category has run out, the
+    rows that a client still lacks are drawn from the other categories: in proportion to the client's own counts of
+    these or, if it has none, to the rows that are left of each.
 
     Args:
-        law: of the histograms.
+        law: distribution of the histograms.
         num_partitions: number of clients n.
-        seed: of histograms and rows.
+        seed: seed for drawing histograms and rows.
         by: the column that holds each row's category, 0..C−1.
 
     Raises:
-        DataError: if all rows together are too few.
+        DataError: if there are too few rows in all.
     """
 
     def __init__(self, law: Law, num_partitions: int, seed: int | Sequence[int], by: str = "value") -> None:
@@ -63,15 +63,18 @@ class MdmPartitioner(Partitioner):
 
 
 def deal(values: Rows, histograms: Counts, rng: np.random.Generator) -> list[Rows]:
-    """Deal rows to clients (see :class:`MdmPartitioner`).
+    """Assign rows to clients according to their histograms (see :class:`MdmPartitioner`).
 
     Args:
         values: the category of every row, (rows,).
-        histograms: what each client shall have of each category, (n, C).
+        histograms: number of rows of each category that each client should get, (n, C).
         rng: the generator.
 
     Returns:
         The rows of each client.
+
+    Raises:
+        DataError: if there are too few rows in all.
     """
     wanted = int(histograms.sum())
     if wanted > len(values):
@@ -101,7 +104,10 @@ def deal(values: Rows, histograms: Counts, rng: np.random.Generator) -> list[Row
 
 
 def _instead(lacking: int, histogram: Counts, left: Counts, rng: np.random.Generator) -> Counts:
-    """Return how many rows of each category stand in for ``lacking`` ones, where ``left`` are to be had."""
+    """Draw how many rows of each category replace ``lacking`` rows of a client with ``histogram``.
+
+    ``left`` is the number of rows of each category that are still available, (C,).
+    """
     extra = np.zeros_like(left)
     while lacking:
         weights = np.where(left > extra, histogram, 0)
@@ -114,10 +120,11 @@ def _instead(lacking: int, histogram: Counts, left: Counts, rng: np.random.Gener
 
 
 def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[str, NDArray[np.generic]]:
-    """Return the columns that the partitioner needs of training ``rows``: the category of each.
+    """Return the additional column that the partitioner needs for training ``rows``: the category of each row.
 
     Raises:
-        ConfigurationError: if the law counts something that the dataset does not have, or as many categories.
+        ConfigurationError: if the dataset does not have the feature that ``mdm-params`` counts, or the feature has
+            another number of categories.
     """
     law = read_law(settings.mdm_params, settings.samples_per_client)
     feature = find_feature(dataset.spec, law.feature, law.bins)
@@ -133,9 +140,10 @@ def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[
 
 
 def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:
-    """Return the partitioner for the law ``mdm-params``.
+    """Return the partitioner for the distribution that key ``mdm-params`` names.
 
-    Another law deals other rows, so that clients of the same histograms, listed and drawn, are not the same clients.
+    The seed depends on the distribution, too. So if clients have equal histograms under two distributions, one drawn
+    and one listed, they still get different rows.
     """
     law = read_law(settings.mdm_params, settings.samples_per_client)
     return MdmPartitioner(law, settings.num_clients, [seed, int(fingerprint(settings.mdm_params), 16)])

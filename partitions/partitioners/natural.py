@@ -1,4 +1,4 @@
-"""Clients that the data name themselves: writers, roles, users, occupations."""
+"""Natural clients, which a column of the data names: writers, roles, users, occupations."""
 
 from __future__ import annotations
 

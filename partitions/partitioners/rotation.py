@@ -29,7 +29,7 @@ def draw_angles(settings: FederationSettings) -> NDArray[np.float32]:
 def rotate_images(images: NDArray[Any], angle: float) -> NDArray[Any]:
     """Rotate decoded images (n, height, width, channels) by ``angle`` degrees counter-clockwise around their centre.
 
-    Multiples of 90° move pixels and change none; other angles are interpolated bilinearly, with black outside.
+    Multiples of 90° only move pixels; for other angles pixels are interpolated bilinearly, and corners filled black.
     """
     quarters = angle / 90
     if quarters == round(quarters):

@@ -1,7 +1,7 @@
-"""US census data as a dataset of the user's own: people of 51 states, by folktables (Ding et al. 2021; Scott, D.7.1).
+"""US census data as a custom dataset: people of 51 states, from folktables (Ding et al. 2021; Scott, thesis, D.7.1).
 
-The features are one-hot categories of seven columns of folktables' task ACSIncome. ``ST``, the state, names clients;
-``COW``, the class of worker, chooses whose rows clients and server hold.
+The features are one-hot categories of seven columns of folktables' task ACSIncome. Column ``ST``, the state, names
+clients. Column ``COW``, the class of worker, can select the rows that clients and server hold.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 FEATURES = ("SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P")
 CLIENTS = ("ST", "COW")
 INCOME = 50_000
-"""The label says whether ``PINCP``, the yearly income in dollars, is above it."""
+"""Threshold of the label: whether ``PINCP``, the yearly income in dollars, is above it."""
 
 
 def download(year: int, states: list[str] | None, cache: Path) -> pandas.DataFrame:
-    """Return the people of ``states`` (all 51 where None) whom task ACSIncome is about.
+    """Return the people of ``states`` (None: all 51) that task ACSIncome includes, downloading them if necessary.
 
     Raises:
         ConfigurationError: if folktables is not installed.
@@ -44,11 +44,11 @@ def download(year: int, states: list[str] | None, cache: Path) -> pandas.DataFra
 
 
 def write_census(people: pandas.DataFrame, target: Path) -> None:
-    """Write ``people`` as a dataset: ``train.parquet`` and ``schema.toml`` in folder ``target``.
+    """Write ``people`` as a custom dataset: ``train.parquet`` and ``schema.toml`` in folder ``target``.
 
     Args:
-        people: one row each, with the census's columns ``FEATURES``, ``CLIENTS`` and ``PINCP``.
-        target: the folder, to be named by key ``dataset``.
+        people: one row per person, with the census columns ``FEATURES``, ``CLIENTS`` and ``PINCP``.
+        target: the folder, which key ``dataset`` can then name.
 
     Raises:
         DataError: if a column is missing.

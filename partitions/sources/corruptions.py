@@ -1,8 +1,8 @@
-"""CIFAR-10-C: pictures under ten kinds of corruption, each kind a domain (Hendrycks & Dietterich 2019).
+"""CIFAR-10-C: images under ten kinds of corruption, each kind a domain (Hendrycks & Dietterich 2019).
 
-The kinds are those of FedL2P (section 4.1.1), at severity 3 with the strengths that CIFAR-10-C has for 32×32 pixels.
-Made here from CIFAR-10's test split, as the benchmark itself was. "frost" is a stand-in: the benchmark lays photographs
-of frost over a picture, this a drawn texture with the same weights.
+The kinds are those of FedL2P (section 4.1.1), at severity 3 with CIFAR-10-C's parameters for 32×32 pixels. They are
+computed here from CIFAR-10's test split, from which the benchmark was made, too. "frost" is a substitute: the benchmark
+overlays photographs of frost, this module a generated texture with the same weights.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from florilegium.partitions.spec import Split
 
 Pictures = NDArray[Any]
-"""Pictures (n, height, width, 3), 32-bit numbers in units of 0..1."""
+"""Images (n, height, width, 3), float32, 0..1."""
 
 DOMAIN = "corruption"
 TRAIN_SHARE = 0.8
 CHUNK = 1000
-"""Pictures corrupted at a time, which bounds the memory it takes."""
+"""Number of images corrupted at a time, to limit memory."""
 GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def brightness(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Raise the value of hue, saturation and value by 0.15."""
+    """Raise the brightness, V in the HSV colour space, by 0.15."""
     value = x.max(axis=-1, keepdims=True)
     raised = np.minimum(value + np.float32(0.15), 1)
     return np.where(value > 0, x * (raised / np.maximum(value, 1e-6)), raised)
 
 
 def saturate(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Multiply the saturation by 1.5."""
+    """Multiply the saturation, S in the HSV colour space, by 1.5."""
     value, least = x.max(axis=-1, keepdims=True), x.min(axis=-1, keepdims=True)
     saturation = (value - least) / np.maximum(value, 1e-6)
     factor = np.minimum(1.5 * saturation, 1) / np.maximum(saturation, 1e-6)
@@ -48,13 +48,13 @@ def saturate(x: Pictures, rng: np.random.Generator) -> Pictures:
 
 
 def contrast(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Shrink every channel towards its mean over the picture, to 0.4 of its spread."""
+    """Multiply each pixel's difference from the channel's mean over the image by 0.4."""
     mean = x.mean(axis=(1, 2), keepdims=True)
     return mean + np.float32(0.4) * (x - mean)
 
 
 def speckle_noise(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Add Gaussian noise in proportion to the value, of deviation 0.12."""
+    """Add Gaussian noise proportional to the pixel's value, of standard deviation 0.12."""
     return x + x * rng.normal(scale=0.12, size=x.shape).astype(np.float32)
 
 
@@ -70,7 +70,7 @@ def jpeg_compression(x: Pictures, rng: np.random.Generator) -> Pictures:
 
 
 def pixelate(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Reduce to 0.85 of the size and enlarge again, by areas."""
+    """Shrink to 0.85 of the size and enlarge again, with a box filter."""
     height, width = x.shape[1:3]
     small = int(0.85 * width), int(0.85 * height)
     box = Image.Resampling.BOX
@@ -78,26 +78,26 @@ def pixelate(x: Pictures, rng: np.random.Generator) -> Pictures:
 
 
 def motion_blur(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Blur along a line within 45° of the horizontal: radius 6, deviation 2."""
+    """Blur along a line within 45° of the horizontal: radius 6, standard deviation 2, in pixels."""
     return _blurred(x, 6, 2, rng.uniform(-45, 45, len(x)))
 
 
 def fog(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Add 0.75 of a fractal cloud, within the picture's range."""
+    """Add 0.75 times a fractal cloud, then rescale to the image's original maximum."""
     most = x.max(axis=(1, 2, 3), keepdims=True)
     clouds = fractal(rng, len(x), x.shape[1], decay=2.5)[..., None]
     return (x + np.float32(0.75) * clouds) * most / (most + np.float32(0.75))
 
 
 def frost(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Lay 0.4 of an icy texture, the ridges of a fractal, over 0.9 of the picture: a stand-in for photographs."""
+    """Add 0.4 times an icy texture to 0.9 times the image; the texture, ridges of a fractal, replaces photographs."""
     ridges = 1 - np.abs(2 * fractal(rng, len(x), x.shape[1], decay=1.6) - 1)
     ice = ridges[..., None] * np.array([0.80, 0.90, 1.0], np.float32)
     return np.float32(0.9) * x + np.float32(0.4) * ice
 
 
 def snow(x: Pictures, rng: np.random.Generator) -> Pictures:
-    """Whiten by a tenth, and add falling flakes, blurred along their fall, and the same upside down."""
+    """Whiten by a tenth, then add snowflakes, blurred in their direction of fall, and a copy of them turned by 180°."""
     count, height, width = x.shape[:3]
     scale, threshold = 1.75, 0.55
     inner = -(-height // scale)
@@ -120,10 +120,13 @@ CORRUPTIONS: Mapping[str, Callable[[Pictures, np.random.Generator], Pictures]] =
 
 
 def corrupted(splits: Mapping[str, Split]) -> dict[str, Split]:
-    """Return every test picture once under each corruption.
+    """Return the splits of CIFAR-10-C: every test image of CIFAR-10 once under each corruption.
 
-    Four fifths of the pictures make the training split and the rest the test split, the same ones under every
-    corruption, so that no picture is in both.
+    Four fifths of the images form the training split, the rest the test split. They are the same images under every
+    corruption, so that no image is in both splits.
+
+    Raises:
+        DataError: if CIFAR-10's test split is missing.
     """
     if "test" not in splits:
         raise DataError("dataset 'cifar10_c' is made of CIFAR-10's test pictures: cifar10/test.parquet is missing")
@@ -153,10 +156,10 @@ def fractal(rng: np.random.Generator, count: int, side: int, decay: float) -> Pi
     whose range shrinks by ``decay``² with every halving.
 
     Args:
-        rng: of the noise.
+        rng: generator of the noise.
         count: number of fields.
         side: their height and width.
-        decay: larger is smoother.
+        decay: larger values give smoother fields.
     """
     size = 1 << (side - 1).bit_length()
     field = np.zeros((count, size, size), np.float32)
@@ -180,13 +183,13 @@ def fractal(rng: np.random.Generator, count: int, side: int, decay: float) -> Pi
 
 
 def _blurred(x: Pictures, radius: int, deviation: float, angles: NDArray[Any]) -> Pictures:
-    """Return pictures smeared in one direction by half a Gaussian, each in its own; edges are repeated.
+    """Blur each image in a direction of its own, with one half of a Gaussian; edge pixels are repeated.
 
     Args:
-        x: (n, height, width, channels).
-        radius: the smear is 2·radius + 1 pixels long.
-        deviation: of the Gaussian, in pixels.
-        angles: degrees from the horizontal, (n,).
+        x: images, (n, height, width, channels).
+        radius: the blur is 2·radius + 1 pixels long.
+        deviation: standard deviation of the Gaussian, in pixels.
+        angles: direction for each image, in degrees from the horizontal, (n,).
     """
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * deviation**2)).astype(np.float32)
@@ -203,6 +206,6 @@ def _blurred(x: Pictures, radius: int, deviation: float, angles: NDArray[Any]) -
 
 
 def _each(x: Pictures, change: Callable[[Image.Image], Image.Image]) -> Pictures:
-    """Change every picture by Pillow."""
+    """Apply ``change`` to every image, as a Pillow image."""
     pictures = (Image.fromarray(p) for p in np.rint(255 * x).astype(np.uint8))
     return np.stack([np.asarray(change(picture)) for picture in pictures]).astype(np.float32) / 255

@@ -1,4 +1,4 @@
-"""From the columns of a source (local parquet, hub) to plain arrays: images, texts, tables, numbers."""
+"""Decode the columns of a source (local parquet, hub) into plain arrays: images, texts, tables, numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
     """Read a parquet file.
 
     Raises:
-        DataError: if the file is missing, unreadable or has no rows.
+        DataError: if the file is missing or unreadable, or has no rows unless it ``may_be_empty``.
     """
     if not path.is_file():
         raise DataError(f"there is no file {path}")
@@ -45,8 +45,8 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, wor
     Args:
         spec: the dataset's description.
         source: a parquet table, or a dataset of the hub, in the hub's schema.
-        name: what to call the source in errors.
-        words: the vocabulary of texts in words.
+        name: name of the source in error messages.
+        words: the vocabulary, for a dataset of words.
 
     Raises:
         DataError: if a column is missing, an image has another size, or a label is out of range.
@@ -114,7 +114,7 @@ def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> ND
     for row, cell in enumerate(cells):
         try:
             pixels = decode_image(cell["bytes"], channels)
-        except Exception as error:  # Pillow raises whatever a damaged file makes it stumble over
+        except Exception as error:  # a damaged file can make Pillow raise any exception
             raise DataError(f"{name}: row {row} of column '{spec.x}' is not an encoded image: {error}") from error
         if pixels.shape != out.shape[1:]:
             raise DataError(
@@ -136,7 +136,11 @@ def _texts(
 
 
 def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
-    """Return numbers, or lists of numbers, as an array (n, *shape)."""
+    """Return numbers, or lists of numbers, as an array (n, *shape).
+
+    Raises:
+        DataError: if a cell has another form, or is missing or not finite.
+    """
     try:
         array = np.asarray(cells, np.float32).reshape(len(cells), *shape)
     except (TypeError, ValueError) as error:
@@ -151,7 +155,7 @@ def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np
     """Map labels to 0..C-1: characters by the alphabet, named values by ``spec.labels``, numbers as they are.
 
     Raises:
-        DataError: if one is none of the dataset's.
+        DataError: if a label is not one of the dataset's.
     """
     known: Sequence[Any] = spec.labels or (ALPHABET if spec.kind == "characters" else range(spec.classes))
     codes = {value: code for code, value in enumerate(known)}

@@ -1,6 +1,7 @@
-"""Made data: clients that are nothing but histograms, drawn from a law that is known (Scott, thesis, A.3.3 and A.1.2).
+"""Synthetic data: clients that consist only of a histogram, drawn from a known distribution.
 
-An example is a label; its input is the number 0. They measure how well ``mdm`` finds the law.
+An example is a label, with the number 0 as its input. These datasets measure how well ``mdm`` estimates the
+distribution (Scott, thesis, A.3.3 and A.1.2).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 
 def histograms(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
-    """Draw ``num-clients`` clients from the law ``mdm-params``, in the column ``client``; test data are of no use.
+    """Draw ``num-clients`` clients from the distribution ``mdm-params``; column ``client`` names them.
+
+    The test split is empty, since it is not needed.
 
     Raises:
-        ConfigurationError: if ``num-clients`` or ``partitioner`` leave it open who holds what, or the law has another
+        ConfigurationError: if ``num-clients`` is 0, ``partitioner`` is not "natural", or the distribution has another
             number of categories.
     """
     clients = settings.num_clients

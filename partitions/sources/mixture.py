@@ -1,8 +1,8 @@
-"""Made data: a mixture of ten Gaussians in a hundred dimensions (Scott, thesis, D.7.1).
+"""Synthetic data: a mixture of ten Gaussians in a hundred dimensions (Scott, thesis, D.7.1).
 
-Means are uniform in [0, 1]^d, covariances 0.5·I, weights equal. The server holds ``server-examples`` points of the
-mixture, equally many of each component, and ``server-ood-examples`` uniform in [0, 1]^d; with ``server-missing`` = u it
-has none of the last u components. The label is the component.
+Means are uniform in [0, 1]^d, covariances 0.5·I, weights equal. The label is the component. The server holds
+``server-examples`` points of the mixture, the same number from each component, and ``server-ood-examples`` points
+uniform in [0, 1]^d. With ``server-missing`` = u it has no points of the last u components.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 Labels = NDArray[np.int64]
 
 VARIANCE = 0.5
-"""Of every component in every direction."""
+"""Variance of every component in every direction."""
 TEST_SHARE = 10
-"""A test point for so many training points."""
+"""Number of training points per test point."""
 
 
 def mixture(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
     """Draw ``num-clients`` × ``samples-per-client`` training points, test points, and the server's points.
 
     Raises:
-        ConfigurationError: if one of these keys is 0, or ``server-examples`` cannot be shared out.
+        ConfigurationError: if one of these keys is 0, or ``server-examples`` cannot be divided equally.
     """
     clients, samples = settings.num_clients, settings.samples_per_client
     if not clients or not samples:
@@ -56,7 +56,11 @@ def mixture(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
 
 
 def _server(settings: FederationSettings, components: int, draw: Callable[[Labels, str], Split]) -> Split:
-    """Draw what the server holds."""
+    """Draw the server's points, from the mixture and out-of-distribution.
+
+    Raises:
+        ConfigurationError: if ``server-examples`` cannot be divided equally, or no component is left.
+    """
     present = components - settings.server_missing
     each, rest = divmod(settings.server_examples, components)
     if present < 1 or rest:
@@ -69,5 +73,5 @@ def _server(settings: FederationSettings, components: int, draw: Callable[[Label
     uniform = numpy_generator(settings.seed, "mixture", "uniform").random(
         (settings.server_ood_examples, known.x.shape[1]), dtype=np.float32
     )
-    strangers = np.full(len(uniform), components)  # a component of their own
+    strangers = np.full(len(uniform), components)  # out-of-distribution points have a label of their own
     return Split(np.concatenate([known.x, uniform]), np.concatenate([known.y, strangers]), {})

@@ -1,4 +1,4 @@
-"""Writing a dataset of one's own that consists of pictures: parquet files, and the schema.toml that describes them."""
+"""Write a custom dataset of images: parquet files, and the ``schema.toml`` that describes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGE, LABEL = "image", "label"
 
 
 class PictureWriter:
-    """Takes pictures, all of one size.
+    """Writes images, all of one size, to parquet files, and measures mean and deviation of their channels.
 
     Args:
         writers: the open parquet file of each part, "train" and perhaps "test".
@@ -33,7 +33,7 @@ class PictureWriter:
         self._sums: list[NDArray[np.float64]] = []
 
     def add(self, part: str, pictures: Sequence[Image.Image], labels: Sequence[str], clients: Sequence[str]) -> None:
-        """Append pictures with their labels, and the names of their domains or clients."""
+        """Append images to ``part``, with their labels and the names of their domains or clients."""
         columns = [[{"bytes": _png(picture), "path": None} for picture in pictures], list(labels), list(clients)]
         self._writers[part].write_table(pa.table(columns, schema=_schema(self._client)))
         if part == "train":
@@ -42,7 +42,7 @@ class PictureWriter:
                 self._sums.append(np.stack([pixels.mean(axis=0), np.square(pixels).mean(axis=0)]))
 
     def scales(self) -> tuple[list[float], list[float]]:
-        """Return mean and deviation of the training pictures' channels, in units of 0..1."""
+        """Return mean and standard deviation of the training images' channels, in units of 0..1."""
         mean, square = np.mean(self._sums, axis=0)
         std = np.sqrt(np.maximum(square - mean**2, 1e-6))
         return [round(float(v), 4) for v in mean], [round(float(v), 4) for v in std]
@@ -52,14 +52,15 @@ class PictureWriter:
 def picture_dataset(
     target: Path, parts: Sequence[str], shape: tuple[int, int, int], labels: Sequence[str], client: str
 ) -> Iterator[PictureWriter]:
-    """Within this context pictures are taken; at its end the files of ``parts`` and ``schema.toml`` are in ``target``.
+    """Write an image dataset to ``target``: the context accepts images, and at its end the files are complete.
 
-    Nothing else of an earlier dataset is left there. After an error what was there still is.
+    The files are one parquet file per part and ``schema.toml``. They replace those of an earlier dataset, including
+    its test file. After an error within the context, the earlier dataset is unchanged.
 
     Args:
         target: the dataset's folder.
         parts: "train", or "train" and "test".
-        shape: channels, height and width of a picture.
+        shape: channels, height and width of an image.
         labels: the classes, in order.
         client: the column that names domains or clients.
     """

@@ -1,4 +1,4 @@
-"""Pictures in folders ``<domain>/<class>/*.jpg``, as DomainNet has, become a dataset of one's own, with domains."""
+"""Convert images in folders ``<domain>/<class>/*.jpg``, such as DomainNet's, to a custom dataset with domains."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from florilegium.partitions.sources.picture_dataset import picture_dataset
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 TEST_SHARE = 0.2
-"""Share of every domain's pictures of a class that is for tests."""
+"""Share of the images of each domain and class that is held out for testing."""
 DOMAIN = "domain"
 
 
 def write_picture_folders(source: Path, target: Path, size: int) -> None:
-    """Write ``train.parquet``, ``test.parquet`` and ``schema.toml`` to ``target``.
+    """Convert the image folders in ``source`` to ``train.parquet``, ``test.parquet`` and ``schema.toml`` in ``target``.
 
-    Pictures are turned to RGB and resized to ``size`` × ``size``. Classes are the folders found in any domain; mean and
-    deviation are those of all domains' training pictures.
+    Images are converted to RGB and resized to ``size`` × ``size``. Classes are the folder names found in any domain.
+    Mean and deviation are computed over all domains' training images.
 
     Raises:
-        DataError: if there are no such folders, or a picture cannot be read.
+        DataError: if there are no such folders, or an image cannot be read.
     """
     found = [
         (domain.name, kind.name, sorted(file for file in kind.iterdir() if file.suffix.lower() in SUFFIXES))
@@ -43,19 +43,19 @@ def write_picture_folders(source: Path, target: Path, size: int) -> None:
 
 
 def pictures_in(folder: Path, *, deep: bool = False) -> list[Path]:
-    """Return the pictures in the folders of ``folder``, in order; ``deep``: in all of it, and in itself."""
+    """Return the image files in the subfolders of ``folder``, sorted; if ``deep``, those at any depth in ``folder``."""
     return sorted(file for file in folder.glob("**/*" if deep else "*/*") if file.suffix.lower() in SUFFIXES)
 
 
 def resized(file: Path, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
-    """Return a picture in ``size`` = (width, height), grey ("L") or in colours ("RGB").
+    """Read an image file and resize it to ``size`` = (width, height), in grey (mode "L") or colour ("RGB").
 
     Raises:
-        DataError: if it cannot be read.
+        DataError: if the file cannot be read.
     """
     try:
         with Image.open(file) as image:
             picture = image.convert(mode)
             return picture if picture.size == size else picture.resize(size, Image.Resampling.BILINEAR)
-    except Exception as error:  # Pillow raises whatever a damaged file makes it stumble over
+    except Exception as error:  # a damaged file can make Pillow raise any exception
         raise DataError(f"{file} is not a readable picture: {error}") from error

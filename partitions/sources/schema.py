@@ -1,10 +1,10 @@
-"""Datasets of the user's own: a folder of parquet files and a ``schema.toml`` that says what their columns are.
+"""Custom datasets: a folder of parquet files, and a ``schema.toml`` that describes their columns.
 
-    label = "income"                        # may be left out, for clustering
-    labels = ["<=50K", ">50K"]              # its values
-    clients = ["state", "employment"]       # columns that may name natural clients, or choose rows
+    label = "income"                        # may be omitted, for clustering
+    labels = ["<=50K", ">50K"]              # all values of the label
+    clients = ["state", "employment"]       # columns that may name natural clients, or select rows
 
-    [numbers]                               # mean and standard deviation, to standardise by
+    [numbers]                               # mean and standard deviation, used to standardise
     age = [38.6, 13.6]
 
     [categories]                            # all values; each becomes a 0/1 feature
@@ -13,15 +13,15 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
-or, for pictures instead of a table (``florilegium.partitions.sources.picture_folders`` writes such a dataset):
+or, for images instead of a table (``florilegium.partitions.sources.picture_folders`` writes such a dataset):
 
     [pictures]
     column = "image"                        # encoded PNG or JPEG, all of one size
     shape = [3, 64, 64]                     # channels, height, width
-    mean = [0.48, 0.46, 0.41]               # by channel, in units of 0..1, to standardise by
+    mean = [0.48, 0.46, 0.41]               # per channel, in units of 0..1, used to standardise
     std = [0.27, 0.26, 0.28]
 
-The scales and values are written down, not taken from the data, so that every device encodes alike.
+Means, deviations and categories are stated here, not computed from data, so that every device encodes in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from florilegium.partitions.spec import DatasetSpec
 
 
 class Pictures(BaseModel):
-    """The table ``[pictures]``."""
+    """The table ``[pictures]`` of a ``schema.toml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -85,10 +85,10 @@ class _Schema(BaseModel):
 
 @lru_cache(maxsize=16)
 def read_schema(path: Path) -> DatasetSpec:
-    """Return the description of the dataset in folder ``path``.
+    """Return the description of the custom dataset in folder ``path``.
 
     Raises:
-        ConfigurationError: if there is no ``schema.toml``, or it does not describe a table.
+        ConfigurationError: if there is no ``schema.toml``, or it is not valid.
     """
     file = path / "schema.toml"
     if not path.is_absolute() or not file.is_file():

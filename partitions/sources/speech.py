@@ -1,7 +1,8 @@
-"""Speech Commands (Warden 2018): spoken words become spectrograms, a dataset of pictures whose clients are speakers.
+"""Convert Speech Commands (Warden 2018) to a custom image dataset: spectrograms of words; clients are speakers.
 
-The source's layout: ``<word>/<speaker>_nohash_<number>.wav``, one second at 16 kHz each, and longer recordings without
-speech in ``_background_noise_/``. The twelve classes are ten commands, "unknown" for all other words, and "silence".
+The source's layout is ``<word>/<speaker>_nohash_<number>.wav``, one second at 16 kHz each, and longer recordings
+without speech in ``_background_noise_/``. The twelve classes are ten commands, "unknown" for all other words, and
+"silence".
 """
 
 from __future__ import annotations
@@ -24,26 +25,27 @@ LABELS = (*COMMANDS, UNKNOWN, SILENCE)
 NOISE = "_background_noise_"
 SPEAKER = "speaker"
 EXTRA_SHARE = 0.1
-"""Examples of "unknown", and of "silence", for each of a speaker's commands; one at least of each."""
+"""Number of a speaker's "unknown" examples, and of its "silence" examples, per command; at least one of each."""
 
 RATE = 16_000
 BANDS = FRAMES = 32
-"""Height and width of a spectrogram."""
+"""Height and width of a spectrogram in pixels."""
 WINDOW, HOP = 1024, RATE // FRAMES
 LOWEST, HIGHEST = 20.0, 8000.0
-"""Hertz."""
+"""Frequency range of the spectrograms, in hertz."""
 FLOOR = -100.0
-"""Decibels below full scale that are black; 0 is white."""
+"""Level of a black pixel, in decibels relative to full scale; 0 dB is white."""
 
 
 def write_speech(source: Path, target: Path) -> None:
-    """Write ``train.parquet`` and ``schema.toml`` to ``target``: log-mel spectrograms as grey pictures of 32 × 32.
+    """Convert the recordings in ``source`` to ``train.parquet`` and ``schema.toml`` in ``target``.
 
-    Each speaker has all its commands; of its other words, and of seconds cut from the background noise, a random tenth
-    as many each (at least one, where it has other words).
+    Examples are log-mel spectrograms as grey images of 32×32 pixels. Each speaker keeps all its commands. It also gets
+    random examples of its other words ("unknown", if it has any) and random seconds of background noise ("silence"), a
+    tenth as many of each as it has commands, and at least one.
 
     Raises:
-        DataError: if the layout is another, or a file cannot be read.
+        DataError: if the folder has another layout, or a file cannot be read.
     """
     words = [path for path in sorted(source.iterdir()) if path.is_dir()] if source.is_dir() else []
     noises = [_samples(file) for file in sorted((source / NOISE).glob("*.wav"))]
@@ -72,22 +74,25 @@ def write_speech(source: Path, target: Path) -> None:
 
 
 def spectrogram(samples: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return the log-mel spectrogram of a second of sound, (bands, frames), low bands first.
+    """Return the log-mel spectrogram of one second of sound, uint8 (bands, frames), low bands first.
 
     Args:
-        samples: (RATE,), full scale ±1.
+        samples: sound samples, (RATE,), full scale ±1.
     """
     padded = np.pad(samples, (WINDOW // 2, WINDOW // 2))
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:FRAMES]
     window = np.hanning(WINDOW)
-    power = np.square(np.abs(np.fft.rfft(frames * window, axis=1)) * 2 / window.sum())  # of a full sine: 1
+    power = np.square(np.abs(np.fft.rfft(frames * window, axis=1)) * 2 / window.sum())  # 1 for a full-scale sine
     decibels = 10 * np.log10(np.maximum(power @ mel_filters().T, 1e-12))
     scaled = np.clip((decibels - FLOOR) / -FLOOR, 0, 1)
     return np.rint(255 * scaled.T).astype(np.uint8)
 
 
 def mel_filters() -> NDArray[np.float64]:
-    """Return triangles (bands, frequencies) of equal width in mel, 2595·log₁₀(1 + f/700), that overlap by half."""
+    """Return triangular filters, (bands, frequencies), of equal width in mel, which overlap by half.
+
+    The mel of frequency f in hertz is 2595·log₁₀(1 + f/700).
+    """
     lowest, highest = (2595 * np.log10(1 + f / 700) for f in (LOWEST, HIGHEST))
     corners = 700 * (10 ** (np.linspace(lowest, highest, BANDS + 2) / 2595) - 1)
     f = np.fft.rfftfreq(WINDOW, 1 / RATE)
@@ -96,7 +101,11 @@ def mel_filters() -> NDArray[np.float64]:
 
 
 def _samples(file: Path) -> NDArray[np.float64]:
-    """Return the samples of a recording, full scale ±1; a word is padded or cut to a second."""
+    """Read the samples of a recording, full scale ±1; a word is padded or cut to one second, noise is not.
+
+    Raises:
+        DataError: if the file is not readable, or is not 16-bit mono at ``RATE``.
+    """
     try:
         rate, data = wavfile.read(file)
     except (ValueError, OSError) as error:
@@ -111,7 +120,7 @@ def _samples(file: Path) -> NDArray[np.float64]:
 
 
 def _cut(noises: list[NDArray[np.float64]], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return a random second of a random recording, at a random volume."""
+    """Return a random second of a random noise recording, at a random volume."""
     long = [noise for noise in noises if len(noise) >= RATE]
     noise = long[rng.integers(len(long))]
     start = rng.integers(len(noise) - RATE + 1)

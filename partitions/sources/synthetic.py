@@ -1,8 +1,9 @@
-"""Made data: linear regression whose clients have a common and a personal part (PPFE, section 6.1).
+"""Synthetic data: linear regression where each client's weights have a common and a personal part (PPFE, section 6.1).
 
 Client k has inputs x ~ N(0, Σ_k) and targets y = W_kᵀx + ε with W_k = (1 − r_k) W_g + r_k W_l^(k) (equations 15, 16).
-The paper names no sizes; these are ours: d = 100, W_g ~ N(0, I/d), W_l^(k) ~ N(0, α_k I/d) with α_k ~ U(0.5, 1.5),
-noise of standard deviation 0.5, Σ_k a Wishart matrix with 2d degrees of freedom and mean I; from the run's seed.
+The paper does not state sizes and distributions. Ours are d = 100, W_g ~ N(0, I/d), W_l^(k) ~ N(0, α_k I/d) with
+α_k ~ U(0.5, 1.5), noise of standard deviation 0.5, and Σ_k a Wishart matrix with 2d degrees of freedom and mean I. All
+are drawn from the run's seed.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from florilegium.partitions.settings import FederationSettings, ratio_range
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 NOISE = 0.5
-"""Standard deviation σ_ε."""
+"""Standard deviation σ_ε of the noise ε."""
 TEST_EXAMPLES = 400
-"""Test examples of each client."""
+"""Number of test examples of each client."""
 
 
 def linear(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
-    """Draw ``num-clients`` clients with ``samples-per-client`` training examples each, in the column ``client``.
+    """Draw ``num-clients`` clients with ``samples-per-client`` training examples each; column ``client`` names them.
 
     Raises:
-        ConfigurationError: if ``num-clients``, ``samples-per-client`` or ``partitioner`` leave it open who holds what.
+        ConfigurationError: if ``num-clients`` or ``samples-per-client`` is 0, or ``partitioner`` is not "natural".
     """
     clients, samples = settings.num_clients, settings.samples_per_client
     if not clients or not samples or settings.partitioner != "natural":
@@ -49,7 +50,7 @@ Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def weights(settings: FederationSettings, d: int, client: int) -> NDArray[np.float64]:
-    """Return W_k, (d,), of a client."""
+    """Return the true regression weights W_k, (d,), of a client."""
     shared = numpy_generator(settings.seed, "synthetic", "shared").normal(size=d)  # √d·W_g
     rng = numpy_generator(settings.seed, "synthetic", "weights", client)
     low, high = ratio_range(settings.personalisation_ratio)
@@ -59,7 +60,7 @@ def weights(settings: FederationSettings, d: int, client: int) -> NDArray[np.flo
 
 
 def _client(settings: FederationSettings, d: int, client: int, samples: int) -> tuple[Rows, Rows]:
-    """Return the training and the test examples of a client."""
+    """Draw the training and the test examples (inputs, targets) of a client."""
     w = weights(settings, d, client)
     rng = numpy_generator(settings.seed, "synthetic", "examples", client)
     root = rng.normal(size=(d, 2 * d)) / np.sqrt(2 * d)  # Σ_k = root·rootᵀ

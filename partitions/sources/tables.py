@@ -1,6 +1,7 @@
-"""Tabular data as feature vectors: fixed scales and categories, so that every device encodes alike.
+"""Tabular data as feature vectors, with fixed scales and categories so that every device encodes in the same way.
 
-Statistics of the features come from here, not from the data at hand: a device alone cannot know the mean of all.
+Means and standard deviations are fixed, not computed from the data: a single device cannot know the mean over all
+devices.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ ADULT_COLUMNS = (*ADULT_NUMBERS, *ADULT_CATEGORIES)
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Which columns of a table are inputs, and how each becomes features, in this order.
+    """The input columns of a table, and how each becomes features, in this order.
 
     Attributes:
-        numbers: columns of numbers, each with the mean and standard deviation to standardise it by.
-        categories: columns of words, each with all its values; each value is one 0/1 feature.
-        vectors: columns of lists of numbers, each with its length; taken as they are.
+        numbers: numeric columns, each with the mean and standard deviation that standardise it.
+        categories: categorical columns, each with all its values; each value is one 0/1 feature.
+        vectors: columns of lists of numbers, each with the lists' length; used without scaling.
     """
 
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -60,12 +61,12 @@ class TableSchema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All input columns."""
+        """Names of all input columns, in order."""
         return (*self.numbers, *self.categories, *self.vectors)
 
     @property
     def features(self) -> int:
-        """How many features they make."""
+        """Number of features of a row."""
         return len(self.numbers) + sum(map(len, self.categories.values())) + sum(self.vectors.values())
 
 
@@ -76,12 +77,12 @@ def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], s
     """Return the features of a table's rows, (n, schema.features).
 
     Args:
-        schema: the columns.
-        columns: the values of each, n of them.
-        source: where they come from, for error messages.
+        schema: the table's schema.
+        columns: the n values of each column, by name.
+        source: name of the source in error messages.
 
     Raises:
-        DataError: naming a column and the first thing in it that does not fit the schema.
+        DataError: if a value does not fit the schema; the message names its column.
     """
     features = []
     for name, (mean, std) in schema.numbers.items():

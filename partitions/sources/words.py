@@ -1,7 +1,8 @@
-"""Words as vectors: a file of pretrained embeddings in GloVe's text format, a word and its numbers on each line.
+"""Word vectors from a file of pretrained embeddings in GloVe's text format, one word and its numbers per line.
 
-It is read once per machine into a matrix under ``cache-dir`` that every process maps into memory, so that only the
-vectors in use take space. A text becomes word numbers once, and vectors when a client's examples are loaded.
+The file is read once per machine and stored as a matrix under ``cache-dir``. Every process memory-maps the matrix, so
+that only the vectors in use take memory. A text is converted to word indices once; these are converted to vectors when
+a client's examples are loaded.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from florilegium.common.files import write_array, write_text
 from florilegium.common.settings import folder
 
 UNKNOWN = 0
-"""The number of words that have no vector, and of the padding before a short text; its vector is 0."""
+"""Index of words that have no vector, and of the padding before a short text; its vector is 0."""
 
 
 class Vocabulary:
-    """Numbered words and their vectors.
+    """Word indices and word vectors, read from the cache.
 
     Attributes:
-        name: tells one file of embeddings, as it is now, from others.
-        vectors: float32 (V + 1, d); row 0 is that of ``UNKNOWN``.
+        name: identifies the file of embeddings in its present version.
+        vectors: float32 (V + 1, d); row 0 belongs to ``UNKNOWN``.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -43,13 +44,13 @@ class Vocabulary:
         return {word: number for number, word in enumerate(words, start=1)}
 
     def encode(self, text: str, length: int) -> NDArray[np.int32]:
-        """Return the numbers of the last ``length`` words of ``text``, padded in front."""
+        """Return the indices of the last ``length`` words of ``text``, (length,); a shorter text is padded in front."""
         numbers = [self._numbers.get(word, UNKNOWN) for word in words_of(text)[-length:]]
         return np.array([UNKNOWN] * (length - len(numbers)) + numbers, np.int32)
 
 
 def words_of(text: str) -> list[str]:
-    """Split ``text`` into lower-case words and punctuation marks; as in GloVe's, "don't" is "do" and "n't"."""
+    """Split ``text`` into lower-case words and punctuation marks; as in GloVe, "don't" becomes "do" and "n't"."""
     return re.findall(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|m|d)\b|\w+|[.,!?;]", text.lower().replace("’", "'"))
 
 
@@ -59,12 +60,12 @@ def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
 
     Args:
         embeddings: path of a text file, such as ``glove.6B.300d.txt``.
-        cache_dir: where its binary form is kept.
-        size: d, the numbers that a word must have.
+        cache_dir: folder for its binary form.
+        size: d, the required length of a word vector.
 
     Raises:
         ConfigurationError: if no file is named.
-        DataError: if the file is missing or is not what it should be.
+        DataError: if the file is missing or has another format.
     """
     if not embeddings:
         raise ConfigurationError(

@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
-import partitions.federation
+import florilegium.partitions.federation
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import PARTITIONERS
@@ -249,7 +249,7 @@ class TestCache:
         first, dataset = federate(chosen)
         assert _fields(first) == _fields(build(chosen, dataset))
         _federate.cache_clear()  # as another process would find it
-        monkeypatch.setattr(partitions.federation, "build", None)  # cannot be built again
+        monkeypatch.setattr(florilegium.partitions.federation, "build", None)  # cannot be built again
         again, _ = federate(chosen)
         assert _fields(again) == _fields(first)
 

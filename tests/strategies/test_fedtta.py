@@ -40,6 +40,7 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
     x = torch.randn(9, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     examples = Examples(x, torch.zeros(9, dtype=torch.int64))
     client = make_client(examples, model, **{**KEYS, "fedtta.adaptation-rate": 0.5})
+    client.data.labeled = False
     adapted = client.adapted(φ, x, dict(model.named_parameters()), differentiable=False)
     rng, step = np.random.default_rng(1), 1e-6
 

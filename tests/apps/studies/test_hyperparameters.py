@@ -21,7 +21,7 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.core.run_folder import read_checkpoint
-from strategies.fedl2p import BEST
+from florilegium.strategies.fedl2p import BEST
 from tests.support import config
 
 KEYS: dict[str, Value] = {

@@ -1,0 +1,102 @@
+"""Keys are declared once: what is generated from the declarations is up to date, and says what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from florilegium.apps.generate import TOML_MARKS, generated, replaced
+from florilegium.apps.keys import Key, groups, method_keys
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import defaults, parse, sections
+from florilegium.common.errors import ConfigurationError
+from tests.processes import ROOT
+from tests.support import config
+
+KEYS: dict[str, Key] = {key.name: key for group in groups() for key in group.keys}
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    for path, text in generated(ROOT).items():
+        assert path.read_text(encoding="utf-8") == text, "run `make generate`"
+
+
+def test_generated_files_need_their_marks() -> None:
+    assert replaced(f"a\n{TOML_MARKS[0]}old\n{TOML_MARKS[1]}b\n", TOML_MARKS, "new\n", "x").count("new") == 1
+    for text in ("", TOML_MARKS[0], TOML_MARKS[0] * 2 + TOML_MARKS[1]):
+        with pytest.raises(ConfigurationError, match="x: expected the line '# begin generated"):
+            replaced(text, TOML_MARKS, "", "x")
+
+
+def test_every_key_has_a_meaning_and_is_listed_once() -> None:
+    names = [key.name for group in groups() for key in group.keys]
+    assert len(names) == len(set(names))
+    assert set(names) == set(defaults())
+    assert not [key.name for key in KEYS.values() if len(key.meaning) < 3 or not key.values]
+
+
+def test_every_default_is_in_its_range() -> None:
+    for table, section in sections().items():
+        values = {str(f.alias): f.default for f in section.model_fields.values()}
+        section.model_validate(values)
+        assert table or "privacy" in values
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("fedprox.mu", "≥ 0"),
+        ("participation", "(0, 1]"),
+        ("momentum", "[0, 1)"),
+        ("weighting", "`examples`, `uniform`"),
+        ("balanced", "`true`, `false`"),
+        ("metrics-port", "[0, 65535]"),
+        ("dataset", "`florilegium datasets`, or a folder"),
+    ],
+)
+def test_ranges_are_read_off_the_declarations(name: str, values: str) -> None:
+    assert KEYS[name].values == values
+
+
+def test_methods_that_share_a_table_have_its_keys() -> None:
+    assert method_keys("l2p") == method_keys("fedl2p")
+    assert {key.name for key in method_keys("optimal")} == {name for name in defaults() if name.startswith("kmeans.")}
+    assert not method_keys("fedavg")
+    for name in METHODS:
+        assert all(key.name in KEYS for key in method_keys(name))
+
+
+def test_a_key_that_pyproject_lacks_gets_one_message() -> None:
+    keys = config()
+    del keys["local-epochs"]
+    with pytest.raises(ConfigurationError) as error:
+        parse(keys)
+    lines = str(error.value).splitlines()[1:]
+    assert len(lines) == 1
+    assert lines[0].strip().startswith("local-epochs: missing, though the code declares it")
+
+
+def test_the_command_line_lists_keys() -> None:
+    command = [sys.executable, "-m", "florilegium", "keys"]
+    done = subprocess.run([*command, "fedprox"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "fedprox.mu" in done.stdout
+    assert "weight μ of the proximal term" in done.stdout
+    missing = subprocess.run([*command, "nothing"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert missing.returncode == 2
+    assert "no key contains 'nothing'" in missing.stderr
+
+
+def test_help_says_what_positional_arguments_are() -> None:
+    command = [sys.executable, "-m", "florilegium", "sweep", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "a recipe's name, or a TOML file" in shown
+
+
+def test_the_version_names_the_commit(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "florilegium", "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert shown.startswith("florilegium 0.")
+    assert "code " in shown
