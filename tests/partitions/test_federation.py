@@ -281,7 +281,7 @@ class TestCache:
         for rows in (30, 40):
             write(tmp_path, "mnist", train=rows, test=10)
             _federate.cache_clear()
-            partitions.federation.load.cache_clear()
+            florilegium.partitions.federation.load.cache_clear()
             sizes.append(len(federate(settings(num_clients=3, **chosen))[0].train.rows))
         assert sizes == [30, 40]
 
