@@ -13,10 +13,12 @@ from rich.table import Table
 
 from florilegium.apps.cli_device import device
 from florilegium.apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
+from florilegium.apps.cli_tools import tools
 from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+cli.add_typer(tools)
 cli.add_typer(studies)
 cli.add_typer(device, name="device")
 

@@ -58,7 +58,7 @@ class Argument:
                 raise ValueError(self.kind)
             return [float(entry) for entry in value] if self.kind == "list[float]" else list(value)
         if not _is(value, types):
-            raise ValueError(self.kind)
+            raise ValueError(f"{self.kind} and not NaN" if self.kind == "float" else self.kind)
         return float(value) if self.kind == "float" else value
 
 

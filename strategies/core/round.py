@@ -50,31 +50,38 @@ class Cohort(list[str]):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One exchange as it was sent: what is needed to make sense of the replies.
+    """One exchange as it is asked: everything that is needed to send it, and to make sense of the replies.
 
     Attributes:
-        phase: what was asked.
-        cohort: the clients that were asked, in the order of the outcome.
-        wanted: how many replies are needed.
-        nodes: the clients of each node that got a message.
-        messages: one for each of ``nodes``, in this order.
-        expected: what makes a reply usable.
-        evaluation: whether this measures rather than trains.
-        changes: the arrays that were sent, where changes of them come back; else None.
+        phase, arguments: what is asked.
+        cohort: the clients that are asked, in the order of the outcome.
+        nodes: the clients of each node that gets a message.
+        reduce, send, scatter, shapes, evaluation: as of :meth:`Round.ask`.
         robust: whether single updates come back, to be combined by a robust rule.
-        started: when it was sent, by ``time.perf_counter``.
+        started: when it began, by ``time.perf_counter``.
     """
 
     phase: str
+    arguments: Mapping[str, Any]
     cohort: Sequence[str]
-    wanted: int
     nodes: Mapping[int, Sequence[str]]
-    messages: Sequence[Message]
-    expected: Expected
+    reduce: Reduce
+    send: Arrays | None
+    scatter: Mapping[str, NDArray[Any]]
+    shapes: Mapping[str, tuple[int, ...]]
     evaluation: bool
-    changes: Arrays | None
     robust: bool
     started: float
+
+    @property
+    def wanted(self) -> int:
+        """How many replies are needed."""
+        return self.cohort.wanted if isinstance(self.cohort, Cohort) else len(self.cohort)
+
+    @property
+    def updates(self) -> bool:
+        """Whether updates come back, changes of what is sent, by which the server learns."""
+        return self.reduce == "delta" and not self.evaluation
 
 
 class Round:
@@ -133,14 +140,19 @@ class Round:
             TypeError: if the ``arguments`` are not those of the phase.
             RunError: if too few clients succeeded (:meth:`require`).
         """
-        exchange = self._request(phase, cohort, reduce, send, scatter or {}, shapes or {}, evaluation, arguments)
-        enough = exchange.wanted if exchange.wanted < len(cohort) else 0
         strategy = self._strategy
-        replies = deliver(
-            self._grid, exchange.messages, strategy.settings.round_timeout, exchange.expected,
-            deployed=strategy.roster.deployed, enough=enough,
+        updates = reduce == "delta" and not evaluation
+        exchange = Exchange(
+            phase, self._checked(phase, arguments), cohort, strategy.roster.assign(cohort, evaluation=evaluation),
+            reduce, send, scatter or {}, shapes or {}, evaluation,
+            updates and strategy.settings.aggregation != "mean", time.perf_counter(),
         )  # fmt: skip
-        outcome = self._collect(exchange, replies)
+        expected = self._expected(exchange)
+        replies = deliver(
+            self._grid, self._messages(exchange), strategy.settings.round_timeout, expected,
+            deployed=strategy.roster.deployed, enough=exchange.wanted if exchange.wanted < len(cohort) else 0,
+        )  # fmt: skip
+        outcome = self._collect(exchange, expected, replies)
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
@@ -168,47 +180,38 @@ class Round:
 
     # --------------------------------------------------------------------------------------- details
 
-    def _request(
-        self,
-        phase: str,
-        cohort: Sequence[str],
-        reduce: Reduce,
-        send: Arrays | None,
-        scatter: Mapping[str, NDArray[Any]],
-        shapes: Mapping[str, tuple[int, ...]],
-        evaluation: bool,
-        arguments: Mapping[str, Any],
-    ) -> Exchange:
-        """Make a message for each node that hosts clients of ``cohort``; the arguments are those of :meth:`ask`."""
-        strategy = self._strategy
-        contracts = contracts_of(strategy.client)
+    def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the phase takes them; raise :class:`TypeError` if they are not the phase's."""
+        client = self._strategy.client
+        contracts = contracts_of(client)
         if phase not in contracts:
-            raise TypeError(
-                f"{strategy.client.__name__} has no phase '{phase}'. Known: {', '.join(sorted(contracts))}."
-            )
-        read = contracts[phase].read(arguments)
-        changes = (send or {}) if reduce == "delta" and not evaluation else None
-        robust = changes is not None and strategy.settings.aggregation != "mean"
-        expected = Expected(
-            reduce == "stack" or robust, send if reduce == "delta" else None, self._heaviest(cohort),
-            strategy.settings.max_update_norm, shapes,
-        )  # fmt: skip
-        protection = {}
-        if strategy.protection is not None and changes is not None:
+            raise TypeError(f"{client.__name__} has no phase '{phase}'. Known: {', '.join(sorted(contracts))}.")
+        return contracts[phase].read(arguments)
+
+    def _expected(self, exchange: Exchange) -> Expected:
+        """Return what makes a reply usable: what it may hold, and the weight that each client's update may have."""
+        s, members = self._strategy.settings, self._strategy.roster.clients
+        uniform = s.weighting == "uniform"
+        heaviest = {client: 1.0 if uniform else float(members[client].train) for client in exchange.cohort}
+        changes_of = exchange.send if exchange.reduce == "delta" else None
+        stacked = exchange.reduce == "stack" or exchange.robust
+        return Expected(stacked, changes_of, heaviest, s.max_update_norm, exchange.shapes)
+
+    def _messages(self, exchange: Exchange) -> list[Message]:
+        """Return a message for each node that hosts clients of the cohort."""
+        strategy, work, protection = self._strategy, self._work(), dict[str, float]()
+        if strategy.protection is not None and exchange.updates:
             protection = strategy.protection.request(strategy.cohort_size(self.number))
-        nodes = strategy.roster.assign(cohort, evaluation=evaluation)
-        record, messages = None if send is None else pack(send), []
-        position = {client: index for index, client in enumerate(cohort)}
-        for node, clients in nodes.items():
+        record = None if exchange.send is None else pack(exchange.send)
+        position = {client: index for index, client in enumerate(exchange.cohort)}
+        kind = "deltas" if exchange.robust else exchange.reduce
+        messages = []
+        for node, clients in exchange.nodes.items():
             rows = [position[client] for client in clients]
-            own = {name: array[rows] for name, array in scatter.items()}
-            kind = "deltas" if robust else reduce
-            content = Request(clients, phase, kind, self._work(), read, protection, scatter=own).pack(record)
-            messages.append(Message(content, node, "evaluate" if evaluation else "train"))
-        wanted = cohort.wanted if isinstance(cohort, Cohort) else len(cohort)
-        return Exchange(
-            phase, cohort, wanted, nodes, messages, expected, evaluation, changes, robust, time.perf_counter()
-        )
+            own = {name: array[rows] for name, array in exchange.scatter.items()}
+            request = Request(clients, exchange.phase, kind, work, exchange.arguments, protection, scatter=own)
+            messages.append(Message(request.pack(record), node, "evaluate" if exchange.evaluation else "train"))
+        return messages
 
     def _work(self) -> Work:
         """Return what every request of this round says of the round and the run."""
@@ -221,18 +224,10 @@ class Round:
             **expected,
         )  # fmt: skip
 
-    def _heaviest(self, cohort: Sequence[str]) -> dict[str, float]:
-        """Return the weight that the update of each client of ``cohort`` may have: 1, or the examples it trains on."""
-        uniform = self._strategy.settings.weighting == "uniform"
-        members = self._strategy.roster.clients
-        return {client: 1.0 if uniform else float(members[client].train) for client in cohort}
-
-    def _collect(self, exchange: Exchange, replies: Sequence[Message]) -> Outcome:
+    def _collect(self, exchange: Exchange, expected: Expected, replies: Sequence[Message]) -> Outcome:
         """Merge the replies, protect the sums, count bytes, and name the clients that failed."""
         strategy = self._strategy
-        outcome = collect(
-            exchange.cohort, exchange.nodes, replies, exchange.expected, deployed=strategy.roster.deployed
-        )
+        outcome = collect(exchange.cohort, exchange.nodes, replies, expected, deployed=strategy.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is skipped: %s", client, reason)
             if reason.startswith(UNUSABLE):
@@ -248,9 +243,9 @@ class Round:
         if exchange.robust and outcome.clients:
             s = strategy.settings
             outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, exchange.wanted)
-        if strategy.protection is not None and exchange.changes is not None:
-            members, expected = len(strategy.trainable()), strategy.cohort_size(self.number)
-            outcome = strategy.protection.protect(outcome, expected, members, exchange.changes)
+        if strategy.protection is not None and exchange.updates:
+            members, size = len(strategy.trainable()), strategy.cohort_size(self.number)
+            outcome = strategy.protection.protect(outcome, size, members, exchange.send or {})
         if outcome.clients and not exchange.evaluation:
             strategy.bytes_down += down
             strategy.bytes_up += up

@@ -1,0 +1,86 @@
+"""Commands around runs: watch one, plan a privacy budget, write datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli_options import RunsDir, runs_folder
+
+tools = typer.Typer()
+
+
+@tools.command()
+def census(
+    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
+    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
+    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
+) -> None:
+    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
+    from florilegium.partitions.sources.census import download, write_census
+
+    write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
+    print(folder.absolute())
+
+
+@tools.command()
+def watch(
+    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    every: Annotated[float, typer.Option(help="seconds between looks; 0: look once", min=0)] = 2.0,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show how far a run is, what takes its time, and who is missing, until it has ended."""
+    from florilegium.apps.watch import watch as look
+    from florilegium.strategies.core.run_folder import find_run
+
+    look(find_run(run, runs_folder(runs_dir)), Console(), every)
+
+
+@tools.command()
+def pictures(
+    source: Annotated[Path, typer.Argument(help="folder of pictures in folders <domain>/<class>/")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    size: Annotated[int, typer.Option(min=8, help="height and width that all pictures get")] = 64,
+) -> None:
+    """Make a dataset of pictures in folders, whose domains may be clients."""
+    from florilegium.partitions.sources.picture_folders import write_picture_folders
+
+    write_picture_folders(source, target.absolute(), size)
+    print(target.absolute())
+
+
+@tools.command()
+def privacy(
+    clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
+    cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
+    rounds: Annotated[int, typer.Option(help="rounds; or a client's steps in all rounds")],
+    epsilon: Annotated[float, typer.Option(help="the budget; or give --noise-multiplier")] = 0.0,
+    delta: Annotated[float, typer.Option(help="the probability that it does not hold")] = 1e-5,
+    noise_multiplier: Annotated[float, typer.Option(help="deviation of the noise ÷ clip norm")] = 0.0,
+    fixed: Annotated[bool, typer.Option("--fixed", help="cohorts of a fixed size: no amplification")] = False,
+    clip_norm: Annotated[float, typer.Option(help="largest norm of a contribution")] = 1.0,
+    parameters: Annotated[int, typer.Option(help="of the network, to compare signal and noise")] = 0,
+) -> None:
+    """Plan a privacy budget before any run: the noise it needs, and what is left of the signal."""
+    from florilegium.apps.privacy_plan import make_plan
+
+    plan = make_plan(
+        clients, cohort, rounds, delta, epsilon=epsilon, noise_multiplier=noise_multiplier, poisson=not fixed
+    )
+    print(plan.table(clip_norm, parameters))
+
+
+@tools.command()
+def speech(
+    source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
+    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+) -> None:
+    """Make a dataset of Speech Commands: spectrograms, in twelve classes, whose clients are the speakers."""
+    from florilegium.partitions.sources.speech import write_speech
+
+    write_speech(source, target.absolute())
+    print(target.absolute())
