@@ -31,7 +31,7 @@ from florilegium.partitions.federation import federate
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
-    from florilegium.strategies.core.roster import Client
+    from florilegium.strategies.core.roster import Member
     from florilegium.strategies.core.run_folder import RunFolder
 
 log = logging.getLogger("flwr")
@@ -123,13 +123,13 @@ def code_of(config: Mapping[str, Value]) -> str:
     return code_version(method.references if method else ())
 
 
-def population(settings: Settings) -> list[Client]:
+def population(settings: Settings) -> list[Member]:
     """Return the clients of the simulated federation."""
-    from florilegium.strategies.core.roster import Client
+    from florilegium.strategies.core.roster import Member
 
     federation, _ = federate(settings)
     columns = zip(federation.train.sizes, federation.test.sizes, federation.unseen, federation.labeled, strict=True)
     return [
-        Client(str(i), int(train), int(test), bool(unseen), bool(labeled))
+        Member(str(i), int(train), int(test), bool(unseen), bool(labeled))
         for i, (train, test, unseen, labeled) in enumerate(columns)
     ]

@@ -30,7 +30,7 @@ from florilegium.common.settings import NoHyper
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import Setup
-from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.fedavg import FedAvg
@@ -100,7 +100,7 @@ def histogram(message: Message, context: Context) -> Message:
 
 def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
     settings, _ = parse(KEYS)
-    clients = [Client(str(i), 1, 1) for i in range(CLIENTS)]
+    clients = [Member(str(i), 1, 1) for i in range(CLIENTS)]
     book = Roster(lambda: clients, 0, "bench")
     run = RunFolder(Path(tempfile.mkdtemp()), KEYS, "fedavg")
     strategy = FedAvg(Setup(settings, NoHyper(), LightClient, book, run))

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.task import CLIENTS, KEYS
 from florilegium.apps.experiment import read_recipe
@@ -182,6 +183,7 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     host = Host(FedAvgClient, settings, hyper, model, source, "")
     asked = Request(list(source.clients()), "test", "sum", Work(1, "benchmark"))
     request = asked.pack(pack(get_arrays(model)))
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []
     for _ in range(repeats):

@@ -1,7 +1,7 @@
-"""Ditto, client side (Li et al. 2021, Algorithm 1): a personal model beside the global one, tied to it.
+"""Ditto, client side (Li et al. 2021, Algorithm 1): a personal model that is regularised towards the global model.
 
-Received: the global model wᵗ. Answered: the model trained from it, as in FedAvg. The personal model v_k goes on from
-the client's state with F_k(v) + λ/2·‖v − wᵗ‖²; a client without one starts it at wᵗ. λ = 0 is local training.
+Receives the global model wᵗ; returns it after local training, as in FedAvg. The personal model v_k is kept in the
+client's state and trained further on F_k(v) + λ/2·‖v − wᵗ‖²; it starts at wᵗ. With λ = 0 this is local training.
 
 Strategy: FedAvg (``strategies/fedavg.py``); the personal models never leave their clients.
 """
@@ -16,7 +16,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class DittoClient(BaseClient):
-    """Two models: one for the federation, one for the client."""
+    """Trains two models: one for the federation, one for the client."""
 
     example_gap = staticmethod(only_gradients)
 
@@ -36,11 +36,11 @@ class DittoClient(BaseClient):
         return answer
 
     def steps_a_round(self) -> int:
-        """Return those of both models."""
+        """Return the number of training steps per round, of both models together."""
         return self.steps() + self.steps(self.hyper.personal_epochs or None)
 
     def personalise(self) -> bool:
-        """Put the personal model v_k in the received one's place, where there is one yet."""
+        """Replace the received model by the personal model v_k, if the client has one."""
         own = self.state.load()
         if own is None:
             return False

@@ -1,7 +1,7 @@
 """FedAvg, client side (McMahan et al. 2017, Algorithm 1, ClientUpdate).
 
-Received: the global model w_t. Answered: w after E epochs of mini-batch SGD; the host sends n_k·(w − w_t) summed
-over its clients. Everything is the base's.
+Receives the global model w_t; returns w after E epochs of mini-batch SGD. The host sends n_k·(w − w_t), summed over its
+clients. The base class implements all of this.
 """
 
 from __future__ import annotations

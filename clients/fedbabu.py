@@ -1,7 +1,7 @@
-"""FedBABU, client side (Oh et al. 2022, Algorithm 1): the body is trained under a head that never changes.
+"""FedBABU, client side (Oh et al. 2022, Algorithm 1): the body is trained while the head stays fixed.
 
-Received and answered: the body. The head stays at its common initial value θ₀ in training; before a test the client
-fine-tunes a copy of the whole network, the head or the body for ``finetune-epochs``.
+Receives and returns the body. In training the head keeps its initial value from θ₀, the same for all clients; before a
+test the client fine-tunes a copy of the whole network, the head or the body for ``finetune-epochs``.
 
 Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
@@ -16,7 +16,7 @@ from florilegium.models.batch_norm import norms_of
 
 
 class FedBABUClient(DecoupledClient):
-    """A shared body, trained under a common random head."""
+    """Trains a shared body with a fixed random head, the same for all clients."""
 
     example_gap = staticmethod(only_gradients)
 
@@ -29,12 +29,12 @@ class FedBABUClient(DecoupledClient):
         return self.descend(groups=[self._group("body")])
 
     def personalise(self) -> bool:
-        """Fine-tune what ``fedbabu.finetune`` says."""
+        """Fine-tune the part of the network that ``fedbabu.finetune`` names."""
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
         with self.finetuning():
-            # Where batch norm takes each batch's statistics, features are not the same in every epoch.
+            # With each batch's own statistics in batch norm, features differ between epochs.
             if self.hyper.finetune == "head" and (self._fixed_norms or not norms_of(self.model)):
                 self.train_head(epochs=epochs)
             else:

@@ -1,6 +1,6 @@
 """FedBN, client side (Li et al. 2021): batch-norm layers, their parameters and statistics, stay with the client.
 
-Received and answered: all other arrays of the network.
+Receives and returns all other arrays of the network.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class FedBNClient(DecoupledClient):
-    """A shared network with the client's own batch norm."""
+    """Trains a shared network with the client's own batch-norm layers."""
 
     @staticmethod
     def example_gap(hyper: Any) -> str:
-        """Return what breaks the privacy of examples."""
+        """Return why example privacy is not kept."""
         return "batch norm mixes examples"

@@ -1,9 +1,9 @@
-"""FedGTST, client side (Ma et al. 2024, algorithm 1): the norm of the gradient is drawn to a guide norm.
+"""FedGTST, client side (Ma et al. 2024, algorithm 1): the gradient norm is regularised towards a guide norm.
 
-Received: the model and, from round 2 on, the guide norm Ĵ and the names of the clients that also train without it.
-Minimised: ℓ(w) + λ(‖∇ℓ(w)‖ − Ĵ)². Answered: the model so trained and a number, the norm of its Jacobian (the gradient
-of the mean loss). A client that trains both ways sends the larger of the two norms, its surrogate; where only such
-clients make the guide (``fedgtst.guide = "standard"``), also the norm after the training without regulariser.
+Receives the model and, from round 2 on, the guide norm Ĵ and the ids of the clients that also train without the
+regulariser. Minimises ℓ(w) + λ(‖∇ℓ(w)‖ − Ĵ)². Returns the trained model and the norm of its Jacobian (the gradient of
+the mean loss). A client that trains both ways sends the larger of the two norms, its surrogate. If only such clients
+determine Ĵ (``fedgtst.guide = "standard"``), it also sends the norm after training without the regulariser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.second_derivatives import CheapSecondDerivatives
 
 TINY = 1e-12
-"""Under the root, whose slope at 0 is infinite."""
+"""Added under the square root, whose slope at 0 is infinite."""
 
 
 class FedGTSTClient(BaseClient):
@@ -37,7 +37,7 @@ class FedGTSTClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays, *, guide: float = 0.0, standard: list[str] | None = None) -> Answer:
-        """Train with the regulariser, and without where asked to; return the model and the norm.
+        """Train with the regulariser, and for some clients also without; return the model and its gradient norm.
 
         Args:
             arrays: the model.
@@ -62,7 +62,7 @@ class FedGTSTClient(BaseClient):
 
     @phase
     def gradient(self, arrays: Arrays) -> Answer:
-        """Answer the gradient itself at the received model, and its squared norm: a diagnosis in simulations."""
+        """Return the gradient at the received model and its squared norm, as a diagnosis in simulations."""
         if not self.data.simulated:
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
         set_arrays(self.model, arrays)
@@ -72,7 +72,7 @@ class FedGTSTClient(BaseClient):
         return Answer(answer, len(self.data.train), {"square": float(_length(gradients)) ** 2})
 
     def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
-        """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖."""
+        """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""
         x, y = self.data.train.x, self.data.train.y
         with CheapSecondDerivatives():
             loss = cross_entropy(self.model(x[rows]), y[rows])
@@ -84,7 +84,7 @@ class FedGTSTClient(BaseClient):
     # --------------------------------------------------------------------------------------- details
 
     def _train(self, guide: float) -> tuple[float, float]:
-        """Train the network in place, without the regulariser where ``guide`` is 0; return loss and norm."""
+        """Train the network in place, without the regulariser if ``guide`` is 0; return mean loss and gradient norm."""
         received = self._norm() if self.hyper.measured == "received" else 0.0
         norms: list[Tensor] = []
 

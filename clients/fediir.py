@@ -1,8 +1,8 @@
-"""FedIIR, client side (Guo et al. 2023): the classifier's gradient is drawn to the mean of all clients'.
+"""FedIIR, client side (Guo et al. 2023): the classifier's gradient is regularised towards the clients' mean gradient.
 
-The classifier is the network's last block. Phase ``gradient``: received, the model; answered, the gradient of the mean
-loss in the classifier's parameters. Phase ``train``: received, the model and, beside it, the running mean ḡ of these;
-the client minimises ℓ + γ‖∇ℓ − ḡ‖² and answers the model.
+The classifier is the network's last block. Phase ``gradient`` receives the model, and returns the gradient of the mean
+loss with respect to the classifier's parameters. Phase ``train`` receives the model and, beside it, the running mean ḡ
+of these gradients; the client minimises ℓ + γ‖∇ℓ − ḡ‖² and returns the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FedIIRClient(BaseClient):
 
     @phase
     def gradient(self, arrays: Arrays) -> Answer:
-        """Answer the classifier's gradient at the received model."""
+        """Return the classifier's gradient at the received model."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
         gradients = mean_gradient(self.model, self.data.train, [*classifier.values()])

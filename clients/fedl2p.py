@@ -1,9 +1,9 @@
-"""FedL2P, client side (Lee et al. 2023, algorithms 1 and 2): learn how to fine-tune, from statistics of one's data.
+"""FedL2P, client side (Lee et al. 2023, algorithms 1 and 2): learn to fine-tune, from statistics of the client's data.
 
-Received: λ, the parameters of two meta-nets, and beside it the model θ_g, which is not changed. One pass over the
-client's data gives the meta-nets' inputs, and these the client's mixing β of batch-norm statistics and its learning
-rates η. The client fine-tunes θ_g with them, takes the gradient of its validation loss in λ by implicit
-differentiation, and steps. Answered: λ. Before a test it fine-tunes with the λ received.
+Receives λ, the parameters of two meta-nets, and beside it the model θ_g, which is not changed. The meta-nets map
+statistics of the client's data, from one pass over it, to the client's mixing β of batch-norm statistics and its
+learning rates η. The client fine-tunes θ_g with β and η, computes the gradient of its validation loss with respect to λ
+by implicit differentiation, and takes a step on λ. Returns λ. Before a test it fine-tunes with the received λ.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ Parameters = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Profile:
-    """What one pass over a client's data says.
+    """Statistics of a client's data from one pass through the network.
 
     Attributes:
-        pretrained, own: statistics of every batch-norm layer's inputs: the model's, and of the client's data.
-        distances: ξ (B,), between the two.
+        pretrained, own: statistics of every batch-norm layer's inputs: those kept by the model, and those of the
+            client's data.
+        distances: ξ (B,), the distance between the two for every layer.
         moments: mean and standard deviation of every layer's inputs, (2M,).
     """
 
@@ -63,14 +64,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Step:
-    """The last step of fine-tuning, for one parameter tensor: where it led, and the gradient it was along."""
+    """The last step of fine-tuning for one parameter tensor: the value after the step, and the gradient g."""
 
     reached: Tensor
     gradient: Tensor
 
 
 class FedL2PClient(BaseClient):
-    """Fine-tunes the model by learned, personal hyper-parameters, and learns how to make these."""
+    """Fine-tunes the model with learned personal hyper-parameters, and trains the meta-nets that give these."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -84,7 +85,7 @@ class FedL2PClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Take K steps of λ; answer it, and the validation loss that the λ received led to."""
+        """Take K steps on λ; return λ, and the validation loss after fine-tuning with the received λ."""
         nets, model = self.nets(arrays), self._model(arrays)
         if not len(self.data.validation):
             raise RunError("it has no example to validate with; raise validation-fraction")
@@ -105,7 +106,7 @@ class FedL2PClient(BaseClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Fine-tune with the hyper-parameters that λ gives; evaluate before and after."""
+        """Fine-tune with the hyper-parameters that λ gives; evaluate the model before and after."""
         nets = self.nets(arrays)
         set_arrays(self.model, self._model(arrays))
         before = evaluate(self.model, self.data.test)
@@ -124,7 +125,7 @@ class FedL2PClient(BaseClient):
 
     @phase
     def describe(self, arrays: Arrays) -> Answer:
-        """Answer what the meta-nets are given, ξ and the layers' moments, and what they make of it, β and η."""
+        """Return the meta-nets' inputs, ξ and the layers' moments, and their outputs, β and η."""
         nets = self.nets(arrays)
         set_arrays(self.model, self._model(arrays))
         profile = self.profile()
@@ -136,7 +137,7 @@ class FedL2PClient(BaseClient):
     # ------------------------------------------------------------------------------------- the method
 
     def nets(self, arrays: Arrays) -> MetaNets:
-        """Return the meta-nets with the λ received."""
+        """Return the meta-nets with the received parameters λ."""
         s = self.settings
         nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases).to(
             self.data.train.y.device
@@ -148,7 +149,7 @@ class FedL2PClient(BaseClient):
         return nets
 
     def profile(self) -> Profile:
-        """Return the statistics of the client's data, by one pass through the network as it is."""
+        """Return the statistics of the client's data, from one pass through the network in its present state."""
         norms, layers = norms_of(self.model), layers_of(self.model)
         found = measure(self.model, layers | norms, self.data.train.x, EVALUATION_BATCH)
         pretrained = {name: (_copy(norm.running_mean), _copy(norm.running_var)) for name, norm in norms.items()}
@@ -184,7 +185,7 @@ class FedL2PClient(BaseClient):
         return train(
             self.model,
             self.data.train,
-            self.settings.model_copy(update=plain),  # what the hypergradient is of; pretraining may be another
+            self.settings.model_copy(update=plain),  # the hypergradient assumes plain SGD; pretraining need not use it
             self.generator(*purpose),
             epochs=self.settings.finetune_epochs,
             groups=groups,
@@ -194,16 +195,16 @@ class FedL2PClient(BaseClient):
     def hypergradient(
         self, nets: MetaNets, profile: Profile, last: Mapping[str, Step], train: Examples, validation: Examples
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the validation loss after fine-tuning and its derivative in every parameter of λ (algorithm 2).
+        """Return the validation loss after fine-tuning and its derivatives with respect to λ (algorithm 2).
 
-        The fine-tuned θ depends on η by its last step, θ = θ' − η·g, in which g is taken for a constant. So does the
-        training loss at θ (equations 9, 10), and the derivative is ∂_λ L_V − ∂_θ L_V (∂²_θ L_T)⁻¹ ∂_λ∂_θ L_T, the
-        inverse by a Neumann series. FOMAML+ is the derivative of L_V through that step alone.
+        The fine-tuned θ depends on η through its last step, θ = θ' − η·g, in which g is treated as a constant. So does
+        the training loss at θ (equations 9, 10), and the derivative is ∂_λ L_V − ∂_θ L_V (∂²_θ L_T)⁻¹ ∂_λ∂_θ L_T, with
+        the inverse from a Neumann series. FOMAML+ is the derivative of L_V through that step alone.
 
         Args:
-            nets, profile: they give β and η.
-            last: the fine-tuned parameters, by name, and g.
-            train, validation: batches of the two losses.
+            nets, profile: meta-nets and their inputs, which give β and η.
+            last: the last step of fine-tuning by parameter name, with θ and g.
+            train, validation: examples for the training loss L_T and the validation loss L_V.
         """
         λ, h = list(nets.parameters()), self.hyper
         θ = {name: step.reached.requires_grad_() for name, step in last.items()}
@@ -217,10 +218,10 @@ class FedL2PClient(BaseClient):
                 return loss.detach(), _gradients(loss, λ)
             loss = self._loss(θ, statistics, validation)
             *v_and_direct, value = *_gradients(loss, [*θ.values(), *λ]), loss.detach()
-            del loss  # and with it, what its gradient needed
+            del loss  # frees the graph that its gradient needed
         slopes = []
         for part in self._parts(len(train)):
-            # Batch norm becomes part of convolutions first, and these are then differentiated twice.
+            # Batch norm is first folded into convolutions, which are then differentiated twice.
             with CheapSecondDerivatives(), DifferentiableStatistics():
                 loss = self._loss(stepped, statistics, train.rows(part)) * (len(part) / len(train))
                 slopes.append(torch.autograd.grad(loss, [*stepped.values()], create_graph=True))
@@ -238,7 +239,7 @@ class FedL2PClient(BaseClient):
         return model
 
     def _parts(self, count: int) -> Sequence[Tensor]:
-        """Return which of ``count`` examples each term of the Neumann series has its Hessian of."""
+        """Return for each term of the Neumann series the rows, out of ``count``, on which its Hessian is computed."""
         parts = self.hyper.neumann_steps if self.hyper.neumann_split else 1
         return torch.arange(count).tensor_split(max(1, min(parts, count)))
 
@@ -259,7 +260,7 @@ class FedL2PClient(BaseClient):
         return cross_entropy(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples.y)
 
     def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
-        """Take a step of λ along the clipped hypergradient."""
+        """Take a step on λ with the clipped hypergradient."""
         c = self.hyper.clip
         with torch.no_grad():
             for (name, parameter), gradient in zip(nets.named_parameters(), gradients, strict=True):
@@ -268,7 +269,7 @@ class FedL2PClient(BaseClient):
 
 
 def last_step(model: nn.Module) -> dict[str, Step]:
-    """Return the last step of a network that has just been trained, by parameter."""
+    """Return the last training step of a network by parameter name, from its present values and gradients."""
     return {
         name: Step(p.detach().clone(), torch.zeros_like(p) if p.grad is None else p.grad.clone())
         for name, p in model.named_parameters()
@@ -276,7 +277,7 @@ def last_step(model: nn.Module) -> dict[str, Step]:
 
 
 def _gradients(loss: Tensor, where: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss, zeros where it depends on nothing; the graph is kept."""
+    """Return the gradients of a loss with respect to tensors, zeros if it does not depend on one; keep the graph."""
     return list(torch.autograd.grad(loss, list(where), retain_graph=True, allow_unused=True, materialize_grads=True))
 
 
@@ -287,12 +288,12 @@ def _copy(tensor: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
-    """Return the process's one pair of meta-nets; its contents are overwritten by every client."""
+    """Return the pair of meta-nets that all clients of the process share; every client overwrites its contents."""
     return make_meta_nets(dataset, model, rate, seed, hidden)
 
 
 def make_meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool = False) -> MetaNets:
-    """Return λ with its initial values; ``hidden`` as of :class:`florilegium.models.meta_nets.MetaNets`."""
+    """Return meta-nets with the initial λ; for ``hidden`` see :class:`florilegium.models.meta_nets.MetaNets`."""
     spec = find_spec(dataset)
     network: nn.Module = build(model, spec.shape, spec.classes, seed)
     return build_meta_nets(network, rate, seed, hidden=hidden)

@@ -1,6 +1,6 @@
-"""FedPer, client side (Arivazhagan et al. 2019): body and head are trained together, the head stays.
+"""FedPer, client side (Arivazhagan et al. 2019): body and head are trained together; the head stays with the client.
 
-Received and answered: the body. With a head of no blocks this would be FedAvg.
+Receives and returns the body. With an empty head this would be FedAvg.
 
 Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
@@ -12,6 +12,6 @@ from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class FedPerClient(DecoupledClient):
-    """A shared body and a personal head."""
+    """Trains a shared body and a personal head."""
 
     example_gap = staticmethod(only_gradients)

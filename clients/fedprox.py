@@ -1,6 +1,6 @@
 """FedProx, client side (Li et al. 2020, Algorithm 2 and equation 2).
 
-Received: the global model wᵗ and the scalar ``mu`` = μ. Answered: an approximate minimiser of
+Receives the global model wᵗ and the scalar ``mu`` = μ; returns an approximate minimiser of
 h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 """
 
@@ -14,7 +14,7 @@ from florilegium.models.parameters import Arrays
 
 
 class FedProxClient(BaseClient):
-    """Local SGD that is pulled back to the global model."""
+    """Local SGD with a proximal term that keeps it near the global model."""
 
     example_gap = staticmethod(only_gradients)
 
@@ -23,12 +23,12 @@ class FedProxClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays, *, mu: float | None = None) -> Answer:
-        """Train on h; without ``mu``, as from stock strategies, the configured μ is used."""
+        """Train on h(w); without ``mu``, as from stock strategies, the configured μ is used."""
         self._mu = self.hyper.mu if mu is None else mu
         return super().train(arrays)
 
     def gradient_hook(self) -> GradientHook | None:
-        """Add the proximal term's gradient μ·(w − wᵗ)."""
+        """Return a hook that adds the proximal term's gradient μ·(w − wᵗ), or None if μ = 0."""
         if self._mu == 0:
             return None
         return pull_towards([p.detach().clone() for p in self.model.parameters()], self._mu)  # wᵗ, μ

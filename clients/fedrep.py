@@ -1,7 +1,7 @@
 """FedRep, client side (Collins et al. 2021, Algorithm 1): first the personal head, then the shared body.
 
-Received and answered: the body. The head is trained for k_h epochs with the received body frozen, then the body for k_b
-epochs with the new head frozen. A client without a head yet trains one, from θ₀, before a test.
+Receives and returns the body. The head is trained for k_h epochs with the received body frozen, then the body for k_b
+epochs with the new head frozen. A client that has no head yet trains one, starting from θ₀, before a test.
 
 Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 """
@@ -15,7 +15,7 @@ from florilegium.clients.hyper.personal import FedRepHyper
 
 
 class FedRepClient(DecoupledClient):
-    """A personal head that is fitted to the shared body, and a body that is fitted to the head."""
+    """Trains a personal head on the shared body, then the shared body with that head."""
 
     example_gap = staticmethod(only_gradients)
 
@@ -30,15 +30,18 @@ class FedRepClient(DecoupledClient):
         return self.descend("body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)])
 
     def steps_a_round(self) -> int:
-        """Return those of head and body."""
+        """Return the number of training steps per round, of head and body together."""
         return self.steps(self.hyper.head_epochs) + self.steps(self.hyper.body_epochs)
 
     def steps_a_test(self) -> int:
-        """Return none: who trains has a head by then. A new one is paid for at every test, and not planned for."""
+        """Return 0, since a client that has trained has a head.
+
+        A client without one pays the privacy cost of a new head at every test, which the plan does not include.
+        """
         return 0
 
     def personalise(self) -> bool:
-        """Train a new head where the client has none."""
+        """Train a new head if the client has none."""
         if self.state.load() is not None or not self.data.labeled or not self.hyper.new_head_epochs:
             return False
         self.train_head(epochs=self.hyper.new_head_epochs)

@@ -1,8 +1,8 @@
-"""FedSR, client side (Nguyen et al. 2022): simple representations, by two regularisers.
+"""FedSR, client side (Nguyen et al. 2022): two regularisers keep representations simple.
 
-Received and answered: the model and, beside it, the parameters of the representation (its spread, the classes'
-Gaussians). All blocks but the last make μ(x); z ~ N(μ(x), σ(x)²) is what the last block classifies in training.
-Minimised: ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests take z = μ(x).
+Receives and returns the model and, beside it, the parameters of the representation (of its standard deviation σ, and
+the classes' Gaussians). All blocks but the last compute μ(x); in training the last block classifies
+z ~ N(μ(x), σ(x)²). Minimises ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests use z = μ(x).
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ class FedSRClient(BaseClient):
 
 @lru_cache(maxsize=2)
 def _representation(classes: int, features: int) -> Representation:
-    """Return the process's one representation; its contents are overwritten by every client."""
+    """Return the representation module that all clients of the process share; every client overwrites its contents."""
     return Representation(features, classes)

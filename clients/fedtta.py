@@ -1,8 +1,8 @@
 """FedTTA, client side: a model that adapts to unlabeled inputs by a step along a learned loss (Ye et al. 2024; ARM-LL).
 
-Received and answered: the network's arrays and, after ``adaptation.``, those of a small network φ on its logits. A
-client adapts the network by θ' = θ − α ∇_θ L_φ(X; θ), L_φ the root mean square of φ(f(x; θ)) over X, which takes no
-labels; those with labels train θ and φ so that θ' predicts well.
+Receives and returns the network's arrays and, with the prefix ``adaptation.``, those of a small network φ on its
+logits. A client adapts the network by θ' = θ − α ∇_θ L_φ(X; θ), where L_φ is the root mean square of φ(f(x; θ)) over X,
+which needs no labels. Clients with labels train θ and φ so that θ' predicts well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PREFIX = "adaptation."
 
 
 class FedTTAClient(BaseClient):
-    """Trains the network and the loss it adapts by; adapts before a test."""
+    """Trains the network and the loss that it adapts with; adapts the network before a test."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -37,7 +37,7 @@ class FedTTAClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Minimise the loss of the adapted network; answer network and φ."""
+        """Train θ and φ to minimise the loss of the adapted network; return both."""
         if not self.data.labeled:
             raise RunError("this client has no labels to train with")
         φ, examples = self._receive(arrays), self.data.train
@@ -54,14 +54,14 @@ class FedTTAClient(BaseClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Adapt to the client's training inputs, whose labels are not looked at; evaluate before and after."""
+        """Adapt the network to the client's training inputs, without labels; evaluate it before and after."""
         φ = self._receive(arrays)
         before = evaluate(self.model, self.data.test)
         self.model.eval()
         x = self.data.train.x
         if not len(x):
             raise RunError("it has no inputs to adapt to")
-        for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):  # even ones: every part is a step
+        for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):  # equal sizes, since each part is one step
             adapted = self.adapted(φ, part, dict(self.model.named_parameters()), differentiable=False)
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
@@ -73,7 +73,7 @@ class FedTTAClient(BaseClient):
     def adapted(
         self, φ: nn.Module, x: Tensor, parameters: dict[str, Tensor], *, differentiable: bool
     ) -> dict[str, Tensor]:
-        """Return θ' for inputs ``x`` (n, …), differentiable in θ and φ where asked for."""
+        """Return the adapted parameters θ' for inputs ``x`` (n, …), differentiable in θ and φ if asked for."""
         outputs = φ(functional_call(self.model, parameters, (x,)))
         loss = outputs.square().mean().add(TINY).sqrt()
         gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=differentiable)
@@ -81,7 +81,7 @@ class FedTTAClient(BaseClient):
         return {name: θ - α * g for (name, θ), g in zip(parameters.items(), gradients, strict=True)}
 
     def _receive(self, arrays: Arrays) -> nn.Module:
-        """Give the network its arrays; return φ with its own."""
+        """Load the received arrays into the network and into φ; return φ."""
         set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(PREFIX)})
         classes = find_spec(self.settings.dataset).classes
         φ = _adaptation(classes, self.hyper.width, self.settings.seed).to(self.data.train.y.device)
@@ -92,10 +92,10 @@ class FedTTAClient(BaseClient):
 
 
 TINY = 1e-12
-"""Under the root, whose slope at 0 is infinite."""
+"""Added under the square root, whose slope at 0 is infinite."""
 
 
 @lru_cache(maxsize=2)
 def _adaptation(classes: int, width: int, seed: int) -> nn.Module:
-    """Return the process's one φ; its contents are overwritten by every client."""
+    """Return the network φ that all clients of the process share; every client overwrites its contents."""
     return adaptation_network(classes, width, seed)

@@ -1,7 +1,8 @@
-"""FLowDUP, client side (algorithm 2): train the hypernetwork h that makes a model of unlabeled inputs.
+"""FLowDUP, client side (algorithm 2): train the hypernetwork h that makes a model from unlabeled inputs.
 
-Received and answered: ψ, the parameters of h and the centre ψ_r. Every batch is halved at random: one half makes
-v = h(X), the other judges the model θ₀ + Pv, where the client has labels. All clients pull v towards ψ_r.
+Receives and returns ψ: the parameters of h and the centre ψ_r. Every batch is split into random halves: v = h(X) is
+computed from one; the loss of the model θ₀ + Pv is computed on the other, if the client has labels. All clients
+penalise the distance between v and ψ_r.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class FLowDUPClient(SubspaceClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Take steps along the gradient of ℒ + λΩ; answer the new ψ."""
+        """Train ψ on ℒ + λΩ; return the new ψ."""
         h = self._received(arrays)
         trained = [p for name, p in h.named_parameters() if name != "center" or self.hyper.learn_center]
         x, y = self.data.train.x, self.data.train.y
 
         def objective(rows: Tensor) -> Tensor:
-            """Return ℒ + λΩ of a batch; a single example makes a model that nothing judges."""
+            """Return ℒ + λΩ of a batch; only λΩ for a batch of one example, or without labels."""
             half = max(1, len(rows) // 2)
             v = h(x[rows[:half]])
             total: Tensor = self.hyper.penalty * (v - h.center).square().sum()
@@ -53,7 +54,7 @@ class FLowDUPClient(SubspaceClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Make the client's model of its training inputs, whose labels are not looked at; evaluate it."""
+        """Make the client's model from its training inputs, without labels; evaluate it."""
         x = self.data.train.x
         if 0 < self.hyper.test_batch < len(x):
             x = x[torch.randperm(len(x), generator=self.generator())[: self.hyper.test_batch].to(x.device)]
@@ -64,7 +65,7 @@ class FLowDUPClient(SubspaceClient):
 
     @phase
     def represent(self, arrays: Arrays) -> Answer:
-        """Answer ``representation``, r(X) (e,), of all the client's inputs (equation 9)."""
+        """Return ``representation``, r(X) (e,), of all the client's training inputs (equation 9)."""
         r = self._represent(self._received(arrays), self.data.train.x)
         return Answer({"representation": r.cpu().numpy()}, len(self.data.train))
 
@@ -90,12 +91,12 @@ class FLowDUPClient(SubspaceClient):
 
 @lru_cache(maxsize=2)
 def _hypernetwork(hyper: FLowDUPHyper, model: str, shape: tuple[int, ...], seed: int) -> SetHypernetwork:
-    """Return the process's one hypernetwork; its contents are overwritten by every client."""
+    """Return the hypernetwork that all clients of the process share; every client overwrites its contents."""
     return make_hypernetwork(hyper, model, shape, seed)
 
 
 def make_hypernetwork(hyper: FLowDUPHyper, model: str, shape: tuple[int, ...], seed: int) -> SetHypernetwork:
-    """Return h and ψ_r with their initial values."""
+    """Return a hypernetwork with the initial h and ψ_r."""
     return build_set_hypernetwork(
         hyper.inner_model or model, shape, hyper.features, hyper.width, hyper.dimensions, hyper.output_scale, seed
     )

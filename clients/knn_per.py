@@ -1,8 +1,8 @@
-"""kNN-Per, client side (Marfoq et al. 2022): the global model, and the client's examples nearest in its features.
+"""kNN-Per, client side (Marfoq et al. 2022): mix the global model with k nearest neighbours in its feature space.
 
-Training is FedAvg's. Before a test the client remembers its training examples by the features that the global model's
-last block reads, and predicts λ·p_kNN + (1 − λ)·p_global. k and λ are those with the most training examples right, each
-judged by the others (leave-one-out). Nothing is kept, so that clients never seen are served alike.
+Training is that of FedAvg. Before a test the client stores the features of its training examples, which are the inputs
+of the global model's last block, and predicts with λ·p_kNN + (1 − λ)·p_global. k and λ are those with the highest
+leave-one-out accuracy on the training examples. No state is kept, so unseen clients are treated in the same way.
 
 Strategy: FedAvg (``strategies/fedavg.py``).
 """
@@ -21,7 +21,7 @@ from florilegium.partitions.clientdata import Examples
 
 
 class KNNPerClient(BaseClient):
-    """A global model with a local memory."""
+    """Predicts with the global model and nearest neighbours among the client's own examples."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -30,7 +30,7 @@ class KNNPerClient(BaseClient):
     model: nn.Sequential
 
     def personalise(self) -> bool:
-        """Choose k and λ, and put the mixture in the received model's place."""
+        """Choose k and λ; make the mixture the client's predictor."""
         train = self.data.train
         if not self.data.labeled or len(train) < 2:
             return False
@@ -38,7 +38,7 @@ class KNNPerClient(BaseClient):
         own = features(self.model[-1], Examples(z, train.y)).softmax(dim=1).cpu().numpy()
         remembered = z.flatten(1)
         kept, y = remembered.cpu().numpy(), train.y.cpu().numpy()
-        best = (-1.0, 1, 0.0)  # share of examples right, k, λ
+        best = (-1.0, 1, 0.0)  # leave-one-out accuracy, k, λ
         for k in sorted({min(k, len(y) - 1) for k in parse_whole(self.hyper.neighbors)}):
             near = probabilities(index(kept, y, k, self.hyper.scale), None, own.shape[1])
             for weight in np.linspace(0, 1, self.hyper.weights + 1).tolist():

@@ -1,6 +1,6 @@
-"""L2P, client side (FedL2P, section 4.1.2): every client learns its own λ, alone, with the same computation.
+"""L2P, client side (FedL2P, section 4.1.2): every client learns its own λ, alone, by the computation of FedL2P.
 
-Received: the first λ and, beside it, the model θ_g. Nothing is answered; λ is durable client state.
+Receives the initial λ and, beside it, the model θ_g; returns only metrics. The client's λ is kept in its durable state.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class L2PClient(FedL2PClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Take K steps of the client's own λ, and keep it."""
+        """Take K steps on the client's own λ, and save it."""
         answer = super().train(self._own(arrays))
         self.state.save(answer.arrays)
         return Answer({}, answer.num_examples, answer.metrics)
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Fine-tune with the client's own λ, or the first one where it has none yet."""
+        """Fine-tune with the client's own λ, or the initial one if it has none yet; evaluate the model."""
         return super().test(self._own(arrays))
 
     @phase
     def describe(self, arrays: Arrays) -> Answer:
-        """Answer what the client's own λ says."""
+        """Return inputs and outputs of the meta-nets with the client's own λ."""
         return super().describe(self._own(arrays))
 
     def _own(self, arrays: Arrays) -> Arrays:

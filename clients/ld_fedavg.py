@@ -1,4 +1,7 @@
-"""LD-FedAvg, client side: a point v of the subspace for all clients (FLowDUP, section 5.1). Received, answered: v."""
+"""LD-FedAvg, client side: one point v of the subspace for all clients (FLowDUP, section 5.1).
+
+Receives and returns v.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ POINT = "v"
 
 
 class LDFedAvgClient(SubspaceClient):
-    """Trains the common point."""
+    """Trains the point v that all clients share."""
 
     example_gap = staticmethod(more_than_gradients)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Take steps along the gradient of the loss in v; answer the new v."""
+        """Train v on the client's examples; return the new v."""
         examples = self.data.train
         point = nn.ParameterList([nn.Parameter(self._received(arrays).clone())])
         self.model.train()
@@ -33,7 +36,7 @@ class LDFedAvgClient(SubspaceClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Evaluate the network at v."""
+        """Evaluate the network with parameters θ₀ + Pv."""
         self.become(self._received(arrays), self.data.train.x)
         return self.judged()
 

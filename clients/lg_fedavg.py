@@ -1,6 +1,6 @@
-"""LG-FedAvg, client side (Liang et al. 2020): body and head are trained together, the body stays.
+"""LG-FedAvg, client side (Liang et al. 2020): body and head are trained together; the body stays with the client.
 
-Received and answered: the head, so that personal representations feed a common classifier.
+Receives and returns the head, so that personal representations feed a common classifier.
 
 Strategy: SharedHead (``strategies/families/decoupled.py``), FedAvg of the head.
 """
@@ -12,6 +12,6 @@ from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class LGFedAvgClient(DecoupledClient):
-    """A personal body and a shared head."""
+    """Trains a personal body and a shared head."""
 
     example_gap = staticmethod(only_gradients)

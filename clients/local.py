@@ -1,7 +1,7 @@
-"""Local training, client side: each client alone, the lower reference of every comparison.
+"""Local training, client side: each client trains alone, a baseline for every comparison.
 
-Nothing is received and nothing but numbers is answered: a client goes on training its own model, kept in its durable
-state, from the common initial model θ₀.
+Receives no arrays and returns only metrics. A client keeps its own model in its durable state and trains it further in
+every round; it starts from the common initial model θ₀.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from florilegium.models.parameters import Arrays, get_arrays
 
 
 class LocalClient(BaseClient):
-    """Trains a model of its own and shares nothing."""
+    """Trains its own model and shares nothing."""
 
     example_gap = staticmethod(only_gradients)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Go on training the client's own model."""
+        """Train the client's own model further; return no arrays."""
         answer = super().train(self._own())
         self.state.save(get_arrays(self.model))
         return Answer({}, answer.num_examples, answer.metrics)

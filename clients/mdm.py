@@ -1,7 +1,7 @@
-"""MDM, client side: sums over its one histogram, for several numbers of components at once (Scott, thesis, chapter 3).
+"""MDM, client side: statistics of the client's histogram, for several numbers of components (Scott, thesis, chapter 3).
 
-Received: the edges of the bins of sizes, (S + 1,), and ``tau`` (ΣK,), ``pi`` (ΣK, S), ``alpha`` (ΣK, C), the mixtures
-one below the other. Answered are the sums of algorithms 5 and 6, stacked alike.
+Receives the edges of the size bins, (S + 1,), and the stacked mixtures ``tau`` (ΣK,), ``pi`` (ΣK, S), ``alpha``
+(ΣK, C). Returns the client's terms of the sums in algorithms 5 and 6, stacked in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from florilegium.privacy.noise import secret_generator
 
 
 class MDMClient(BaseClient):
-    """Says how well every component describes its histogram."""
+    """Computes how well every component describes the client's histogram."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -34,11 +34,11 @@ class MDMClient(BaseClient):
 
     @phase
     def initialise(self, arrays: Arrays) -> Answer:
-        """Answer ``sizes``, ``first``, ``second``, for one component of every mixture drawn at random (algorithm 5)."""
+        """Return ``sizes``, ``first``, ``second`` for one randomly drawn component of every mixture (algorithm 5)."""
         counts, edges = self._histogram(arrays["edges"])
         parts = []
         for k in self.numbers:
-            # The seed of a simulation is known; on a device nobody shall know the component.
+            # On a device the drawn component must stay secret, so the run's seed is used only in simulations.
             rng = numpy_generator(self.settings.seed, "client", self.client_id, "component", k)
             chosen = (rng if self.data.simulated else secret_generator()).integers(k, size=1)
             parts.append(moments(counts, chosen, k, edges))
@@ -46,7 +46,7 @@ class MDMClient(BaseClient):
 
     @phase
     def expect(self, arrays: Arrays) -> Answer:
-        """Answer ``weights``, ``sizes``, ``numerator``, ``denominator`` (algorithm 6).
+        """Return ``weights``, ``sizes``, ``numerator``, ``denominator`` (algorithm 6).
 
         Without privacy also ``likelihood``, log q of the client's histogram under every mixture, (number of mixtures,).
         """
@@ -59,9 +59,10 @@ class MDMClient(BaseClient):
 
     @phase
     def compare(self, arrays: Arrays) -> Answer:
-        """Answer how much better each mixture describes the histogram than all do on average.
+        """Return how much better each mixture describes the histogram than the mixtures do on average.
 
-        ``relative`` (mixtures,): log q minus its mean over mixtures; ``products`` (mixtures, mixtures): of these.
+        ``relative`` (mixtures,): log q minus its mean over mixtures; ``products`` (mixtures, mixtures): the products
+        of these values.
         Without privacy also ``likelihood``, log q itself.
         """
         counts, edges = self._histogram(arrays["edges"])
@@ -73,12 +74,12 @@ class MDMClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """There is no model to train."""
+        """Raise :class:`RunError`, since clients have no model to train."""
         raise RunError("method 'mdm' trains no models of clients")
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """There is no model to test."""
+        """Raise :class:`RunError`, since clients have no model to test."""
         raise RunError("method 'mdm' makes no models of clients")
 
     @property
@@ -95,7 +96,8 @@ class MDMClient(BaseClient):
         """How often each value occurs among the client's examples, (1, C).
 
         Raises:
-            RunError: if there is none, or a value is none of the feature's; in a private run such values are left out.
+            RunError: if there are no examples, or values that the feature does not have. A private run raises no error
+                and skips such values.
         """
         feature = find_feature(find_spec(self.settings.dataset), self.hyper.feature, self.hyper.bins)
         examples = self.data.train
@@ -107,13 +109,14 @@ class MDMClient(BaseClient):
         return np.bincount(values[values >= 0], minlength=feature.categories)[None]
 
     def _histogram(self, edges: Counts) -> tuple[Counts, Counts]:
-        """Return the client's histogram (1, C), and edges of bins that hold its size.
+        """Return the client's histogram (1, C), and size-bin edges, one bin of which contains its number of examples.
 
-        In a private run a client must not fail, since that would tell on it: the outermost bins hold all sizes, and one
-        without examples stands for another, whose answer will be zeros.
+        In a private run a client must not fail, since a failure would reveal something about it. The outermost bins are
+        therefore widened to contain any size. A client without examples gets a placeholder histogram; its reply will be
+        zeros.
 
         Raises:
-            RunError: if no bin holds the size.
+            RunError: if the run is not private and no bin contains the client's number of examples.
         """
         counts, size = self._counts, int(self._counts.sum())
         if not self._private and not edges[0] <= size < edges[-1]:
@@ -128,10 +131,10 @@ class MDMClient(BaseClient):
         return counts, wide
 
     def _sent(self, answer: dict[str, Array]) -> Answer:
-        """Return an answer that counts as one client; in a private run clipped.
+        """Return ``answer`` as the result of one client, clipped in a private run.
 
-        What is bounded anyway, weights and shares, and what may be large, the sums of the step in α, get half of the
-        squared bound each, so that large clients do not lose weight.
+        Statistics that are bounded anyway (weights and shares) and those that may be large (sums for the step in α)
+        are clipped separately, each to half of the squared bound, so that large clients do not lose weight.
         """
         if self._private:
             groups = [names for names in (answer.keys() & BOUNDED, answer.keys() - BOUNDED) if names]
@@ -143,7 +146,7 @@ class MDMClient(BaseClient):
 
 
 BOUNDED = frozenset({"weights", "sizes", "first", "second"})
-"""Sums to which a client contributes at most 1 for each mixture."""
+"""Names of the sums to which a client contributes at most 1 for each mixture."""
 
 
 def split(arrays: Arrays, numbers: list[int]) -> list[Mixture]:
@@ -156,7 +159,7 @@ def split(arrays: Arrays, numbers: list[int]) -> list[Mixture]:
 
 
 def stack(mixtures: list[Mixture]) -> Arrays:
-    """Return ``mixtures`` as they are sent."""
+    """Return ``mixtures`` as stacked arrays, the form in which they are sent."""
     return {
         "tau": np.concatenate([mixture.tau for mixture in mixtures]),
         "pi": np.concatenate([mixture.pi for mixture in mixtures]),

@@ -1,12 +1,12 @@
-"""PeFLL, client side (Scott's thesis, Algorithms 7 and 8): the client describes itself and is given a model.
+"""PeFLL, client side (Scott's thesis, Algorithms 7 and 8): the client describes its data and receives a model for it.
 
-``describe``: received is the embedding network η_v; answered the descriptor v_i, the mean of φ over a batch of the
-client's examples. ``adapt``: received is θ_i, answered Δθ_i. ``embed``: received is Δv_i; the client sends it back
-through η_v on the same batch and answers Δη_v. The batch is drawn anew from the round's seed, and η_v was kept since
-``describe``, once per node; a client keeps nothing from one round to the next.
+Phase ``describe`` receives the embedding network η_v, and returns the descriptor v_i, the mean of φ over a batch of the
+client's examples. Phase ``adapt`` receives θ_i and returns Δθ_i. Phase ``embed`` receives Δv_i, backpropagates it
+through η_v on the same batch, and returns Δη_v. The batch is drawn again from the round's seed, and ``describe`` stores
+η_v once per node; a client keeps no state from one round to the next.
 
-Where examples are private, the batch is drawn by chance and kept for ``embed``; each φ is clipped, as is each example's
-part of Δη_v, and both sums get noise. On the same examples they are together one release of multiplier z/√2.
+With example privacy, the batch is Poisson-sampled and stored for ``embed``; each φ and each example's part of Δη_v is
+clipped, and both sums get noise. On the same examples, both together are one release with multiplier z/√2.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 DESCRIPTOR = "descriptor"
 NEVER = -1e4
-"""Logit of a class that shall not be predicted: its probability is 0 in every precision."""
+"""Logit of a class that must not be predicted: its probability is 0 in every precision."""
 
 
 class PeFLLClient(GeneratedClient):
-    """Describes its data by a vector, and uses the model that the server makes of it."""
+    """Describes its data by a vector, and uses the model that the server makes from it."""
 
     hyper: PeFLLHyper
 
@@ -51,9 +51,9 @@ class PeFLLClient(GeneratedClient):
 
         Args:
             arrays: η_v.
-            batch: number of examples that it is made of; 0: all.
+            batch: number of examples from which it is computed; 0: all.
             size: its length l.
-            follows: whether ``embed`` will follow, for which η_v is kept.
+            follows: whether phase ``embed`` follows, for which η_v is stored.
         """
         self._check()
         if follows:
@@ -71,7 +71,7 @@ class PeFLLClient(GeneratedClient):
 
     @phase
     def embed(self, arrays: Arrays, *, batch: int, size: int) -> Answer:
-        """Send Δv_i back through the embedding network; answer Δη_v."""
+        """Backpropagate Δv_i through the embedding network; return Δη_v."""
         embedding = self.state.load_shared("embedding", this_round=True)
         if embedding is None:
             raise RunError(f"the embedding network of round {self.round} is gone from this node's state folder")
@@ -93,11 +93,11 @@ class PeFLLClient(GeneratedClient):
 
     @staticmethod
     def example_gap(hyper: PeFLLHyper) -> str:
-        """Nothing does but a mask."""
+        """Return why example privacy is not kept, "" if it is: masking labels reveals a client's classes."""
         return "pefll.mask-labels tells which classes a client has" if hyper.mask_labels else ""
 
     def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
-        """Besides training: descriptors, with what becomes of them, and those for tests."""
+        """Return the client's planned releases: those of training, descriptors with their Δη_v, and those for tests."""
         planned, fixed = super().planned(trainings, tests)
         described = (1 / math.sqrt(2), self._rate(self.hyper.descriptor_batch), math.ceil(trainings))
         return (*planned, described, (1.0, self._rate(self.hyper.test_batch), math.ceil(tests))), fixed
@@ -110,7 +110,7 @@ class PeFLLClient(GeneratedClient):
         return _embedding(self.hyper.embedding, s.dataset, size, s.seed).to(device)
 
     def _described_privately(self, arrays: Arrays, batch: int, size: int, *, follows: bool) -> Answer:
-        """Return the noisy mean of clipped φ over examples that take part by chance."""
+        """Return the descriptor with example privacy: the noisy mean of clipped φ over Poisson-sampled examples."""
         n, rate, p = len(self.data.train), self._rate(batch), self.settings.privacy
         z, rng = self.noise_multiplier(), secret_generator()
         try:
@@ -119,7 +119,7 @@ class PeFLLClient(GeneratedClient):
             last = self.state.load("descriptor")
             if follows or last is None:
                 raise
-            return Answer(dict(last), n)  # it is tested with what has been paid for
+            return Answer(dict(last), n)  # the last descriptor is already paid for
         rows = torch.from_numpy((rng.random(n) < rate).nonzero()[0])
         if follows:
             self.state.save({"rows": rows.numpy(), "round": np.array([self.round])}, "batch")
@@ -134,18 +134,18 @@ class PeFLLClient(GeneratedClient):
         return Answer(dict(descriptor), n)
 
     def _embedded_privately(self, arrays: Arrays, Δv: Tensor, batch: int, size: int) -> Answer:
-        """Return Δη_v, the noisy mean of each example's clipped part, for the examples that were described."""
+        """Return Δη_v with example privacy: the noisy mean of the clipped parts of the examples in ``describe``."""
         from florilegium.privacy.dp_sgd import PrivateGradients
 
         n, rate, p = len(self.data.train), self._rate(batch), self.settings.privacy
         kept = self.state.load("batch")
         if kept is None or int(kept["round"][0]) != self.round:
             raise RunError(f"nothing of round {self.round} was described that is not embedded yet")
-        self.state.save({**kept, "round": np.array([-1])}, "batch")  # what was paid for is answered once
+        self.state.save({**kept, "round": np.array([-1])}, "batch")  # paid for one release only
         embedding = self._embedding(size)
         set_arrays(embedding, arrays)
         rows = torch.from_numpy(kept["rows"])
-        # What describe has paid for: this noise is as much again, on the same examples.
+        # ``describe`` has paid for this release too, which has the same noise multiplier on the same examples.
         private = PrivateGradients(embedding.network, self.noise_multiplier(), p.clip_norm, rate, n)
         try:
             private.forget()
@@ -163,18 +163,18 @@ class PeFLLClient(GeneratedClient):
         return examples.x, examples.y
 
     def _rate(self, batch: int) -> float:
-        """Return the probability with which an example takes part in a descriptor of ``batch`` examples; 0: of all."""
+        """Return the probability that an example is sampled for a descriptor of ``batch`` examples; 0: all of them."""
         return min(1.0, batch / len(self.data.train)) if batch else 1.0
 
     def _check(self) -> None:
-        """Refuse to describe what is not there."""
+        """Raise :class:`RunError` if the client has no examples, or lacks labels that the embedding needs."""
         if self.hyper.embedding not in WITHOUT_LABELS and not self.data.labeled:
             raise RunError(f"pefll.embedding: '{self.hyper.embedding}' needs labels, which this client does not have")
         if not len(self.data.train):
             raise RunError("this client has no examples to make a descriptor of")
 
     def _batch(self, size: int) -> Examples:
-        """Return the ``size`` examples that the descriptor is made of, the same whenever asked in a round; 0: all."""
+        """Return the ``size`` examples for the descriptor, always the same within a round; 0: all."""
         examples = self.data.train
         if not 0 < size < len(examples):
             return examples
@@ -200,6 +200,6 @@ class PeFLLClient(GeneratedClient):
 
 @lru_cache(maxsize=2)
 def _embedding(kind: str, dataset: str, size: int, seed: int) -> Embedding:
-    """Return the process's one embedding network; its contents are overwritten by every client."""
+    """Return the embedding network that all clients of the process share; every client overwrites its contents."""
     spec = find_spec(dataset)
     return build_embedding(kind, spec.shape, spec.classes, size, seed)

@@ -1,10 +1,10 @@
-"""Per-FedAvg, client side (Fallah et al. 2020, Algorithm 1): train the model for what a step of adaptation makes of it.
+"""Per-FedAvg, client side (Fallah et al. 2020, Algorithm 1): train a model that performs well after adaptation.
 
-For each batch D: w̃ = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(w̃; D') with more batches D', D''. The product
-with the second derivative is left out ("first-order"), or is (∇f(w + δg; D'') − ∇f(w − δg; D''))/2δ with g = ∇f(w̃; D')
-("hessian-free"). Before a test a client adapts the received model at rate α for ``finetune-epochs``.
+For each batch D: w̃ = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(w̃; D') with two more batches D', D''. The term
+with the second derivative is ignored ("first-order"), or is (∇f(w + δg; D'') − ∇f(w − δg; D''))/2δ with g = ∇f(w̃; D')
+("hessian-free"). Before a test a client adapts the received model with learning rate α for ``finetune-epochs``.
 
-Strategy: FedAvg (``strategies/fedavg.py``); what is new happens in the clients' steps.
+Strategy: FedAvg (``strategies/fedavg.py``); only the clients' steps differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from florilegium.clients.hyper.personal import PerFedAvgHyper
 
 
 class PerFedAvgClient(BaseClient):
-    """Trains a model to be a good start."""
+    """Trains a model that is a good starting point for adaptation."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -29,7 +29,7 @@ class PerFedAvgClient(BaseClient):
     hyper: PerFedAvgHyper
 
     def gradient_hook(self) -> GradientHook:
-        """Return what puts the gradient after adaptation in the place of ∇f(w; D)."""
+        """Return a hook that replaces ∇f(w; D) by the gradient after adaptation."""
         stream = self._endless_batches()
         α, δ = self.hyper.adaptation_rate, self.hyper.difference
 
@@ -59,7 +59,7 @@ class PerFedAvgClient(BaseClient):
         return hook
 
     def personalise(self) -> bool:
-        """Adapt the received model."""
+        """Adapt the received model with learning rate α for ``finetune-epochs``, if the client has labels."""
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False

@@ -1,10 +1,10 @@
 """pFedFDA, client side (McLaughlin and Su 2024, Algorithm 1): a generative classifier, adapted to the client's data.
 
-Features z of class c are taken as Gaussian, N(μ_c, Σ); the classifier that follows is linear. Received: the extractor
-(all blocks but the last) and the global (μ, Σ). The client trains the extractor under the classifier of (μ, Σ) and its
-own class frequencies π_k, estimates (μ̂_k, Σ̂_k) from its features, and answers the extractor with
-(μ_k, Σ_k) = β·(μ̂_k, Σ̂_k) + (1 − β)·(μ, Σ), where β ∈ [0, 1] minimises the cross-validated loss. Before a test it does
-the same with the extractor as received. Nothing is kept between rounds.
+Features z of class c are modelled as Gaussian, N(μ_c, Σ), which gives a linear classifier. Receives the extractor (all
+blocks but the last) and the global (μ, Σ). The client trains the extractor with the classifier of (μ, Σ) and its own
+class frequencies π_k, estimates (μ̂_k, Σ̂_k) from its features, and returns the extractor with
+(μ_k, Σ_k) = β·(μ̂_k, Σ̂_k) + (1 − β)·(μ, Σ), where β ∈ [0, 1] minimises the cross-validated loss. Before a test it
+adapts (μ, Σ) in the same way, with the received extractor. No state is kept between rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def estimate(z: Matrix, y: NDArray[np.int64], μ: Matrix, ridge: float) -> tuple
 
 
 def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return a fold 0..count−1 for each example, classes dealt evenly (stratified cross-validation)."""
+    """Return a fold 0..count−1 for each example, with each class spread evenly (stratified cross-validation)."""
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     folds = np.empty(len(y), dtype=np.int64)
@@ -68,7 +68,7 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 
 
 class PFedFDAClient(BaseClient):
-    """A shared extractor; the classifier follows from Gaussians that are partly the client's."""
+    """Trains a shared extractor; its classifier follows from Gaussians that mix global and own estimates."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -78,7 +78,7 @@ class PFedFDAClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Train the extractor, then adapt the Gaussians to what it makes of the client's data."""
+        """Train the extractor, then adapt the Gaussians to its features of the client's data."""
         body, μ, Σ = self._receive(arrays)
         self._set_classifier(μ, Σ)
         loss = self.descend(groups=[Group(list(self.model[:-1].parameters()), self.settings.learning_rate)])
@@ -105,7 +105,7 @@ class PFedFDAClient(BaseClient):
     # --------------------------------------------------------------------------------------- details
 
     def _receive(self, arrays: Arrays) -> tuple[Arrays, Matrix, Matrix]:
-        """Set the extractor; return its arrays, the means and the covariance."""
+        """Load the received extractor into the network; return its arrays, the means and the covariance."""
         body = {name: array for name, array in arrays.items() if name not in (MEANS, COVARIANCE)}
         set_arrays(self.model, body)
         return body, arrays[MEANS].astype(np.float64), arrays[COVARIANCE].astype(np.float64)
@@ -127,7 +127,7 @@ class PFedFDAClient(BaseClient):
                 parameter.copy_(torch.from_numpy(value))
 
     def _adapt(self, μ: Matrix, Σ: Matrix) -> tuple[Matrix, Matrix, float]:
-        """Return the client's Gaussians (μ_k, Σ_k), and β."""
+        """Return the client's adapted Gaussians (μ_k, Σ_k), and β."""
         z = features(self.model[:-1], self.data.train).cpu().numpy().astype(np.float64)
         y = self.data.train.y.cpu().numpy()
         rng = numpy_generator(self.settings.seed, "folds", self.client_id, self.round)
@@ -141,7 +141,7 @@ def best_interpolation(
 ) -> float:
     """Return β ∈ [0, 1] with the least cross-validated cross-entropy of the interpolated classifier.
 
-    0, all global, for a client with fewer examples than folds.
+    Returns 0, the global classifier, for a client with fewer examples than folds.
     """
     if len(y) < hyper.folds:
         return 0.0

@@ -1,6 +1,6 @@
-"""pFedHN, client side (Shamsian et al. 2021, Algorithm 1): the client trains the model it is given.
+"""pFedHN, client side (Shamsian et al. 2021, Algorithm 1): the client trains the model that the server makes for it.
 
-Received: θ_i = h(v_i), where the server keeps a descriptor v_i of each client. Answered: Δθ_i.
+Receives θ_i = h(v_i), where v_i is the client's descriptor, which the server keeps; returns Δθ_i.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from florilegium.clients.families.generated import GeneratedClient
 
 
 class PFedHNClient(GeneratedClient):
-    """Nothing of its own: the descriptors are the server's."""
+    """Trains its generated model as in the base class; descriptors exist only on the server."""
 
     example_gap = staticmethod(only_gradients)

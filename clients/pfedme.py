@@ -1,7 +1,7 @@
-"""pFedMe, client side (Dinh et al. 2020, Algorithm 1): a local model w_i, and a personal one θ_i that it pulls.
+"""pFedMe, client side (Dinh et al. 2020, Algorithm 1): a local model w_i, and a personal model θ_i kept near it.
 
-For each batch: θ̃ ≈ argmin_θ f(θ) + λ/2·‖θ − w‖², by K steps from w, then w ← w − ηλ(w − θ̃). Received and answered: w.
-The last θ̃ is the client's model; one that has none yet makes it before a test, in ``finetune-epochs`` from w.
+For each batch: θ̃ ≈ argmin_θ f(θ) + λ/2·‖θ − w‖², by K steps from w, then w ← w − ηλ(w − θ̃). Receives and returns w.
+The last θ̃ is the client's personal model; a client without one trains it from w for ``finetune-epochs`` before a test.
 
 Strategy: FedAvg (``strategies/fedavg.py``): w ← (1 − β)w + β·mean(w_i) is its step with β = ``server-learning-rate``.
 """
@@ -20,7 +20,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class PFedMeClient(BaseClient):
-    """Two models: one for the federation, and one near it for the client."""
+    """Trains two models: one for the federation, and one near it for the client."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -29,7 +29,7 @@ class PFedMeClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Train w by way of θ̃, and keep the last θ̃."""
+        """Train w with the steps of pFedMe; save the last θ̃ as the personal model."""
         answer = super().train(arrays)
         with torch.no_grad():
             for parameter, own in zip(self.model.parameters(), self._θ, strict=True):
@@ -38,7 +38,7 @@ class PFedMeClient(BaseClient):
         return answer
 
     def gradient_hook(self) -> GradientHook:
-        """Return what puts λ(w − θ̃), the gradient of the Moreau envelope, in the place of ∇f(w)."""
+        """Return a hook that replaces ∇f(w) by λ(w − θ̃), the gradient of the Moreau envelope."""
         λ, rate = self.hyper.regularization, self.hyper.personal_learning_rate
 
         def hook(model: nn.Module, rows: Tensor) -> None:
@@ -46,7 +46,7 @@ class PFedMeClient(BaseClient):
             w = [parameter.detach().clone() for parameter in parameters]
             x, y = self.data.train.x[rows], self.data.train.y[rows]
             for step in range(self.hyper.personal_steps):
-                if step > 0:  # at w itself the gradient is there already
+                if step > 0:  # the gradient at w has already been computed
                     for parameter in parameters:
                         parameter.grad = None
                     cross_entropy(model(x), y).backward()
@@ -63,7 +63,7 @@ class PFedMeClient(BaseClient):
         return hook
 
     def personalise(self) -> bool:
-        """Put θ_i in the received model's place; make it where there is none."""
+        """Replace the received model by the personal model θ_i; train one first if the client has none."""
         if (own := self.state.load()) is not None:
             set_arrays(self.model, own)
             return True

@@ -1,9 +1,9 @@
-"""PPFE, client side (Emrani et al., Algorithm 1 and appendix A): an ensemble of ever more personal models.
+"""PPFE, client side (Emrani et al., Algorithm 1 and appendix A): an ensemble of increasingly personal models.
 
-``train``: received are the shared blocks ψ of the present stage t; they are trained together with the client's own
-blocks φ_k^(t) under its example weights ω_k^(t), and answered. ``finish``: received are the final ψ^(t); with the
-client's φ_k^(t) they are the ensemble's member t, for which the client computes β_k^(t) and its next weights. What a
-client owns (heads, weights, coefficients) lies in its state; shared parts of finished stages are kept once per node.
+Phase ``train`` receives the shared blocks ψ of the present stage t, trains them together with the client's own blocks
+φ_k^(t) under its example weights ω_k^(t), and returns them. Phase ``finish`` receives the final ψ^(t); with φ_k^(t)
+they are member t of the ensemble, for which the client computes β_k^(t) and its next weights. The client's own blocks,
+weights and coefficients are kept in its state; shared blocks of finished stages are stored once per node.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def coefficient(
         weights: ω, (n,), ≥ 0.
         max_loss: ℓ_max.
         min_error: ε is kept within [min_error, 1 − min_error], so that β is finite.
-        release: what is done to the sum Σωℓ/ℓ_max before it is used.
+        release: function applied to the sum Σωℓ/ℓ_max before it is used, such as one that adds noise.
     """
     ε = release(float((weights * losses).sum() / max_loss)) / float(weights.sum())
     ε = min(max(ε, min_error), 1 - min_error)
@@ -59,7 +59,7 @@ def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
 
 
 class PPFEClient(BaseClient):
-    """Trains the model of the present stage; predicts with the models of all stages."""
+    """Trains the model of the present stage; predicts with the models of all finished stages."""
 
     uses_finetuning = "never"
     hyper: PPFEHyper
@@ -80,7 +80,7 @@ class PPFEClient(BaseClient):
         loss = self.descend(
             model=model,
             groups=[group for group in groups if group.parameters],
-            weights=ω if stage > 1 else None,  # stage 1 has none yet
+            weights=ω if stage > 1 else None,  # in stage 1 all weights are 1
             gradient_hook=self._keep_masked(contents, stage),
         )
         trained = get_arrays(model)
@@ -89,7 +89,7 @@ class PPFEClient(BaseClient):
 
     @phase
     def finish(self, arrays: Arrays) -> Answer:
-        """Take the stage's final model into the ensemble; answer numbers only: ``beta``, and the largest weight ω."""
+        """Add the stage's final model to the ensemble; return only the metrics ``beta`` and ``largest_weight`` of ω."""
         stage = self._plan.stage(self.round)
         if self.state.load(f"head{stage}") is None:  # a client that was never in the stage's cohorts
             self.state.save(self._head(stage), f"head{stage}")
@@ -114,8 +114,8 @@ class PPFEClient(BaseClient):
         """Evaluate the ensemble of all finished stages, and its members.
 
         Metrics: ``accuracy`` and ``loss`` of the ensemble (of the present model, while no stage is finished);
-        ``accuracy_stage<t>`` of member t alone, and of the present stage's model as it stands;
-        ``accuracy_ensemble<t>`` of the members up to t.
+        ``accuracy_stage<t>`` of member t alone, or of the unfinished model of the present stage t;
+        ``accuracy_ensemble<t>`` of the ensemble of the members up to t.
         """
         present = self._plan.stage(self.round)
         finished, combination = self._betas(), self.hyper.combination
@@ -140,11 +140,11 @@ class PPFEClient(BaseClient):
 
     @staticmethod
     def example_gap(hyper: PPFEHyper) -> str:
-        """Weights are of all examples together; without them a coefficient is made of one sum."""
+        """Return why example privacy is not kept, "" if it is: only without reweighting, as weights mix examples."""
         return "example weights are made of all examples together; set ppfe.reweighting to false" * hyper.reweighting
 
     def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
-        """Besides training a sum for every stage's coefficient."""
+        """Return the client's planned releases: those of training, and one sum for each stage's coefficient."""
         planned, fixed = super().planned(trainings, tests)
         return planned, (*fixed, (SUM_MULTIPLIER, 1.0, self._plan.stages))
 
@@ -155,13 +155,13 @@ class PPFEClient(BaseClient):
         return plan(self.hyper, self.settings.model, self.settings.dataset, self.settings.seed)
 
     def _network(self, arrays: Arrays) -> nn.Sequential:
-        """Return a network of its own with these contents, in the form they need."""
+        """Return a new network with these arrays, whose dense layers have the same (reduced) form as the arrays."""
         network = fitting(self.model, arrays)
         set_arrays(network, arrays)
         return network
 
     def _head(self, stage: int) -> Arrays:
-        """Return the client's own blocks in a stage; where it begins, what the last finished stage leaves them."""
+        """Return the client's own blocks in a stage; before it has any, their initial values from earlier stages."""
         own = self.state.load(f"head{stage}")
         if own is not None:
             return own
@@ -189,10 +189,10 @@ class PPFEClient(BaseClient):
         return {int(stage): float(β) for stage, β in zip(kept["stages"], kept["betas"], strict=True)}
 
     def _boosting(self) -> Arrays:
-        """Return what the client knows of the T' stages it has finished.
+        """Return the client's boosting state, from the T' stages it has finished.
 
         ``stages`` (T',), ``betas`` (T',), ``weights`` ω_k (n_k,), and ``outputs``, the members' logits on the training
-        examples (T', n_k, C), so that no finished member has to be run again for the next weights.
+        examples (T', n_k, C), which save evaluating finished members again for the next weights.
         """
         n, classes = len(self.data.train), find_spec(self.settings.dataset).classes
         kept = self.state.load("boosting") or {
@@ -217,7 +217,7 @@ class PPFEClient(BaseClient):
         return result
 
     def _keep_masked(self, arrays: Arrays, stage: int) -> GradientHook | None:
-        """Return a hook that lets no gradient reach masked weights, which are 0 and therefore stay it."""
+        """Return a hook that zeroes the gradients of masked weights, so that these stay 0; None without masks."""
         device = self.data.train.y.device
         masks = {name: torch.from_numpy(m).to(device) for name, m in self._plan.masks(arrays, stage).items()}
         if not masks:

@@ -4,10 +4,10 @@ The model of stage t is w = ψ^(t) + φ_k^(t), a shared and a personal vector; t
 
     Σ_i ω_i/n (y_i − (ψ + φ)ᵀx_i)² + λ‖φ‖²                                                     (ridge regression)
 
-A fifth of the training examples is held back while λ is chosen. ``solve``: received are vectors ψ_g, one for each λ_g
-of a grid; answered are ψ_g + φ_k(ψ_g, λ_g). ``validate``: answered are the errors on the held-back examples. Both are
-times the client's weight. ``finish``: received are the stage's ψ and λ; the client fits φ_k^(t) on all its examples,
-computes β_k^(t) and its next weights ω.
+A fifth of the training examples is held out while λ is chosen. Phase ``solve`` receives vectors ψ_g, one for each λ_g
+of a grid, and returns ψ_g + φ_k(ψ_g, λ_g). Phase ``validate`` returns the errors on the held-out examples. Both
+multiply their results by the client's weight. Phase ``finish`` receives the stage's ψ and λ; the client fits φ_k^(t) to
+all its examples, and computes β_k^(t) and its next weights ω.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from florilegium.models.parameters import Arrays, set_arrays
 Array = NDArray[np.float64]
 
 WEIGHT, BIAS = "fc.1.weight", "fc.1.bias"
-"""The two arrays of the network ``linear``."""
+"""Names of the two arrays of the network ``linear``."""
 
 _VALIDATION = 0.2
 _MIN_ERROR = 0.01
@@ -56,18 +56,18 @@ class PPFELinearClient(BaseClient):
 
     @phase
     def validate(self, arrays: Arrays, *, personal: bool) -> Answer:
-        """Answer ``errors`` (G,), the mean squared errors on held-back examples of the models received.
+        """Return ``errors`` (G,), the mean squared errors of the received models on the held-out examples.
 
-        In a ``personal`` stage each ψ_g is first given the client's φ_k for λ_g.
+        In a ``personal`` stage the client's φ_k for λ_g is first added to each ψ_g.
         """
         models = self._solutions(arrays, "fit") if personal else arrays["shared"]
         return self._weighed("errors", self._errors(models), len(self._examples("validation")[1]))
 
     @phase
     def finish(self, arrays: Arrays, *, stage: str) -> Answer:
-        """Take the stage's model into the ensemble; answer the number ``beta``.
+        """Add the stage's model to the ensemble; return the metric ``beta``.
 
-        In a local ``stage`` the client chooses its λ itself; in an averaged one it fits nothing of its own.
+        If ``stage`` is "local", the client chooses λ itself; if it is "averaged", the model has no personal part.
         """
         ψ, λ = arrays["shared"][0], float(arrays["penalties"][0])
         if stage == "local":
@@ -85,7 +85,7 @@ class PPFELinearClient(BaseClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Evaluate the ensemble and its members on the test examples; the received ψ where there is no member yet.
+        """Evaluate the ensemble and its members on the test examples; the received ψ if there is no member yet.
 
         Metrics: ``loss``, the mean squared error of the ensemble; ``loss_stage<t>`` that of member t alone.
         """
@@ -101,23 +101,23 @@ class PPFELinearClient(BaseClient):
     # --------------------------------------------------------------------------------------- details
 
     def _solutions(self, arrays: Arrays, part: str) -> Array:
-        """Return ψ_g + φ_k for every λ_g, (G, d), φ_k solved on a part of the examples."""
+        """Return ψ_g + φ_k for every λ_g, (G, d), with φ_k solved on a ``part`` of the examples."""
         x, y, ω = self._examples(part)
         pairs = zip(arrays["shared"], arrays["penalties"], strict=True)
         return np.stack([ψ + ridge(x, y - x @ ψ, ω, λ) for ψ, λ in pairs])
 
     def _errors(self, models: Array) -> Array:
-        """Return the mean squared errors (G,) of models (G, d) on the held-back examples."""
+        """Return the mean squared errors (G,) of models (G, d) on the held-out examples."""
         x, y, _ = self._examples("validation")
         return np.asarray(((y[:, None] - x @ models.T) ** 2).mean(axis=0), np.float64)
 
     def _weighed(self, name: str, values: Array, count: int) -> Answer:
-        """Answer ``values`` times the client's weight in the mean, as key ``weighting`` has it."""
+        """Return ``values`` times the client's weight in the average, which key ``weighting`` defines."""
         weight = float(count) if self.settings.weighting == "examples" else 1.0
         return Answer({name: weight * values}, count, {})
 
     def _examples(self, part: str) -> tuple[Array, Array, Array]:
-        """Return inputs (n, d), targets (n,) and weights ω (n,) of the training examples: fit, validation, or all."""
+        """Return inputs (n, d), targets (n,) and weights ω (n,) of a part of the examples: fit, validation, or all."""
         x, y = self.data.train.x.double().numpy(force=True), self.data.train.y.double().numpy(force=True)
         kept = self.state.load()
         ω = np.ones(len(y)) if kept is None else kept["weights"]
@@ -135,7 +135,7 @@ class PPFELinearClient(BaseClient):
 
 
 def combined(members: Array, betas: Array) -> Array:
-    """Return Σ_t β_t w_t / Σ_t β_t, (d,): an ensemble of linear models (T', d) is one."""
+    """Return Σ_t β_t w_t / Σ_t β_t, (d,), the linear model that equals an ensemble of linear models (T', d)."""
     shares = betas / betas.sum() if betas.sum() > 0 else np.full(len(betas), 1 / len(betas))
     result: Array = shares @ members
     return result

@@ -1,6 +1,6 @@
-"""PPFE's plan: which stage a round belongs to, what is personal in it, and the form its network has.
+"""PPFE's plan: the stage that a round belongs to, its personal blocks, and the form of its network.
 
-Server and clients derive it from the configuration alone, so that they agree without a word.
+Server and clients derive it from the configuration alone, so that they agree without exchanging it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def stages(self) -> int:
-        """T."""
+        """Number of stages T."""
         return len(self._last)
 
     @property
     def rounds(self) -> int:
-        """All rounds of all stages."""
+        """Number of rounds of all stages together."""
         return self._last[-1]
 
     def stage(self, server_round: int) -> int:
@@ -77,7 +77,7 @@ class Plan:
         return frozenset(block_names(self._names)) - self.personal(stage)
 
     def reduced(self, stage: int) -> frozenset[str]:
-        """Return the blocks whose dense layers a stage makes smaller, or would where that saves parameters."""
+        """Return the blocks whose dense layers are reduced in a stage (if that saves parameters, where required)."""
         match self.hyper.reduction:
             case "low-rank":
                 return frozenset(map(block_of, self._dense)) if stage >= 3 else frozenset()
@@ -87,9 +87,9 @@ class Plan:
                 return self.personal(stage)
 
     def convert(self, arrays: Arrays, stage: int) -> Arrays:
-        """Return ``arrays``, a part of an earlier stage's network, in the form that ``stage`` gives it.
+        """Return ``arrays``, a part of an earlier stage's network, in the reduced form that it has in ``stage``.
 
-        A part must hold all personal blocks of the stage, or none.
+        The part must contain all personal blocks of the stage, or none.
         """
         match self.hyper.reduction:
             case "low-rank" if stage >= 3:

@@ -1,8 +1,8 @@
 """SCAFFOLD, client side (Karimireddy et al. 2020, Algorithm 1): SGD whose steps are corrected by control variates.
 
-Received: the global model x and, beside it, the server's control variate c. The client takes K steps
-y ← y − η(g(y) + c − c_i) and renews its own variate, which it keeps: c_i⁺ = ∇f_i(x) (option I), or
-c_i⁺ = c_i − c + (x − y)/(Kη) (option II). Answered: y and c + c_i⁺ − c_i, so that the sums of changes are those of the
+Receives the global model x and, beside it, the server's control variate c. The client takes K steps
+y ← y − η(g(y) + c − c_i), then updates its own control variate c_i, which it keeps: c_i⁺ = ∇f_i(x) (option I), or
+c_i⁺ = c_i − c + (x − y)/(Kη) (option II). Returns y and c + c_i⁺ − c_i, so that the summed updates are those of the
 paper.
 """
 
@@ -20,7 +20,7 @@ from florilegium.models.parameters import Arrays, get_arrays
 
 
 class ScaffoldClient(BaseClient):
-    """Local SGD that follows the mean of all clients' gradients."""
+    """Local SGD whose steps are corrected towards the mean gradient of all clients."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -28,7 +28,7 @@ class ScaffoldClient(BaseClient):
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
-        """Train along corrected gradients; answer the model and the control variate's change."""
+        """Train with corrected gradients; return the model y and c + c_i⁺ − c_i."""
         parameters, device = dict(self.model.named_parameters()), self.data.train.y.device
         received = self.receive(arrays)
         c = {name: torch.from_numpy(received[name]).to(device) for name in parameters}

@@ -22,7 +22,7 @@ from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.strategies.core.cohort import Setup, single_replies
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.roster import Client
+from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.families.generated import Generated, no_network, shapes_of
@@ -119,7 +119,7 @@ class PeFLL(Generated):
         m, s = self._scale
         return (v - m) / s
 
-    def unfit(self, client: Client) -> str:
+    def unfit(self, client: Member) -> str:
         """Return why a device cannot take part: also for want of labels, where descriptors are made of them."""
         if self.roster.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
             return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"

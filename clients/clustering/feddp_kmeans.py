@@ -1,9 +1,9 @@
 """FedDP-KMeans, client side (Scott, thesis, algorithm 11): the three exchanges of FedDP-Init.
 
-``outer``: answered is the sum of the points' outer products. ``weigh``: received are an orthonormal basis of the data
-subspace and the server's points in it; answered is how many of the client's points are nearest to each. ``locate``:
-received are the basis and centres in it; answered are sums and counts of the clusters in the original space. The
-phases take the arguments of ``lloyd`` (:class:`florilegium.clients.clustering.kmeans.KMeansClient`).
+Phase ``outer`` returns the sum of the points' outer products. Phase ``weigh`` receives an orthonormal basis of the data
+subspace and the server's points in it, and returns how many of the client's points are nearest to each. Phase
+``locate`` receives the basis and centres in the subspace, and returns sums and counts of the clusters in the original
+space. The phases take the arguments of ``lloyd`` (:class:`florilegium.clients.clustering.kmeans.KMeansClient`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from florilegium.models.parameters import Arrays
 
 
 class FedDPKMeansClient(KMeansClient):
-    """Helps to find centres to start from, besides the steps of FedDP-Lloyds."""
+    """Takes part in finding initial centres (FedDP-Init), and in the steps of FedDP-Lloyds."""
 
     example_gap = staticmethod(more_than_gradients)
 
@@ -37,7 +37,10 @@ class FedDPKMeansClient(KMeansClient):
         self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
         scales: list[float] | None = None, shares: int = 1,
     ) -> Answer:  # fmt: skip
-        """Return ``weights`` (s,): the points nearest to each of ``points`` (s, q) under the ``basis`` (d, q)."""
+        """Return ``weights`` (s,): how many points, projected by ``basis`` (d, q), are nearest to each of ``points``.
+
+        ``points`` (s, q) are the server's points in the subspace.
+        """
         labels, _ = nearest(self.points(radius) @ arrays["basis"], arrays["points"])
         weights = np.bincount(labels, minlength=len(arrays["points"])).astype(float)
         return self.guarded({"weights": weights}, bounds, scales, shares)
@@ -47,7 +50,7 @@ class FedDPKMeansClient(KMeansClient):
         self, arrays: Arrays, *, radius: float | None = None, bounds: list[float] | None = None,
         scales: list[float] | None = None, shares: int = 1,
     ) -> Answer:  # fmt: skip
-        """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, q) under the ``basis``."""
+        """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, q) in the subspace."""
         points, centers = self.points(radius), arrays["centers"]
         labels, squares = nearest(points @ arrays["basis"], centers)
         if self.hyper.margin:

@@ -1,4 +1,4 @@
-"""k-FED, client side: its own centres (Dennis et al. 2021, algorithm 1). Not private."""
+"""k-FED, client side: each client finds centres of its own points (Dennis et al. 2021, algorithm 1). Not private."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from florilegium.models.parameters import Arrays
 
 
 class KFedClient(KMeansClient):
-    """Clusters its own points."""
+    """Finds cluster centres of the client's own points."""
 
     example_gap = staticmethod(more_than_gradients)
 
     @phase
     def cluster(self, arrays: Arrays) -> Answer:
-        """Answer ``centers`` (k', d) of the client's points, and ``found`` (k',): 1 for a centre, 0 for an empty row.
+        """Return ``centers`` (k', d) of the client's points, and ``found`` (k',): 1 for a centre, 0 for an empty row.
 
-        A client of fewer than k' points has as many centres as points.
+        A client with fewer than k' points finds as many centres as it has points.
 
         Raises:
-            RunError: if there is no point.
+            RunError: if the client has no points.
         """
         points = self._all_points()
         rows = self.hyper.local_k or self.hyper.k

@@ -1,10 +1,10 @@
-"""What the clients of all clustering methods do: answer sums over their clusters, and measure a clustering.
+"""The client of all clustering methods: it returns sums over its clusters, and measures a clustering.
 
-``lloyd``: received are centres; answered are, for every centre, the sum and the number of the client's points nearest
-to it. With client-level privacy these are the mean, and whether there is any point (Scott, thesis, D.7.4). What leaves
-a client is clipped, and where devices add the noise, noisy.
+Phase ``lloyd`` receives centres, and returns for every centre the sum and the number of the client's points nearest to
+it. With client-level privacy these are the mean, and 1 if there is any such point, else 0 (Scott, thesis, D.7.4). In a
+private run they are clipped, and get noise if devices add it.
 
-``test`` measures received centres on the very points that are clustered: the training examples.
+Phase ``test`` measures the received centres on the points that are clustered, the training examples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KMeansClient(BaseClient):
     ) -> Answer:  # fmt: skip
         """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, d).
 
-        ``radius`` is as of :meth:`points`; ``bounds``, ``scales`` and ``shares`` are as of :meth:`guarded`.
+        ``radius`` is that of :meth:`points`; ``bounds``, ``scales`` and ``shares`` are those of :meth:`guarded`.
         """
         points = self.points(radius)
         labels, _ = nearest(points, arrays["centers"])
@@ -54,10 +54,10 @@ class KMeansClient(BaseClient):
 
     @phase
     def test(self, arrays: Arrays, *, figures: bool = True) -> Answer:
-        """Measure ``centers`` (k, d) on the training examples, unless ``figures`` says not to.
+        """Keep ``centers`` (k, d) as the predictor and, with ``figures``, measure them on the training examples.
 
         Returns ``table`` (k, C), how many points each cluster has of each class. Metric ``loss``: the mean squared
-        distance to the nearest centre.
+        distance to the nearest centre. Without ``figures`` the table is zero and there are no metrics.
         """
         centers = arrays["centers"]
         self.predictor = centers_network((centers.shape[1],), len(centers))
@@ -73,16 +73,16 @@ class KMeansClient(BaseClient):
     # ----------------------------------------------------------------------------------------- tools
 
     def points(self, radius: float | None) -> Array:
-        """Return the client's points (m, d) for a sum that is released.
+        """Return the client's points (m, d) for a sum that is sent to the server.
 
         In a private run a point that is NaN or infinite is skipped silently, and there may be none at all: a client
         that failed because of one point would reveal it.
 
         Args:
-            radius: Δ, the norm to which points are clipped where single examples are private.
+            radius: Δ, the norm to which points are clipped, with example-level privacy.
 
         Raises:
-            RunError: if the run is private and the radius it needs is missing; in other runs as :meth:`_all_points`.
+            RunError: with example-level privacy, if the radius is missing; without privacy, as :meth:`_all_points`.
         """
         unit = self.hyper.privacy_unit
         if unit == "none":
@@ -114,15 +114,15 @@ class KMeansClient(BaseClient):
         return {"sums": totals, "counts": counts}
 
     def guarded(self, arrays: Arrays, bounds: list[float] | None, scales: list[float] | None, shares: int) -> Answer:
-        """Return ``arrays`` as they may leave the client: in a private run clipped, and with their part of the noise.
+        """Return ``arrays`` protected for sending: in a private run clipped, and with the client's share of the noise.
 
-        Sums and counts are scaled down together, by the factor of the one that exceeds its bound more: their ratio is a
-        mean, which must not move.
+        Sums and counts are scaled by the same factor, that of the one that exceeds its bound more, since their ratio is
+        a mean, which must not change.
 
         Args:
             arrays: sums over the client's points, by name.
-            bounds: of the client's contribution to each, where clients are private; in the order of ``arrays``.
-            scales: of the noise on each sum, where devices add it.
+            bounds: for each array the bound on the client's contribution, with client-level privacy.
+            scales: for each array the scale of the noise on its sum over clients, if devices add the noise.
             shares: number of clients that share the noise.
 
         Raises:
@@ -149,7 +149,7 @@ class KMeansClient(BaseClient):
         return Answer(returned, len(self.data.train))
 
     def _noise(self, name: str) -> np.random.Generator:
-        """Return the generator of the noise on the sum ``name``: on a real device one that nobody can repeat."""
+        """Return the random generator for the noise on sum ``name``; on a real device it is secret and unrepeatable."""
         if not self.data.simulated:
             return secret_generator()
         return numpy_generator(self.settings.seed, "client", self.client_id, self.round, self.phase, name)

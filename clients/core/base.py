@@ -42,8 +42,8 @@ class Answer:
     """What a client returns from a phase.
 
     Attributes:
-        arrays: named arrays, in the form the phase's ``reduce`` needs.
-        num_examples: number of examples the answer rests on.
+        arrays: named arrays, in the form that the request's ``reduce`` expects.
+        num_examples: number of examples that the result was computed from.
         metrics: numbers about this client, by name.
     """
 
@@ -53,23 +53,23 @@ class Answer:
 
 
 def only_gradients(hyper: Any) -> str:
-    """Promise of example privacy: whatever depends on examples is made by :meth:`descend` and :meth:`released`."""
+    """Promise of example privacy, kept: the client uses its examples only in ``descend`` and ``released``."""
     return ""
 
 
 def more_than_gradients(hyper: Any) -> str:
-    """Refusal of example privacy: examples are used otherwise than by :meth:`descend` and :meth:`released`."""
+    """Promise of example privacy, not kept: the client also uses its examples outside ``descend``/``released``."""
     return "it uses a client's examples otherwise than by gradients of their cross-entropy"
 
 
 ACCOUNT = "privacy.json"
-"""The file of a client's state that says what training has cost its examples."""
+"""File in a client's state folder that records the privacy cost of its training."""
 SUM_MULTIPLIER = 10.0
-"""Noise multiplier of sums besides gradients: four of them cost ε ≈ 0.9 at δ = 1e-5."""
+"""Noise multiplier of released sums that are no gradients; four such sums cost ε ≈ 0.9 at δ = 1e-5."""
 
 
 class BaseClient(NumPyClient):
-    """One client: its data, its durable state, and the process's one network to work with.
+    """One client: its data, its durable state, and the network that all clients of the process share.
 
     Args:
         client_id: its name, which also seeds its random draws.
@@ -82,13 +82,13 @@ class BaseClient(NumPyClient):
         work: the round and the run of the request that this client serves.
 
     Attributes:
-        round: the round.
-        phase: what the client is doing; "" before :meth:`perform`.
-        predictor: after the phase ``test``, the network the client would use: ``model``, or another.
+        round: number of the round.
+        phase: name of the phase that is carried out; "" before :meth:`perform`.
+        predictor: the network that the client predicts with after the phase ``test``: ``model``, or another.
     """
 
     uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
-    """What ``finetune-epochs`` is to the method: an option, a part of it, or of no effect."""
+    """Whether ``finetune-epochs`` is optional for the method, a part of it, or without effect."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -120,7 +120,7 @@ class BaseClient(NumPyClient):
 
     @classmethod
     def finetuning_advice(cls, epochs: int) -> str:
-        """Return a warning for a value of ``finetune-epochs`` that the method does not suit; "" if there is none."""
+        """Return a warning if ``finetune-epochs`` = ``epochs`` does not suit the method, "" if it does."""
         if cls.uses_finetuning == "always" and not epochs:
             return "finetune-epochs is 0, but what clients receive is meant to be tuned before a test"
         if cls.uses_finetuning == "never" and epochs:
@@ -129,7 +129,7 @@ class BaseClient(NumPyClient):
 
     @staticmethod
     def example_gap(hyper: Any) -> str:
-        """Promise: return what breaks the privacy of examples in this class (:mod:`florilegium.common.promises`)."""
+        """Return why the class does not keep example privacy, "" if it does (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
 
     # ------------------------------------------------------------------ what the host and Flower call
@@ -138,7 +138,7 @@ class BaseClient(NumPyClient):
         """Carry out phase ``name`` on named ``arrays``.
 
         Raises:
-            RunError: if this method's client has no such phase, or the ``arguments`` are not those of the phase.
+            RunError: if this method's client has no such phase, or ``arguments`` do not fit the phase's signature.
         """
         contracts = contracts_of(type(self))
         if name not in contracts:
@@ -171,7 +171,7 @@ class BaseClient(NumPyClient):
         return answer.metrics["loss"], answer.num_examples, dict(answer.metrics)
 
     def _plain(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the round from a stock configuration; return what of it the phase ``name`` takes."""
+        """Set the round from a stock strategy's configuration; return its entries that phase ``name`` accepts."""
         self.round = int(config.get("server-round", config.get("round", self.round)))
         return {key: value for key, value in config.items() if key in contracts_of(type(self))[name].arguments}
 
@@ -189,10 +189,10 @@ class BaseClient(NumPyClient):
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
-        """Evaluate the received model, and the personal one made of it, on the client's test examples.
+        """Evaluate the received model, and the personal model made from it, on the client's test examples.
 
-        Metrics: ``accuracy`` and ``loss`` of the model the client would use; ``accuracy_global`` and ``loss_global``
-        of the received one, where the two differ.
+        Metrics: ``accuracy`` and ``loss`` of the model that the client predicts with; ``accuracy_global`` and
+        ``loss_global`` of the received model, if the two differ.
         """
         set_arrays(self.model, arrays)
         before = evaluate(self.model, self.data.test)
@@ -209,10 +209,10 @@ class BaseClient(NumPyClient):
         return self.descend(gradient_hook=self.gradient_hook())
 
     def personalise(self) -> bool:
-        """Turn the received model, already in ``self.model``, into the client's own; return whether it changed.
+        """Make the client's personal model from the received one in ``self.model``; return whether they differ.
 
-        The client's own is ``self.model``, or another ``self.predictor``. Here: ``finetune-epochs`` epochs of local
-        training, for clients that have labels.
+        The personal model is ``self.model``, changed in place, or another network set as ``self.predictor``. By
+        default it is fine-tuned for ``finetune-epochs`` epochs if the client has labels.
         """
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
@@ -231,10 +231,10 @@ class BaseClient(NumPyClient):
     # ----------------------------------------------------------------------------------------- tools
 
     def receive(self, arrays: Arrays) -> Arrays:
-        """Give the network its arrays; return those that came beside it, without ``BESIDE`` in their names.
+        """Load the model's arrays into the network; return the arrays sent beside it, names without ``BESIDE``.
 
         Raises:
-            RunError: if none came.
+            RunError: if no arrays were sent beside the model.
         """
         own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
         self.expect_own_strategy(bool(own))
@@ -242,25 +242,28 @@ class BaseClient(NumPyClient):
         return own
 
     def expect_own_strategy(self, came: bool) -> None:
-        """Check that what only the method's own strategy sends ``came``.
+        """Check that the request was sent by the method's own strategy.
+
+        Args:
+            came: whether the request contains what only that strategy sends.
 
         Raises:
-            RunError: if it did not, as from stock strategies, which send a model alone.
+            RunError: if it does not; stock strategies send only a model.
         """
         if not came:
             raise RunError(f"method '{self.settings.method}' needs its own strategy: only a model was received")
 
     def generator(self, *purpose: str, phase: str = "") -> torch.Generator:
-        """Return the generator of this client in this round and phase, for one ``purpose`` where there are several.
+        """Return this client's random generator for this round, this phase and one ``purpose`` in it.
 
-        ``phase`` names another phase, whose draws are to be repeated.
+        If ``phase`` names another phase, the generator repeats that phase's draws.
         """
         named = (phase or self.phase, *purpose)
         return torch_generator(self.settings.seed, "client", self.client_id, self.round, *named)
 
     @contextmanager
     def finetuning(self) -> Iterator[None]:
-        """Within it, the network is trained with batch norm as ``finetune-bn`` says; after it, it predicts so."""
+        """Context for fine-tuning: batch norm works as ``finetune-bn`` says, here and in later predictions."""
         kind = self.settings.finetune_bn
         if kind == "client":
             give(self.model, measure(self.model, norms_of(self.model), self.data.train.x, EVALUATION_BATCH))
@@ -271,7 +274,7 @@ class BaseClient(NumPyClient):
             self.predictor = BatchStatistics(self.model)
 
     def decay(self) -> float:
-        """Return this round's factor on the learning rates."""
+        """Return the factor that multiplies the learning rates in this round."""
         return self.settings.decay(self.round)
 
     def descend(
@@ -285,9 +288,9 @@ class BaseClient(NumPyClient):
         weights: Tensor | None = None,
         objective: Objective | None = None,
     ) -> float:
-        """Train and return the mean loss: ``self.model`` on the client's data, unless told otherwise.
+        """Train ``self.model`` on the client's training examples, or those given; return the mean loss.
 
-        ``purpose`` names the training where a phase has several; the rest is as of
+        ``purpose`` names the training if a phase has several. The other arguments are those of
         :func:`florilegium.clients.core.training.train`.
         """
         chosen = self.data.train if examples is None else examples
@@ -298,7 +301,7 @@ class BaseClient(NumPyClient):
             except BudgetSpentError:
                 if self.phase != "test":
                     raise
-                return 0.0  # it is tested with what it has
+                return 0.0  # the client is tested with its model as it is
         return train(
             self.model if model is None else model,
             chosen,
@@ -316,16 +319,16 @@ class BaseClient(NumPyClient):
 
     @property
     def account(self) -> Account:
-        """What training has cost this client's examples so far, in this run."""
+        """The privacy cost of this client's training so far in this run."""
         from florilegium.privacy.dp_sgd import Account
 
         return Account(self.state.folder / ACCOUNT, self.settings.privacy.delta)
 
     def _private_gradients(self, examples: Examples, epochs: int | None) -> Callable[[nn.Module], PrivateGradients]:
-        """Note what a training costs, and return what makes its gradients private.
+        """Record the privacy cost of a training; return a function that makes a network's gradients private.
 
         Raises:
-            RunError: if the client's budget does not suffice.
+            BudgetSpentError: if the client's remaining budget does not suffice.
         """
         from florilegium.privacy.dp_sgd import PrivateGradients
 
@@ -338,7 +341,7 @@ class BaseClient(NumPyClient):
         return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
 
     def noise_multiplier(self) -> float:
-        """Return the noise multiplier z: the key, or what the budget allows for the client's expected use."""
+        """Return the noise multiplier z: the configured one, or the one with which planned releases cost the budget."""
         from florilegium.privacy.dp_sgd import multiplier_for
 
         p = self.settings.privacy
@@ -350,21 +353,26 @@ class BaseClient(NumPyClient):
         return multiplier_for(p.epsilon, p.delta, planned, fixed)
 
     def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
-        """Return what is released in a run: what z is found for, and what has noise of its own.
+        """Return the client's planned releases in a run: those with noise proportional to z, those with fixed noise.
 
         Args:
-            trainings: in how many rounds the client is expected to train.
-            tests: how often it is tested.
+            trainings: number of rounds in which the client is expected to train.
+            tests: number of times it is tested.
         """
         s, size = self.settings, len(self.data.train)
         steps = trainings * self.steps_a_round() + tests * self.steps_a_test()
         return ((1.0, min(1.0, s.batch_size / size), max(1, math.ceil(steps))),), ()
 
     def pay(self, multiplier: float, rate: float, times: int = 1) -> None:
-        """Note what releases cost, before they are made.
+        """Record the privacy cost of releases before they are made.
+
+        Args:
+            multiplier: their noise multiplier; 0: no noise, nothing is recorded.
+            rate: sampling rate, the probability that an example takes part.
+            times: number of releases.
 
         Raises:
-            BudgetSpentError: if the client's budget does not suffice.
+            BudgetSpentError: if the client's remaining budget does not suffice.
         """
         p, account = self.settings.privacy, self.account
         if p.epsilon and account.epsilon((multiplier, rate, times)) > p.epsilon:
@@ -375,14 +383,14 @@ class BaseClient(NumPyClient):
             account.add(multiplier, rate, times)
 
     def released(self, total: float) -> float:
-        """Return a sum over the client's examples, to which each adds between 0 and 1: noisy where they are private."""
+        """Return ``total``, a sum to which each example adds between 0 and 1, with noise if examples are private."""
         if self.settings.privacy.unit != "example":
             return total
         self.pay(SUM_MULTIPLIER, 1.0)
         return total + float(draw(secret_generator(), "gaussian", SUM_MULTIPLIER, ()))
 
     def steps(self, epochs: int | None = None) -> int:
-        """Return how many steps :meth:`descend` takes with these ``epochs`` on all of the client's examples."""
+        """Return the number of steps that :meth:`descend` takes on all training examples with these ``epochs``."""
         from florilegium.privacy.dp_sgd import steps_of
 
         s = self.settings
@@ -391,9 +399,9 @@ class BaseClient(NumPyClient):
         return steps_of(len(self.data.train), s.batch_size, s.local_epochs if epochs is None else epochs)
 
     def steps_a_round(self) -> int:
-        """Return how many steps a round has."""
+        """Return the number of training steps per round."""
         return self.steps()
 
     def steps_a_test(self) -> int:
-        """Return how many steps are taken before a test."""
+        """Return the number of training steps before a test."""
         return self.steps(self.settings.finetune_epochs) if self.settings.finetune_epochs else 0

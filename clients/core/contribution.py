@@ -1,4 +1,4 @@
-"""What becomes of a client's change before it leaves its host: it is clipped and, where devices add it, gets noise."""
+"""Clip a client's update before it leaves its host, and add the client's share of the noise if devices add it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from florilegium.privacy.noise import draw, secret_generator
 from florilegium.privacy.settings import PrivacySettings
 
 WITHIN = BESIDE + "within-bound"
-"""Beside a change: +½ where it was no longer than the bound, −½ where it was (Andrew et al. 2021, section 2.2)."""
+"""Array beside an update: +½ if its norm was within the clipping bound, else −½ (Andrew et al. 2021, section 2.2)."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """Clips one client's change, and adds its share of the noise.
+    """Clips one client's update, and adds its share of the noise.
 
     Attributes:
-        settings: table ``privacy``.
-        told: what the request says of it (:data:`florilegium.clients.core.wire.PROTECTION`).
+        settings: keys of table ``privacy``.
+        told: clipping bound and noise from the request (:data:`florilegium.clients.core.wire.PROTECTION`).
     """
 
     settings: PrivacySettings
     told: Mapping[str, float]
 
     def __call__(self, change: Arrays) -> Arrays:
-        """Return what leaves the host of ``change``, all its arrays together: of norm C at most before noise."""
+        """Return the update ``change`` clipped to norm C over all its arrays, plus noise if devices add it."""
         p = self.settings
         bound = self.told.get(CLIP_NORM, p.clip_norm)
         result = clip_together(change, bound, by_array=p.clipping == "layer")

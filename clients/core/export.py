@@ -1,4 +1,4 @@
-"""A model as two files: ``model.safetensors`` and ``card.json``, which says how to build and feed the network."""
+"""Write and read a model as two files: ``model.safetensors``, and ``card.json``, which describes network and data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from florilegium.partitions.datasets import find_spec
 
 @dataclass(frozen=True)
 class Card:
-    """What ``card.json`` says: which network, for which data, made by which run and client."""
+    """Content of ``card.json``: the network, the dataset it is for, and the run and client that made it."""
 
     model: str
     dataset: str
@@ -33,21 +33,21 @@ class Card:
     client: str
     run: str
     ensemble: str = ""
-    """How members are combined, where the model is an ensemble."""
+    """What the members of an ensemble are combined by; "": the model is no ensemble."""
     neighbours: bool = False
-    """Whether the model is a network and the examples it is remembered with."""
+    """Whether the model mixes a network with nearest neighbours among stored examples (kNN-Per)."""
     batch_statistics: bool = False
-    """Whether the network normalises by each batch's own statistics."""
+    """Whether batch norm uses each batch's own statistics in predictions."""
     shape: tuple[int, ...] = ()
-    """Shape of an input, where it is not the dataset's: pictures are resized to it."""
+    """Shape of inputs, if images are resized to it; (): the dataset's shape."""
     outputs: int = 0
-    """How many outputs the network has, where it is not one for each class of the dataset."""
+    """Number of the network's outputs; 0: one for each class of the dataset."""
 
 
 def save_model(
     folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings, shape: tuple[int, ...] = ()
 ) -> Path:
-    """Write ``model.safetensors`` and ``card.json`` to ``folder`` and return it; ``shape`` as of :class:`Card`."""
+    """Write ``model.safetensors`` and ``card.json`` to ``folder``; return it. ``shape`` is that of :class:`Card`."""
     by_batch = isinstance(model, BatchStatistics)
     if isinstance(model, BatchStatistics):
         model = model.network
@@ -105,11 +105,11 @@ def _ensemble(network: nn.Sequential, arrays: Arrays, combination: str) -> Ensem
         prefix = f"members.{number}."
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         members.append(fitting(network, own))
-    return Ensemble(members, [1.0] * len(members), combination)  # the file holds the weights
+    return Ensemble(members, [1.0] * len(members), combination)  # the weights are loaded from the file later
 
 
 @torch.inference_mode()
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return class probabilities (n, C) for network inputs (n, *shape); the numbers themselves where C = 1."""
+    """Return class probabilities (n, C) for network inputs (n, *shape); if C = 1, the raw outputs (regression)."""
     outputs: torch.Tensor = model(x)
     return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)

@@ -1,8 +1,8 @@
 """The host: runs the clients a message names, one after the other in one process, and sends one reply.
 
-A client that raises, or returns NaN or wrong shapes, is left out of the sum and named with its error; the others
-count. A message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the
-one with the node's number) answers it as stock strategies expect.
+A client that raises, or returns NaN or wrong shapes, is skipped and reported with its error; the others are summed. A
+message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the one with the
+node's number) replies as stock strategies expect.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ log = logging.getLogger("flwr")
 
 
 class Source(Protocol):
-    """Where a node's clients come from."""
+    """Provides a node's clients and their data."""
 
     pinned: bool
-    """Whether the node holds the data of certain clients only (a device), or can stand in for any (a simulation)."""
+    """Whether the node holds the data of certain clients only (a device), or can run any client (a simulation)."""
 
     def clients(self) -> Sequence[str]:
         """Return the ids of the clients this node holds."""
@@ -48,7 +48,7 @@ class Source(Protocol):
 
 
 class Host:
-    """Runs clients with one network.
+    """Runs the clients of one node, one after the other, with one network.
 
     Args:
         client_class: the method's client.
@@ -59,7 +59,7 @@ class Host:
         state_dir: the node's own folder for client state; "" to use the run's.
 
     Attributes:
-        predictor: the model that the client served last would use, after a test.
+        predictor: the model that the last client predicts with, after a test.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Host:
     # -------------------------------------------------------------------------------------- messages
 
     def announce(self, code: str) -> Announcement:
-        """Say which code runs, and on a device which clients live there and how much data they have."""
+        """Return the reply to the roster query: the hash of the code; on a device also its clients and their sizes."""
         if not self._source.pinned:
             return Announcement(False, code)
         ids = list(self._source.clients())
@@ -92,7 +92,7 @@ class Host:
         return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data], labeled)
 
     def answer(self, message: Message, own: str) -> Message:
-        """Carry out a train or evaluate message.
+        """Carry out a train or evaluate message; return the reply.
 
         Args:
             message: the request.
@@ -121,7 +121,7 @@ class Host:
                 self.predictor = client.predictor
                 if request.work.keep and self._source.pinned:
                     save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
-            except Exception as error:  # whatever goes wrong in one client must not take the others down
+            except Exception as error:  # an error in one client must not affect the others
                 failures[client_id] = self._said(error)
                 continue
             weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
@@ -141,7 +141,7 @@ class Host:
     # --------------------------------------------------------------------------------------- details
 
     def _said(self, error: Exception) -> str:
-        """Return what the server may know of an error: on a device, nothing that may quote data or names of files."""
+        """Return the text of an error for the server; on a device, nothing that may quote data or names of files."""
         if not self._source.pinned:
             return str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
         log.error("%s: %s", type(error).__name__, error, exc_info=not isinstance(error, FlorilegiumError))
@@ -166,7 +166,7 @@ class Host:
         return base / client_id
 
     def _answer_stock(self, request: Request, own: str) -> RecordDict:
-        """Answer a stock strategy: the trained arrays themselves, and plain numbers."""
+        """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""
         if self._settings.privacy.unit != "none":
             raise RunError("privacy.unit: stock strategies know nothing of it; set it to 'none', or use the app's own")
         known = contracts_of(self._client_class)[request.phase].arguments

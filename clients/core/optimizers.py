@@ -16,19 +16,19 @@ from torch.optim.sgd import sgd
 
 
 class Optimizer(Protocol):
-    """What the training loop needs."""
+    """Interface of the optimizers that the training loop uses."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
 
     def step(self) -> None:
         """Update the parameters along their gradients."""
 
     def memory(self) -> list[Tensor]:
-        """Return what it remembers between steps: velocities or moments, which :meth:`recall` takes back."""
+        """Return the state kept between steps, velocities or moments, for :meth:`recall`."""
 
     def recall(self, memory: Sequence[Tensor]) -> None:
-        """Take back what :meth:`memory` returned."""
+        """Restore the state that :meth:`memory` returned."""
 
 
 class SGD:
@@ -49,7 +49,7 @@ class SGD:
         self._rate, self._momentum, self._decay = learning_rate, momentum, weight_decay
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         _forget(self._parameters)
 
     @torch.no_grad()
@@ -70,11 +70,11 @@ class SGD:
         )
 
     def memory(self) -> list[Tensor]:
-        """Return the velocities v; none before the first step, and without momentum."""
+        """Return the velocities v; empty before the first step, and without momentum."""
         return [velocity for velocity in self._velocities if velocity is not None]
 
     def recall(self, memory: Sequence[Tensor]) -> None:
-        """Take the velocities back."""
+        """Restore the velocities that :meth:`memory` returned."""
         self._velocities = [*_lying_like(self._parameters, memory)] if memory else [None] * len(self._parameters)
 
 
@@ -89,7 +89,7 @@ class Adam:
         self._rate, self._decay = learning_rate, weight_decay
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         _forget(self._parameters)
 
     @torch.no_grad()
@@ -113,11 +113,11 @@ class Adam:
         )
 
     def memory(self) -> list[Tensor]:
-        """Return first moments, second moments, and counts of steps."""
+        """Return first moments, second moments and step counts."""
         return [*self._means, *self._squares, *self._steps]
 
     def recall(self, memory: Sequence[Tensor]) -> None:
-        """Take them back."""
+        """Restore the moments and step counts that :meth:`memory` returned."""
         count = len(self._parameters)
         self._means, self._squares = (
             _lying_like(self._parameters, memory[first : first + count]) for first in (0, count)
@@ -137,7 +137,7 @@ def _lying_like(parameters: Sequence[Tensor], tensors: Sequence[Tensor]) -> list
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients; a parameter that the loss does not depend on has a gradient of zero.
 
-    The fused kernels walk through memory, so a gradient must lie as its parameter does.
+    The fused kernels ignore strides, so a gradient must have the memory layout of its parameter.
     """
     return [_gradient(parameter) for parameter in parameters]
 

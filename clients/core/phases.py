@@ -4,7 +4,7 @@
     def describe(self, arrays: Arrays, *, batch: int, follows: bool = False) -> Answer: ...
 
 Both sides check a request against the same signature: the strategy before it sends anything, the client when the
-request arrives. ``X | None = None`` marks an argument that may be left out.
+request arrives. ``X | None = None`` marks an optional argument.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "list[str]": (str,),
     "list[float]": (float, int),
 }
-"""The types an argument may have, as they are annotated, and the types of the values that pass (of the elements)."""
+"""The annotations that an argument may have, each with the types that values (of a list: elements) may have."""
 RESERVED = frozenset(
     [
         "phase", "round", "reduce", "clients", "run", "identity", "lineage", "checkpoint", "keep", "trainings", "tests",
         "server-round", "noise", "send", "scatter", "shapes", "evaluation", "out_of", "cohort",
     ]
 )  # fmt: skip
-"""Names that requests use themselves, on the wire or as options of ``Round.ask``."""
+"""Names that arguments must not have: requests use them on the wire, or ``Round.ask`` as options."""
 
 
 class ContractError(TypeError):
@@ -41,7 +41,7 @@ class ContractError(TypeError):
 
 @dataclass(frozen=True)
 class Argument:
-    """One keyword argument of a phase: its annotated type, and whether it may be left out."""
+    """One keyword argument of a phase: its annotated type, and whether it is optional."""
 
     kind: str
     optional: bool
@@ -63,7 +63,7 @@ class Argument:
 
 
 def _is(value: Any, types: tuple[type, ...]) -> bool:
-    """Return whether a value is of one of ``types``, a bool being no number, and is not NaN."""
+    """Return whether a value has one of ``types`` and is not NaN; a bool does not count as a number."""
     if isinstance(value, bool):
         return bool in types
     return isinstance(value, types) and not (isinstance(value, float) and math.isnan(value))
@@ -82,10 +82,10 @@ class Contract:
     arguments: Mapping[str, Argument]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``given`` as the phase takes it; an optional argument that is None is left out.
+        """Return the arguments ``given``, checked and converted to the annotated types, without those that are None.
 
         Raises:
-            ContractError: naming the argument that is unknown, missing or of another type.
+            ContractError: if an argument is unknown, missing or of another type.
         """
         given = {name: value for name, value in given.items() if value is not None}
         known = ", ".join(f"{name}: {argument.kind}" for name, argument in self.arguments.items()) or "none"

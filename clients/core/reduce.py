@@ -1,6 +1,6 @@
-"""How the answers of a node's clients become one reply: the sum of updates, the sum of statistics, or a stack.
+"""Combine the results of a node's clients into one reply: a sum of updates, a sum of statistics, or a stack.
 
-What leaves a node is what secure aggregation would reveal, a sum, unless the server must see individuals ("stack").
+A node reveals only what secure aggregation would, a sum, unless the server needs individual results ("stack").
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Protection = Callable[[Arrays], Arrays]
 REDUCTIONS = ("delta", "deltas", "sum", "stack")
 
 _BLOCK = 1 << 16
-"""Numbers of a large array that are added at a time: with what is computed of them they stay in a processor's cache."""
+"""Number of array entries that are added at a time, so that intermediate results stay in the processor's cache."""
 
 
 class Reduction:
-    """Collects the arrays of several clients.
+    """Combines the arrays of several clients.
 
     Args:
         kind: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" = returned arrays along a new first axis
             in the order of the clients that succeeded, "deltas" = returned − sent, stacked.
-        sent: the arrays every client received; what changes are taken from. All of them come back, but for those beside
-            the network (:data:`florilegium.clients.core.wire.BESIDE`), which clients may only read.
-        protect: what becomes of the change of each client, all its arrays together, before it is added to others.
-        longest: the Euclidean norm that no client's change may exceed; 0: any.
+        sent: the arrays that every client received, which are subtracted from the returned ones. Clients must return
+            all of them; those beside the network (:data:`florilegium.clients.core.wire.BESIDE`) are optional.
+        protect: applied to each client's update, all its arrays together, before it is added to the others.
+        longest: largest Euclidean norm allowed for a client's update; 0: no limit.
 
     Attributes:
-        changes: whether changes of what was sent are collected, which ``protect`` bounds.
+        changes: whether updates (returned − sent) are combined; ``protect`` applies to these only.
     """
 
     def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None, longest: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class Reduction:
         return self.changes and name.startswith(BESIDE) and name not in answered
 
     def add(self, arrays: Arrays, weight: float) -> None:
-        """Take in the checked answer of one client, whose weight is wᵢ."""
+        """Add the arrays of one client, which :meth:`check` has accepted, with ``weight`` wᵢ."""
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
         if self.changes and (self._protect or self._stacks):
@@ -97,16 +97,16 @@ class Reduction:
                 _add_change(self._sums[name], array, self._sent[name], weight)
 
     def result(self) -> Arrays:
-        """Return what the node sends; empty if no client succeeded.
+        """Return the combined arrays that the node sends; empty if no client succeeded.
 
-        Updates travel in the precision of the model, other sums in float64: they may be counts or moments.
+        Updates have the precision of the model, other sums float64, since they may be counts or moments.
         """
         if self._stacks:
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
         return {name: total.astype(self._type(name, total)) for name, total in self._sums.items()}
 
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
-        """Return the precision in which an array travels: changes in that of the model."""
+        """Return the dtype in which an array is sent: that of the model for updates, else its own."""
         return self._sent[name].dtype if self.changes and name in self._sent else array.dtype
 
 

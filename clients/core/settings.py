@@ -1,4 +1,4 @@
-"""The configuration keys of the model and of local training, and of what clients and server must agree on."""
+"""The configuration keys of the model and of local training, and those that clients and server share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from florilegium.privacy.settings import PrivacySettings
 
 
 class SharedSettings(DataSettings):
-    """What both clients and server read."""
+    """Keys that both clients and server read."""
 
     title = "Method, model and optimizer"
 
@@ -25,8 +25,8 @@ class SharedSettings(DataSettings):
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
         1.0,
-        "in round t clients' learning rates are multiplied by `learning-rate-decay`^⌊(t − 1)/`decay-rounds`⌋; rates "
-        "with names of their own (α of Per-FedAvg) are not",
+        "in round t clients' learning rates are multiplied by `learning-rate-decay`^⌊(t − 1)/`decay-rounds`⌋; "
+        "`adaptation-rate`, pFedMe's `personal-learning-rate` and FedL2P's learning rates do not decay",
         gt=0, le=1,
     )  # fmt: skip
     decay_rounds: int = key(10, "rounds after which the learning rate decays once", ge=1)
@@ -35,13 +35,13 @@ class SharedSettings(DataSettings):
     finetune_epochs: int = key(0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0)
     finetune_bn: Literal["running", "client", "global", "batch"] = key(
         "running",
-        "batch norm in fine-tuning: as PyTorch does it; with the client's own statistics, from one pass over its data; "
-        "with the received ones; with those of each batch, in the test too ([more](methods/fedbn.md#finetune-bn))",
+        "batch-norm statistics in fine-tuning: PyTorch's running averages; the client's own, from one pass over its "
+        "data; the received ones; each batch's own, also in the test ([more](methods/fedbn.md#finetune-bn))",
     )
     validation_fraction: float = key(
         0.0,
-        "share of every labeled client's training examples, of each class alike, held out for validation: "
-        "`validation_loss` and `validation_accuracy` in the figures",
+        "share of each labeled client's training examples that is held out, stratified by class, to report "
+        "`validation_loss` and `validation_accuracy`",
         ge=0, lt=1,
     )  # fmt: skip
     weighting: Literal["examples", "uniform"] = key(
@@ -51,17 +51,17 @@ class SharedSettings(DataSettings):
         0.0, "updates with a larger norm are rejected and noted in `failures.jsonl`; 0: no limit", ge=0
     )
     runs_dir: Annotated[str, AfterValidator(check_folder)] = key(
-        "~/.florilegium/runs", "where run folders are made", values="folder", min_length=1
+        "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1
     )
     privacy: PrivacySettings = PrivacySettings()
 
     def decay(self, server_round: int) -> float:
-        """Return a round's factor on the learning rate: ``learning-rate-decay`` for every ``decay-rounds`` so far."""
+        """Return the factor on learning rates in a round: ``learning-rate-decay`` for every past ``decay-rounds``."""
         return self.learning_rate_decay ** (max(0, server_round - 1) // self.decay_rounds)
 
 
 class ClientSettings(SharedSettings):
-    """What every client needs to train and evaluate, whatever the method."""
+    """Keys that every client needs to train and evaluate, whatever the method."""
 
     title = "Local training"
 
@@ -70,10 +70,10 @@ class ClientSettings(SharedSettings):
     batch_size: int = key(10, "examples in a batch", ge=1)
     weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
     device: str = key(
-        "cpu", "where clients compute", pattern=r"^(cpu|cuda(:\d+)?|auto)$", values="`cpu`, `cuda`, `cuda:N`, `auto`"
+        "cpu", "device of the clients", pattern=r"^(cpu|cuda(:\d+)?|auto)$", values="`cpu`, `cuda`, `cuda:N`, `auto`"
     )
     state_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "",
-        "where clients keep their state; \"\": the run's folder; a device's `--node-config` wins",
+        "folder for clients' state; \"\": the run's folder; a device's `--node-config` overrides it",
         values='folder, ""',
     )

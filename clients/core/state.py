@@ -1,9 +1,9 @@
-"""What a client keeps between messages: a safetensors file per client, part and round, on its own disk.
+"""A client's durable state between messages: a safetensors file per client, part and round, on its own disk.
 
 Personal heads, control variates and personal models never leave the client, survive a killed process, and cost no
 memory between messages. Versions make a resumed run exact: a server that restarts from a checkpoint of round r
-tells its clients, and states that were written after r by the run that died are ignored; so are those of another run
-of the same name.
+tells its clients, and states that the interrupted attempt wrote after r are ignored. States of another run of the same
+name are ignored too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class ClientState:
     """The durable arrays of one client.
 
     Args:
-        folder: where this client's files lie.
-        round: the round being worked on.
+        folder: folder of this client's files.
+        round: number of the present round.
         lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
-        checkpoint: the last round of which the server holds a checkpoint; older versions may be dropped.
-        identity: what tells the run from others of its name, letters and digits.
+        checkpoint: the last round of which the server holds a checkpoint; older versions may be deleted.
+        identity: distinguishes the run from others of its name; letters and digits.
     """
 
     def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int, identity: str) -> None:
@@ -46,7 +46,7 @@ class ClientState:
         for path in self.folder.glob(f"{part}-*.safetensors"):
             if match := re.fullmatch(rf"{part}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
                 round_, attempt = int(match[1]), int(match[2])
-                # Of an earlier attempt, only what the checkpoints it was resumed from had seen is true.
+                # Of an earlier attempt, only rounds up to the checkpoints that the run was resumed from are valid.
                 if round_ <= min(self._lineage[attempt:], default=self._round):
                     found.append((round_, attempt, path))
         return [(round_, path) for round_, _, path in sorted(found)]
@@ -72,15 +72,15 @@ class ClientState:
     def save(self, arrays: Arrays, part: str = "state") -> None:
         """Stage ``arrays`` as the new version of ``part``; :meth:`commit` writes it once the work has succeeded.
 
-        Parts are written, and read, one by one: what changes every round does not rewrite what never does. Their names
-        are of letters and digits.
+        Each part is a file of its own, so that a part that changes every round does not rewrite the others. Names of
+        parts consist of letters and digits.
         """
         self._staged[part] = arrays
 
     def share(self, arrays: Arrays, part: str) -> None:
-        """Stage what all clients of a node have in common, and therefore keep only once.
+        """Stage ``arrays`` that are the same for all clients of a node, and are therefore stored once per node.
 
-        Nothing is written where another client has done so in this round already.
+        Nothing is staged if another client has already stored the same arrays in this round.
         """
         node = self._node()
         there = self.load_shared(part, this_round=True)
@@ -88,7 +88,7 @@ class ClientState:
             node.save(arrays, part)
 
     def load_shared(self, part: str, *, this_round: bool = False) -> Arrays | None:
-        """Return the newest version of a part that :meth:`share` was given, or only that of ``this_round``."""
+        """Return the newest version of a part stored by :meth:`share`, or None; ``this_round``: only this round's."""
         node = self._node()
         if this_round and part not in node._staged and not node._path(part).exists():
             return None
@@ -96,7 +96,7 @@ class ClientState:
 
     def _node(self) -> ClientState:
         if self._shared is None:
-            # No client can be called that: names do not begin so.
+            # No client has this name: names of clients do not begin with an underscore.
             self._shared = ClientState(
                 self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity
             )
@@ -106,10 +106,10 @@ class ClientState:
         return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}-{self._identity}.safetensors"
 
     def commit(self) -> None:
-        """Write what is staged to disk, and drop versions that no resume can ask for.
+        """Write the staged parts to disk, and delete versions that no resumed run can need.
 
         Raises:
-            RunError: if an array has NaN or infinity; nothing is written then.
+            RunError: if an array has NaN or infinity; then nothing is written.
         """
         for part, staged in self._staged.items():
             for name, array in staged.items():
@@ -123,7 +123,7 @@ class ClientState:
         for part, staged in self._staged.items():
             path = self._path(part)
             write_tensors(path, staged)
-            # A resume asks for the newest version up to the checkpoint; this round's may be read in its next phase.
+            # A resumed run needs the newest version up to the checkpoint; later phases of this round need this one.
             seen = [path for round_, path in self._versions(part) if round_ <= self._checkpoint]
             needed = {path, *seen[-1:]}
             for old in self.folder.glob(f"{part}-*.safetensors"):

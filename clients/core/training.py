@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 GradientHook = Callable[[nn.Module, Tensor], None]
 """Called after each backward pass, to change the gradients before the optimiser's step.
 
-Its arguments are the network and the batch: the rows of the examples that the gradients are of.
+Its arguments are the network and the rows (indices) of the batch's examples.
 """
 
 Objective = Callable[[Tensor], Tensor]
-"""What a batch costs: a function of its rows, differentiable in the parameters that are trained.
+"""Loss of a batch, as a function of the rows of its examples; differentiable in the trained parameters.
 
-With private gradients it returns what each example costs, (b,).
+With private gradients it returns the loss of each example, (b,).
 """
 
 EVALUATION_BATCH = 256
@@ -36,16 +36,16 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that are trained at a learning rate of their own."""
+    """Parameters with a learning rate of their own."""
 
     parameters: Sequence[Tensor]
     learning_rate: float
     decays: bool = True
-    """Whether ``learning-rate-decay`` is for this rate too."""
+    """Whether ``learning-rate-decay`` applies to this learning rate."""
 
 
 def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
-    """Return the configured optimiser over the parameters of ``group``, at its learning rate times ``decay``."""
+    """Return the configured optimizer for the parameters of ``group``, at its learning rate times ``decay``."""
     rate = group.learning_rate * (decay if group.decays else 1.0)
     if settings.optimizer == "adam":
         return Adam(group.parameters, rate, settings.weight_decay)
@@ -60,7 +60,7 @@ def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterat
 
 @contextmanager
 def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Let gradients flow to ``parameters`` alone: those of the others are not even computed."""
+    """Context in which only ``parameters`` require gradients; those of the others are not computed."""
     chosen = {id(parameter) for parameter in parameters}
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
@@ -73,7 +73,10 @@ def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[N
 
 
 def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
-    """Return the gradient of the proximal term strength/2·‖w − anchors‖² as a hook; ``anchors`` as the parameters."""
+    """Return a hook that adds the gradient of the proximal term strength/2·‖w − anchors‖².
+
+    ``anchors`` are in the order of the network's parameters.
+    """
 
     def hook(model: nn.Module, rows: Tensor) -> None:
         for parameter, anchor in zip(model.parameters(), anchors, strict=True):
@@ -115,27 +118,28 @@ def train(
     fixed_norms: bool = False,
     private: Callable[[nn.Module], PrivateGradients] | None = None,
 ) -> float:
-    """Train ``model`` in place on ``examples``, with the cross-entropy loss if no other ``objective`` is given.
+    """Train ``model`` in place on ``examples``, with the cross-entropy loss unless ``objective`` is given.
 
-    Runs ``epochs`` epochs if given; else ``local-steps`` batches, where that is not 0; else ``local-epochs`` epochs.
+    Runs ``epochs`` epochs if given; else ``local-steps`` batches, if that is not 0; else ``local-epochs`` epochs.
 
     Args:
         model: the network.
-        examples: what to train on.
-        settings: optimiser, batch size, length.
+        examples: the training examples.
+        settings: optimizer, batch size, number of epochs or steps.
         generator: draws the order of the examples.
         epochs: see above.
         gradient_hook: changes the gradients before each step.
-        groups: what is trained, and how fast; all else is frozen. Default: everything, at ``learning-rate``.
+        groups: parameters to train, with their learning rates; the others are frozen. Default: all, at
+            ``learning-rate``.
         weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
-        objective: what is minimised instead.
+        objective: loss of a batch that is minimised instead.
         decay: factor on all learning rates.
         after_epoch: called after every epoch.
-        fixed_norms: whether batch norm uses the statistics it has, as in a test, and they stay as they are.
-        private: makes private gradients of the network where they shall be; its examples take part by chance.
+        fixed_norms: whether batch norm uses its running statistics, as in a test, without updating them.
+        private: for DP-SGD: returns the object that makes the network's gradients private and draws the batches.
 
     Returns:
-        The mean training loss per example over all steps, each before its update.
+        The mean training loss per example over all steps, each loss taken before the step's update.
     """
     _begin(model, fixed_norms)
     groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
@@ -180,7 +184,7 @@ def train(
 def _gradients(
     model: nn.Module, private: Callable[[nn.Module], PrivateGradients] | None
 ) -> Iterator[tuple[nn.Module, PrivateGradients | None]]:
-    """Yield what to compute losses with, and what makes their gradients private."""
+    """Yield the network to compute losses with and, for DP-SGD, the object that makes its gradients private."""
     if private is None:
         yield model, None
         return
@@ -194,7 +198,7 @@ def _gradients(
 def _epoch(
     examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None
 ) -> Iterator[Tensor]:
-    """Yield the batches of an epoch: all examples in random order, or, in private, as many drawn by chance."""
+    """Yield the batches of an epoch: all examples in random order; for DP-SGD, as many Poisson-sampled batches."""
     if protected is None:
         yield from batches(examples, size, generator)
         return
@@ -221,7 +225,7 @@ def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None,
 
 
 def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of the mean loss over all ``examples`` in ``parameters``, in evaluation mode."""
+    """Return the gradient of the mean loss over all ``examples`` with respect to ``parameters``, in evaluation mode."""
     model.eval()
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
@@ -233,7 +237,7 @@ def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Ten
 
 @torch.no_grad()
 def features(network: nn.Module, examples: Examples) -> Tensor:
-    """Return what ``network``, a body or a whole, makes of the inputs in evaluation mode: features or logits (n, d)."""
+    """Return the outputs of ``network`` in evaluation mode, (n, d): features of a body, logits of a whole network."""
     network.eval()
     return torch.cat([network(x) for x in examples.x.split(EVALUATION_BATCH)])
 
@@ -247,5 +251,5 @@ def score(outputs: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
-    """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN where there are no examples."""
+    """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN if there are no examples."""
     return score(features(model, examples), examples.y)

@@ -1,7 +1,7 @@
-"""What crosses the wire between server and node, packed and unpacked by the same objects on both sides.
+"""The messages between server and node, packed and unpacked by the same classes on both sides.
 
-Flower's records are typed loosely; here every field has its name and type. The meaning of the fields is in
-docs/architecture.md, section "Messages".
+Flower's records are loosely typed; here every field has a name and a type. Section "Messages" of docs/architecture.md
+explains the fields.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 
 BESIDE = "beside."
-"""Prefix of the names of arrays that travel with a network but are not part of it. Clients need not return them."""
+"""Prefix of the names of arrays that are sent with a network but are no part of it. Clients need not return them."""
 
 
 CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
-"""Where clients are protected: C, if it adapts; the deviations of the noise that every client adds, if it does."""
+"""Fields of requests with client-level privacy: the bound C, if it is adaptive; and, if clients add the noise, its
+standard deviation on the update and on the array ``within-bound``."""
 PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 
 
@@ -43,17 +44,17 @@ def _arrays(content: RecordDict, name: str) -> Arrays:
 
 @dataclass(frozen=True)
 class Work:
-    """What every client of a request needs to know besides its data: which round, of which run.
+    """The round and the run that a request belongs to.
 
     Attributes:
-        round: the round.
-        run: the run's name.
-        identity: what tells the run from others of its name, letters and digits.
+        round: number of the round.
+        run: name of the run.
+        identity: distinguishes the run from others of its name; letters and digits.
         lineage: the rounds from which the run was resumed so far.
         checkpoint: the last round of which the server holds a checkpoint.
-        keep: whether a device shall keep the model that it tests.
-        trainings: in how many rounds a client is expected to train, where its privacy budget depends on it.
-        tests: how often a client is tested, likewise.
+        keep: whether a device saves the model that it tests.
+        trainings: expected number of rounds in which a client trains, if its privacy budget depends on it.
+        tests: number of times a client is tested, if its privacy budget depends on it.
     """
 
     round: int
@@ -68,15 +69,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Request:
-    """What a node is asked to do.
+    """A request to a node: the clients that it shall run, and the phase that they shall carry out.
 
     Attributes:
-        clients: ids of the clients it shall run, in order; empty if a stock Flower strategy asks.
-        phase: what the clients shall do.
-        reduce: how their arrays become one reply (:class:`florilegium.clients.core.reduce.Reduction`).
+        clients: ids of the clients, in order; empty in a request from a stock Flower strategy.
+        phase: name of the phase.
+        reduce: how clients' arrays are combined into one reply (:class:`florilegium.clients.core.reduce.Reduction`).
         work: the round and the run.
         arguments: the phase's own arguments.
-        protection: of clients' updates, where clients are protected (:mod:`florilegium.clients.core.contribution`).
+        protection: bound and noise for client-level privacy (:mod:`florilegium.clients.core.contribution`).
         arrays: sent to every client.
         scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
     """
@@ -91,7 +92,7 @@ class Request:
     scatter: Arrays = field(default_factory=dict)
 
     def pack(self, arrays: ArrayRecord | None) -> RecordDict:
-        """Return the content of a message; ``arrays`` is a record already, so that all messages can share it."""
+        """Return the content of a message; ``arrays`` is packed beforehand, so that all messages can share it."""
         own = {name: value for name, value in vars(self.work).items() if value is not None}
         config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
         config |= {"clients": list(self.clients), **self.arguments, **self.protection}
@@ -107,9 +108,9 @@ class Request:
         """Read the content of a message.
 
         Args:
-            content: what arrived.
-            trains: whether the message asks for training, which is what a stock strategy's means.
-            run: the name of the run where a stock strategy gives none.
+            content: content of the received message.
+            trains: whether it is a train message; of a stock strategy's message this determines the phase.
+            run: the run's name to use for a stock strategy, whose messages have none.
 
         Raises:
             RunError: if a field is missing or of another type.
@@ -132,7 +133,7 @@ class Request:
 
 
 def _take(config: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    """Remove a field of a request and return it."""
+    """Remove field ``name`` from a request's ``config`` and return it; check its type."""
     value = config.pop(name, default)
     if value is ... or (value is not default and type(value) is not kind):
         found = "nothing" if value is ... else repr(value)
@@ -142,12 +143,12 @@ def _take(config: dict[str, Any], name: str, kind: type, default: Any = ...) -> 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node answers for its clients.
+    """The reply of a node for its clients.
 
     Attributes:
         clients: ids of the clients that succeeded.
         arrays: their arrays, reduced as the request asked.
-        metrics: a list per number, in the order of ``clients``.
+        metrics: for each metric a list of numbers, in the order of ``clients``.
         failures: the error of each client that failed.
     """
 
@@ -180,10 +181,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Announcement:
-    """Who lives on a node: its answer to the roster query.
+    """The clients of a node: its reply to the roster query.
 
     Attributes:
-        pinned: whether it holds the data of certain clients only (a device), or can stand in for any (simulation).
+        pinned: whether it holds the data of certain clients only (a device), or can run any client (simulation).
         code: hash of the code it runs.
         clients: ids of its clients, if pinned.
         train, test: numbers of their examples.

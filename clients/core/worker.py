@@ -15,14 +15,14 @@ _KEEP = 1 << 30
 
 @lru_cache(maxsize=1)
 def tune_process(device: str, *, one_thread: bool) -> torch.device:
-    """Prepare this process for its work, once, and return the device to work on.
+    """Set threads and memory allocation of this process, once; return the device to compute on.
 
-    glibc is told to keep freed memory: otherwise the activations of every step are given back to the system and come
-    back as zeroed pages, one page fault each, which costs a small convolutional network a tenth of its time.
+    glibc is told to keep freed memory. Otherwise the memory of every step's activations is returned to the system and
+    comes back as zeroed pages, one page fault each, which costs a small convolutional network a tenth of its time.
 
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
-        one_thread: whether torch and NumPy shall compute with one thread, as in a simulation with a process per core.
+        one_thread: whether PyTorch and NumPy compute with one thread, as in a simulation with one process per core.
     """
     if one_thread:
         torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """Model decoupling, client side: some blocks of the network are shared, the others are the client's own.
 
-The server sends the shared blocks; whatever of the network is not among them is personal, starts from the common θ₀, or
-from what arrives beside them, and lies in the client's durable state. Only the shared blocks are answered.
+The server sends the shared blocks. The other blocks are personal: they start from the common θ₀, or from arrays sent
+beside the shared blocks, and are kept in the client's durable state. Clients return only the shared blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from florilegium.partitions.clientdata import Examples
 
 
 class DecoupledClient(BaseClient):
-    """Trains all blocks, answers the shared ones and keeps the others."""
+    """Trains all blocks, returns the shared ones and keeps the others."""
 
     model: nn.Sequential
     keeps_personal: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class DecoupledClient(BaseClient):
         return super().test(own | shared)
 
     def _blocks(self, received: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the shared blocks and the client's own: those it has kept, sent beside the shared ones, or of θ₀."""
+        """Return the shared blocks and the client's own: saved ones, else those sent beside the model, else θ₀'s."""
         shared = {name: array for name, array in received.items() if not name.startswith(BESIDE)}
         first = {name: received.get(BESIDE + name, array) for name, array in self.initial.items()}
         self._personal = frozenset(exchanged(self.model)) - shared.keys()
@@ -54,14 +54,14 @@ class DecoupledClient(BaseClient):
             )
         return shared, self.state.load() or {name: first[name] for name in self._personal}
 
-    # ---------------------------------------------------------------- tools, while a phase is carried out
+    # ------------------------------------------------------------ tools, for use while a phase is carried out
 
     def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
         """Return body and head of the network; the head is the personal part."""
         return cut(self.model, block_names(self._personal))
 
     def train_head(self, *purpose: str, epochs: int) -> float:
-        """Train the head for ``epochs`` with the body frozen, whose features are therefore computed only once."""
+        """Train the head for ``epochs`` with the body frozen; the body's features are therefore computed only once."""
         body, head = self.parts()
         examples = Examples(features(body, self.data.train), self.data.train.y)
         return self.descend(*purpose, model=head, examples=examples, epochs=epochs)

@@ -1,7 +1,8 @@
 """Generated models, client side: the client's whole model comes from a hypernetwork on the server.
 
-``adapt``: received are the parameters θ_i made for this client; answered is what local training makes of them, Δθ_i, by
-which the server's networks learn. ``test``: the received model is the client's own. Nothing is kept between rounds.
+Phase ``adapt`` receives the parameters θ_i made for this client, and returns Δθ_i, their change by local training, from
+which the server's networks learn. Phase ``test`` evaluates the received model, which is already the client's own. No
+state is kept between rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 
 class GeneratedClient(BaseClient):
-    """Trains the model it is given, and says how it changed."""
+    """Trains the model that the server made for it, and returns the change."""
 
     hyper: HyperNetworkHyper
 
@@ -25,7 +26,7 @@ class GeneratedClient(BaseClient):
     def adapt(self, arrays: Arrays, *, repetition: int = 0) -> Answer:
         """Train the received model on L(θ; S_i) + λ_θ‖θ‖²; return Δθ_i = θ_i^new − θ_i.
 
-        ``repetition`` numbers the exchanges of one round that ask for this: each draws batches of its own.
+        ``repetition`` numbers the exchanges of one round that use this phase; each draws batches of its own.
         """
         if not self.data.labeled:
             raise RunError("this client has no labels to train with")
@@ -35,7 +36,7 @@ class GeneratedClient(BaseClient):
         return Answer({name: trained[name] - arrays[name] for name in arrays}, len(self.data.train), {"loss": loss})
 
     def gradient_hook(self) -> GradientHook | None:
-        """Return the gradient of λ_θ‖θ‖²."""
+        """Return a hook that adds the gradient of λ_θ‖θ‖², or None if λ_θ = 0."""
         if not self.hyper.model_penalty:
             return None
         return pull_towards([torch.zeros_like(w) for w in self.model.parameters()], 2 * self.hyper.model_penalty)

@@ -1,4 +1,4 @@
-"""Models in a random subspace, θ = θ₀ + Pv, client side: θ₀ and P come from the run's seed and never travel."""
+"""Models in a random subspace, θ = θ₀ + Pv, client side: θ₀ and P are drawn from the run's seed and never sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from florilegium.models.subspace import Expansion, expansion
 
 
 class SubspaceClient(BaseClient):
-    """Uses a network whose parameters are a point v of the subspace."""
+    """Uses a network with parameters θ₀ + Pv, given by a point v of the subspace."""
 
     uses_finetuning = "never"
     hyper: SubspaceHyper
@@ -32,7 +32,7 @@ class SubspaceClient(BaseClient):
 
     @torch.no_grad()
     def become(self, v: Tensor, x: Tensor) -> None:
-        """Give the network the parameters θ₀ + Pv, and its batch norm, if any, the statistics of inputs ``x``."""
+        """Set the network's parameters to θ₀ + Pv, and its batch-norm statistics, if any, to those of inputs ``x``."""
         θ = self._origin + self._expansion(v)(v)
         start = 0
         for parameter in self.model.parameters():
@@ -53,7 +53,7 @@ class SubspaceClient(BaseClient):
             norm.momentum = momentum
 
     def judged(self) -> Answer:
-        """Return the loss and accuracy of the network as it is on the client's test examples."""
+        """Return the loss and accuracy of the present network on the client's test examples."""
         loss, accuracy = evaluate(self.model, self.data.test)
         return Answer({}, len(self.data.test), {"loss": loss, "accuracy": accuracy})
 
@@ -66,7 +66,7 @@ class SubspaceClient(BaseClient):
         ).to(device)
 
     def _expansion(self, like: Tensor) -> Expansion:
-        """Return the process's one P."""
+        """Return P, which all clients of the process share, on the device of ``like``."""
         d = sum(parameter.numel() for parameter in self.model.parameters())
         return _expansion(self.hyper.expansion, d, self.hyper.dimensions, self.settings.seed).to(like)
 

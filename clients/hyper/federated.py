@@ -12,46 +12,54 @@ from florilegium.common.settings import Section, key
 class FedProxHyper(Section):
     """Keys ``fedprox.*``."""
 
-    mu: float = key(0.01, "weight μ of the proximal term; 0 is FedAvg. Its start value is 1 when adaptive.", ge=0)
-    adaptive: bool = key(False, "change μ with the training loss (Li et al. 2020, section 5.3.2)")
+    mu: float = key(0.01, "weight μ of the proximal term; 0 is FedAvg; not used if `fedprox.adaptive`", ge=0)
+    adaptive: bool = key(False, "adapt μ to the training loss, starting from 1 (Li et al. 2020, section 5.3.2)")
 
 
 class ScaffoldHyper(Section):
     """Keys ``scaffold.*``."""
 
     option: Literal[1, 2] = key(
-        2, "how c_i is renewed: the gradient at the received model, or the mean of the steps taken"
+        2, "how c_i is updated: to the gradient at the received model (1), or to the mean gradient of the steps (2)"
     )
 
 
 class FedIIRHyper(Section):
     """Keys ``fediir.*``."""
 
-    penalty: float = key(0.001, "γ, weight of the distance between the client's and the mean gradient", ge=0)
-    momentum: float = key(0.95, "how much of the mean gradient's past stays in it every round", ge=0, lt=1)
+    penalty: float = key(0.001, "γ, weight of the squared distance between client gradient and mean gradient", ge=0)
+    momentum: float = key(0.95, "m, momentum of the running mean gradient over rounds", ge=0, lt=1)
 
 
 class FedSRHyper(Section):
     """Keys ``fedsr.*``."""
 
-    norm_penalty: float = key(0.01, "α of ℓ^L2R, the mean squared length of representations", ge=0)
-    information_penalty: float = key(0.001, "α of ℓ^CMI; 0: representations have no spread either", ge=0)
+    norm_penalty: float = key(0.01, "α_L2R, weight of ℓ^L2R, the mean squared norm of representations", ge=0)
+    information_penalty: float = key(
+        0.001, "α_CMI, weight of ℓ^CMI, the conditional mutual information; 0: representations without noise", ge=0
+    )
 
 
 class FedGTSTHyper(Section):
     """Keys ``fedgtst.*``."""
 
-    coefficient: float = key(0.0005, "λ, weight of the distance between gradient norm and guide norm", ge=0)
-    standard_share: float = key(0.1, "share of the cohort that also trains without it", ge=0, le=1)
-    norm_of: Literal["batch", "client"] = key("batch", "which loss's gradient is regularised: a batch's, or all's")
+    coefficient: float = key(
+        0.0005, "λ, weight of the regulariser, the squared difference of gradient norm and guide norm", ge=0
+    )
+    standard_share: float = key(0.1, "share of the cohort that also trains without the regulariser", ge=0, le=1)
+    norm_of: Literal["batch", "client"] = key(
+        "batch", "gradient whose norm is regularised: of the batch's loss, or of the loss on all the client's examples"
+    )
     measured: Literal["received", "trained", "epoch"] = key(
-        "trained", "where the norm that is sent is taken: at the received model, at the trained one, or on the way"
+        "trained",
+        "gradient norm that clients send: at the received model, at the trained model, or the mean over training steps",
     )
-    alignment: Literal["absolute", "relative"] = key("absolute", "(‖J‖ − Ĵ)², or (‖J‖/Ĵ − 1)²")
+    alignment: Literal["absolute", "relative"] = key("absolute", "form of the regulariser: (‖J‖ − Ĵ)², or (‖J‖/Ĵ − 1)²")
     guide: Literal["largest", "standard"] = key(
-        "standard", "Ĵ: the largest norm received, or the largest of those that trained without the regulariser"
+        "standard",
+        "guide norm Ĵ: the largest norm received, or the largest from clients that trained without the regulariser",
     )
-    diagnose: bool = key(False, "also measure the variance of gradients themselves; in simulation alone")
+    diagnose: bool = key(False, "also measure the variance of the clients' gradients; only in simulations")
 
     @field_validator("guide")
     @classmethod

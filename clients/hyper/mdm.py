@@ -33,25 +33,31 @@ def _check_different(text: str) -> str:
 class MDMHyper(Section):
     """Keys ``mdm.*``."""
 
-    components: Annotated[str, AfterValidator(_check_different)] = key("3", "K, or several to choose from in one run")
+    components: Annotated[str, AfterValidator(_check_different)] = key(
+        "3", "K, number of components; or several numbers to choose from, separated by commas"
+    )
     feature: str = key("label", "what is counted: `label`, or a column of a table", min_length=1)
     bins: Annotated[str, AfterValidator(_check_bins)] = key(
-        "", "edges of the bins a column of numbers is counted in, as `0:200000:5000,inf`"
+        "", "bin edges for a numeric column, for example `0:200000:5000,inf`"
     )
     size_bins: Annotated[str, AfterValidator(_check_sizes)] = key(
-        "", 'edges of bins of clients\' sizes, as `1,10,100,1000`; "": a bin for every size'
+        "", 'bin edges for clients\' numbers of examples, for example `1,10,100,1000`; "": one bin for each number'
     )
-    max_size: int = key(0, "M, the largest size, where every size has a bin; 0: the largest there is", ge=0)
-    validation_fraction: float = key(
-        0.1, "share of the clients that choose among several K, and do nothing else", ge=0, lt=1
+    max_size: int = key(
+        0, "M, largest number of examples, if `size-bins` is empty; 0: that of the largest client", ge=0
     )
+    validation_fraction: float = key(0.1, "share of the clients that is held out to choose among several K", ge=0, lt=1)
     tolerance: float = key(
-        1e-06, "stop when no mean log-likelihood changes by this; where all clients take part in a round", ge=0
+        1e-06,
+        "stop when each mean log-likelihood changes by less than this, after a round with all clients; 0: never",
+        ge=0,
     )
-    privacy_unit: Literal["client", "example", "none"] = key("none", "what the guarantee is for; none: no noise")
+    privacy_unit: Literal["client", "example", "none"] = key(
+        "none", "unit that the guarantee protects; `none`: no noise"
+    )
     epsilon: float = key(8.0, "ε of the whole run", gt=0)
     delta: float = key(1e-06, "δ of the whole run", gt=0, lt=1)
-    clip: float = key(5.0, "bound on the norm of all that a client sends at a time, in a private run", gt=0)
+    clip: float = key(5.0, "private runs: norm to which all that a client sends in one exchange is clipped", gt=0)
 
     @field_validator("max_size")
     @classmethod

@@ -1,4 +1,4 @@
-"""Keys of methods with personal heads or models: FedPer and its like, Ditto, pFedFDA, Per-FedAvg, pFedMe, kNN-Per."""
+"""Keys of methods with personal heads or models: FedPer and related, Ditto, pFedFDA, Per-FedAvg, pFedMe, kNN-Per."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ def _check_whole(text: str) -> str:
 
 
 class HeadHyper(Section):
-    """Where the network is cut."""
+    """Keys of methods that split the network into body and head."""
 
-    head_blocks: int = key(1, "how many of the network's last blocks are the head; the rest: the body", ge=1)
+    head_blocks: int = key(1, "number of last blocks of the network that form the head; the others are the body", ge=1)
 
 
 class FedRepHyper(HeadHyper):
     """Keys ``fedrep.*``."""
 
-    head_epochs: int = key(4, "k_h, epochs of the head in a round; `local-epochs` is not used", ge=0)
-    body_epochs: int = key(1, "k_b, epochs of the body in a round", ge=1)
-    new_head_epochs: int = key(20, "epochs of the head of a client that has none yet, before a test", ge=0)
+    head_epochs: int = key(4, "k_h, epochs of training the head per round; `local-epochs` is not used", ge=0)
+    body_epochs: int = key(1, "k_b, epochs of training the body per round", ge=1)
+    new_head_epochs: int = key(20, "epochs of training a new head before a test, for a client without one", ge=0)
 
 
 class FedBABUHyper(HeadHyper):
     """Keys ``fedbabu.*``."""
 
-    finetune: Literal["whole", "head", "body"] = key("whole", "what `finetune-epochs` tune before a test")
+    finetune: Literal["whole", "head", "body"] = key("whole", "part of the network that is fine-tuned before a test")
 
 
 class DittoHyper(Section):
     """Keys ``ditto.*``."""
 
-    regularization: float = key(1.0, "λ, the weight of the pull of v_k towards the global model", ge=0)
-    personal_epochs: int = key(0, "epochs of v_k in a round; 0: as many as `local-epochs`", ge=0)
+    regularization: float = key(1.0, "λ, weight of the proximal term between v_k and the global model", ge=0)
+    personal_epochs: int = key(0, "epochs of training the personal model v_k per round; 0: `local-epochs`", ge=0)
 
 
 class PFedFDAHyper(Section):
     """Keys ``pfedfda.*``."""
 
-    shrinkage: float = key(0.0001, "share of a multiple of the identity in every covariance", gt=0, lt=1)
+    shrinkage: float = key(0.0001, "s, shrinkage of covariances towards a multiple of the identity", gt=0, lt=1)
     ridge: float = key(1.0, "added to the diagonal of every estimated covariance", ge=0)
     folds: int = key(2, "folds of the cross-validation that chooses β", ge=2)
 
@@ -52,24 +52,24 @@ class PFedFDAHyper(Section):
 class PerFedAvgHyper(Section):
     """Keys ``per-fedavg.*``."""
 
-    adaptation_rate: float = key(0.01, "α, step size of the adaptation that the model is trained for", gt=0)
+    adaptation_rate: float = key(0.01, "α, learning rate of the adaptation, in training and before a test", gt=0)
     hessian: Literal["first-order", "hessian-free"] = key(
-        "first-order", "the second derivatives are left out (FO), or taken as differences of gradients (HF)"
+        "first-order", "second derivatives are ignored (FO), or approximated by differences of gradients (HF)"
     )
-    difference: float = key(0.001, "δ, half the distance of these differences", gt=0)
+    difference: float = key(0.001, "δ, step of the central differences of gradients in `hessian-free`", gt=0)
 
 
 class PFedMeHyper(Section):
     """Keys ``pfedme.*``."""
 
-    regularization: float = key(15.0, "λ, the weight of the pull of θ_i towards w", gt=0)
-    personal_steps: int = key(3, "K, steps towards θ_i on each batch", ge=1)
-    personal_learning_rate: float = key(0.01, "step size of these steps", gt=0)
+    regularization: float = key(15.0, "λ, weight of the proximal term between θ_i and w", gt=0)
+    personal_steps: int = key(3, "K, gradient steps for θ_i on each batch", ge=1)
+    personal_learning_rate: float = key(0.01, "learning rate of the steps for θ_i", gt=0)
 
 
 class KNNPerHyper(Section):
     """Keys ``knn-per.*``."""
 
-    neighbors: Annotated[str, AfterValidator(_check_whole)] = key("5,10", "values of k to choose from")
-    weights: int = key(10, "the weight of the neighbours is chosen from 0, 1/n, …, 1 with this n", ge=1)
-    scale: float = key(100.0, "σ: a neighbour at distance d counts exp(−d²/(σ·features))", gt=0)
+    neighbors: Annotated[str, AfterValidator(_check_whole)] = key("5,10", "numbers of neighbours k to choose from")
+    weights: int = key(10, "n: the weight λ of the neighbours is chosen from 0, 1/n, …, 1", ge=1)
+    scale: float = key(100.0, "σ: a neighbour at distance d has weight exp(−d²/(σ·number of features))", gt=0)

@@ -35,13 +35,13 @@ class PPFELinearHyper(Section):
 
     stages: Annotated[str, AfterValidator(_check_stages)] = key(
         "averaged,personal,personal,personal",
-        "what each stage fits: the mean of the clients' own solutions; a personal part beside a shared "
-        "one; or each client alone",
+        "what each stage fits: `averaged`, the mean of clients' solutions; `personal`, a shared and a personal part; "
+        "`local`, each client alone",
     )
     penalties: Annotated[str, AfterValidator(_check_penalties)] = key(
         "0.001,0.003,0.01,0.03,0.1,0.3,1,3,10", "the grid of ridge penalties λ"
     )
-    exchanges: int = key(5, "rounds of averaging in a stage with a shared and a personal part", ge=1)
+    exchanges: int = key(5, "number of times that solutions are averaged in a `personal` stage", ge=1)
 
 
 def _check_counts(text: str) -> str:
@@ -55,36 +55,36 @@ Counts = Annotated[str, AfterValidator(_check_counts)]
 class PPFEHyper(Section):
     """Keys ``ppfe.*``."""
 
-    personal_blocks: Counts = key("0,1,2,3", "personal blocks at the end of the network, for each stage 1..T")
-    stage_rounds: Counts = key("30,50,40,40", "rounds of each stage; their sum is `rounds`")
+    personal_blocks: Counts = key("0,1,2,3", "number of last blocks that are personal, for each stage 1..T")
+    stage_rounds: Counts = key("30,50,40,40", "number of rounds of each stage; the sum must be `rounds`")
     reduction: Literal["low-rank", "sparse", "width", "none"] = key(
         "low-rank",
-        "how dense layers are made smaller: factors of given ranks from stage 3 on; masks or fewer hidden "
-        "units of personal layers from stage 2 on; or not at all",
+        "how dense layers are reduced: factors of given ranks from stage 3 on; masks, or fewer hidden units, in "
+        "personal layers from stage 2 on; or not at all",
     )
     ranks: str = key(
         "100,50,24; 80,40,16", "ranks of the dense layers, first to last, for each stage from 3 on: '9,9;5,5'"
     )
     factorise: Literal["saving", "always"] = key(
-        "saving", "which dense layers are given a low rank: those that get smaller, or all of them"
+        "saving", "which dense layers are factorised: only those that get smaller by it, or all"
     )
-    sparsity: float = key(0.3, "share of masked weights of the first personal layers", ge=0, lt=1)
-    later_sparsity: float = key(0.1, "the same for layers that become personal later", ge=0, lt=1)
-    width_exponent: float = key(0.25, "α: hidden units between personal layers shrink as t^−α", ge=0)
+    sparsity: float = key(0.3, "share of masked weights in the layers that become personal first", ge=0, lt=1)
+    later_sparsity: float = key(0.1, "share of masked weights in layers that become personal later", ge=0, lt=1)
+    width_exponent: float = key(0.25, "α: the number of hidden units between personal layers shrinks as t^−α", ge=0)
     warm_start: Literal["previous", "first"] = key(
-        "previous", "where a stage with reduced layers takes these from: the stage before, or stage 1's global model"
+        "previous", "initial values of reduced layers in a stage: from the previous stage, or stage 1's global model"
     )
-    shared_learning_rate: float = key(0.001, "learning rate of shared blocks in later stages", gt=0)
-    later_stage: int = key(2, "the first of these later stages", ge=1)
+    shared_learning_rate: float = key(0.001, "learning rate of shared blocks from stage `later-stage` on", gt=0)
+    later_stage: int = key(2, "first stage that uses `shared-learning-rate`", ge=1)
     reweighting: bool = key(True, "give examples that the ensemble gets wrong more weight in the next stage")
     reweight_by: Literal["ensemble", "stage"] = key(
-        "ensemble", "whose losses make the next stage's weights: those of the ensemble so far, or of the stage's model"
+        "ensemble", "losses that determine the next stage's weights: of the ensemble so far, or of the stage's model"
     )
-    loss: Literal["zero-one", "cross-entropy"] = key("zero-one", "ℓ in the reweighting")
-    max_loss: float = key(1.0, "ℓ_max: where cross-entropy is clipped; 1 for the 0–1 loss", gt=0)
-    min_error: float = key(0.01, "ε is kept between this and one minus this", gt=0, lt=0.5)
+    loss: Literal["zero-one", "cross-entropy"] = key("zero-one", "loss ℓ that is used for reweighting")
+    max_loss: float = key(1.0, "ℓ_max, to which the cross-entropy is clipped; must be 1 for the 0–1 loss", gt=0)
+    min_error: float = key(0.01, "the weighted error ε is clipped to [min-error, 1 − min-error]", gt=0, lt=0.5)
     combination: Literal["probabilities", "logits", "last"] = key(
-        "probabilities", "what the ensemble averages; or the last stage's model alone"
+        "probabilities", "what the ensemble averages; `last`: only the last stage's model predicts"
     )
 
     @field_validator("personal_blocks")

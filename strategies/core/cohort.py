@@ -28,7 +28,7 @@ from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
 from florilegium.strategies.core.initial import replaced
-from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
 from florilegium.strategies.core.rounds import Rounds
 from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, earlier_version
@@ -132,7 +132,7 @@ class CohortStrategy(WithoutHooks):
 
     # ----------------------------------------------------------------------- what a method may override
 
-    def unfit(self, client: Client) -> str:
+    def unfit(self, client: Member) -> str:
         """Return why a client cannot take part in this run, "" if it can. Here: too few examples."""
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
@@ -310,7 +310,7 @@ class CohortStrategy(WithoutHooks):
             if (groups == group).any()
         }
 
-    def _trained_on(self, client: Client) -> int:
+    def _trained_on(self, client: Member) -> int:
         """Return how many of a client's training examples are not held back to validate."""
         return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
 

@@ -27,7 +27,7 @@ _LONGEST_PAUSE = 4
 
 
 @dataclass(frozen=True)
-class Client:
+class Member:
     """One client as the server knows it.
 
     Attributes:
@@ -79,15 +79,15 @@ class Roster:
     """
 
     def __init__(
-        self, population: Callable[[], Sequence[Client]], expected: int, code: str, patience: float = 60.0
+        self, population: Callable[[], Sequence[Member]], expected: int, code: str, patience: float = 60.0
     ) -> None:
         self._population = population
         self._expected = expected
         self._code = code
         self._patience = patience
-        self.unfit: Callable[[Client], str] = lambda client: ""
+        self.unfit: Callable[[Member], str] = lambda client: ""
         self.nodes: list[int] = []
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, Member] = {}
         self.deployed = False
         self.left_out: dict[str, str] = {}
         self.away: set[str] = set()
@@ -213,7 +213,7 @@ class Roster:
         if self.deployed or not self.clients:
             self._admit(own if self.deployed else self._population())
 
-    def _announced(self, node: int, answer: Announcement, real: bool) -> list[Client]:
+    def _announced(self, node: int, answer: Announcement, real: bool) -> list[Member]:
         """Return the clients that live on a node: the one of a device; none on a node of a simulation.
 
         Raises:
@@ -233,7 +233,7 @@ class Roster:
         for client, train, test, _ in sizes:
             if not re.fullmatch(NAME, client) or train < 0 or test < 0:
                 raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
-        return [Client(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
+        return [Member(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
 
     def _holder(self, client: str) -> int | None:
         return self.clients[client].node if client in self.clients else None
@@ -244,7 +244,7 @@ class Roster:
         if node is not None:
             self._changed.add(node)
 
-    def _admit(self, clients: Iterable[Client]) -> None:
+    def _admit(self, clients: Iterable[Member]) -> None:
         """Take in the clients that are fit for the run."""
         for client in clients:
             self.away.discard(client.id)

@@ -31,7 +31,7 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.cohort import Setup
-from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.flowdup import FLowDUP
 from tests.runs import Runs
@@ -241,9 +241,9 @@ class TestMessages:
         keys = config(**KEYS)
         roster = Roster(lambda: [], 0, "")
         strategy = FLowDUP(Setup(*parse(keys), FLowDUPClient, roster, RunFolder(tmp_path / "run", keys, "flowdup")))
-        roster.clients = {"0": Client("0", 9, 9, labeled=False)}
+        roster.clients = {"0": Member("0", 9, 9, labeled=False)}
         assert strategy.trainable() == []
-        roster.clients["1"] = Client("1", 9, 9)
+        roster.clients["1"] = Member("1", 9, 9)
         assert strategy.trainable() == ["0", "1"]
 
     @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg"])

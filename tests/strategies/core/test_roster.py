@@ -19,7 +19,7 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.evaluation import summarise
 from florilegium.strategies.core.exchange import ALWAYS, Expected, collect, deliver
-from florilegium.strategies.core.roster import Client, Roster
+from florilegium.strategies.core.roster import Member, Roster
 from tests.grid import InProcessGrid
 from tests.runs import Runs
 from tests.support import settings
@@ -69,7 +69,7 @@ def _refresh(roster: Roster, grid: Any) -> dict[str, int | None]:
 
 def test_a_silent_node_is_asked_more_and_more_rarely() -> None:
     """After pauses of 1, 2, 4, 8, 16, 16 rounds; at once where it was away; and it is taken when it answers."""
-    roster, grid, asked = Roster(lambda: [Client("0", 5, 5)], 1, "code"), _Grid({1: None}), []
+    roster, grid, asked = Roster(lambda: [Member("0", 5, 5)], 1, "code"), _Grid({1: None}), []
     for look in range(1, 60):
         before = len(grid.asked)
         _refresh(roster, grid)
