@@ -283,8 +283,8 @@ pooling; default memory layout; `torch.optim.SGD`), as many processes as workers
 pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
 
 `cnn64` against the plain loop is close to its bound. On 2026-11-21 two passes with two repetitions gave 0.652 and
-0.656, a third with four 0.646; a last one with four, after the workers had been given ordinary priority (Ray gives them
-niceness 15) and on the machine at its slower, 0.63, which stands in the table.
+0.656, a third with four gave 0.646. The table shows a pass with four, made in the machine's slower state and after the workers
+had been given ordinary priority (Ray gives them niceness 15): 0.63.
 """
 
 

@@ -158,7 +158,7 @@ class PeFLLClient(GeneratedClient):
         return Answer(Δη, n)
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and classes of these training examples."""
+        """Return the inputs and classes of the training examples at ``rows``."""
         examples = self.data.train.rows(rows.to(self.data.train.y.device))
         return examples.x, examples.y
 

@@ -111,7 +111,7 @@ class PFedFDAClient(BaseClient):
         return body, arrays[MEANS].astype(np.float64), arrays[COVARIANCE].astype(np.float64)
 
     def _frequencies(self, classes: int) -> Matrix:
-        """Return π_k (C,), smoothed so that no class is impossible; uniform for a client without usable labels."""
+        """Return π_k (C,), smoothed so that no class has probability 0; uniform for a client without labels."""
         if not self.data.labeled:
             return np.full(classes, 1 / classes)
         counts = np.bincount(self.data.train.y.cpu().numpy(), minlength=classes) / len(self.data.train) + 1e-4

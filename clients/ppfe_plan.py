@@ -129,6 +129,6 @@ class Plan:
 
 @lru_cache(maxsize=4)
 def plan(hyper: PPFEHyper, model: str, dataset: str, seed: int) -> Plan:
-    """Return the plan of a run."""
+    """Return the plan of a run, from its configuration."""
     spec = find_spec(dataset)
     return Plan(hyper, build(model, spec.shape, spec.classes, seed), seed)

@@ -1,7 +1,7 @@
 """FedAvg, server side (McMahan et al. 2017, Algorithm 1), with a server step (Hsu et al. 2019, FedAvgM).
 
-Sent: the global model w_t. Received: Σ_k w_k·(w_k − w_t) and Σ_k w_k over the cohort, with w_k = n_k
-(``weighting = "examples"``) or 1 (``"uniform"``). Step: Δ_t = Σ w_k (w_k − w_t) / Σ w_k;
+Sends the global model w_t. Receives Σ_k p_k·(w_k − w_t) and Σ_k p_k over the cohort, with the weights p_k = n_k
+(``weighting = "examples"``) or 1 (``"uniform"``). Server step: Δ_t = Σ p_k (w_k − w_t) / Σ p_k;
 v_t = β·v_{t−1} + Δ_t; w_{t+1} = w_t + η·v_t, with η = ``server-learning-rate`` and β = ``server-momentum``.
 η = 1 and β = 0 is FedAvg. ``server-optimizer = "fedadam"`` is FedAdam (Reddi et al. 2021, Algorithm 2).
 """
@@ -24,18 +24,18 @@ from florilegium.strategies.core.round import Round
 DECAY = (0.9, 0.99)
 """β₁ and β₂ of FedAdam (Reddi et al. 2021)."""
 SQUARE = "square:"
-"""What the names of Adam's second moments begin with, in a checkpoint."""
+"""Prefix of the names of Adam's second moments in a checkpoint."""
 
 
 log = logging.getLogger("flwr")
 
 
 class FedAvg(CohortStrategy):
-    """Weighted averaging of the cohort's models.
+    """Weighted averaging of the cohort's models, with a server optimizer.
 
     Attributes:
-        beside: arrays that a method sends along with the model; their names begin with ``BESIDE``. Where clients answer
-            them, :meth:`learn` finds the sums of their changes in its outcome.
+        beside: arrays that a method sends beside the model; their names begin with ``BESIDE``. If clients return them,
+            the outcome passed to :meth:`learn` contains the weighted sums of their changes.
     """
 
     beside: Arrays
@@ -56,14 +56,17 @@ class FedAvg(CohortStrategy):
             )
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments of the phase ``train`` in this round."""
+        """Return the arguments of the phase ``train`` in this round. By default: none."""
         return {}
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Let a method learn from what the cohort returned for ``model``, before the model changes."""
+        """Update a method's own state from the outcome of the cohort's training of ``model``. By default: do nothing.
+
+        Called before the model is updated.
+        """
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Have the cohort train the model, and take the server step along the mean update."""
+        """Have the cohort train the model; take a server step along the mean update, and return the new model."""
         cohort = round.sample()
         arguments = self.train_arguments(round, cohort)
         outcome = round.ask("train", cohort, send=model | self.beside, reduce="delta", **arguments)
@@ -75,7 +78,7 @@ class FedAvg(CohortStrategy):
         return {n: (w + (η * step[n] if n in step else update[n])).astype(w.dtype) for n, w in model.items()}
 
     def direction(self, update: Arrays) -> Arrays:
-        """Return what the server's step goes along, for the mean update Δ_t: v_t, or Adam's direction."""
+        """Return the direction of the server step for the mean update Δ_t: v_t, or that of FedAdam."""
         s = self.settings
         if s.server_optimizer == "fedadam":
             β1, β2 = DECAY
@@ -87,12 +90,12 @@ class FedAvg(CohortStrategy):
         return update
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The velocity v, Adam's squares, and what travels beside the model."""
+        """Return the server optimizer's state and the arrays sent beside the model, for checkpoints."""
         squares = {SQUARE + name: array for name, array in (self._squares or {}).items()}
         return {**(self._velocity or {}), **squares, **self.beside}, {}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore the server optimizer's state and the arrays sent beside the model."""
         self.beside = {name: array for name, array in arrays.items() if name.startswith(BESIDE)}
         squares = {name: array for name, array in arrays.items() if name.startswith(SQUARE)}
         self._squares = {name.removeprefix(SQUARE): array for name, array in squares.items()} or None
@@ -101,5 +104,5 @@ class FedAvg(CohortStrategy):
 
 
 def _decayed(old: Arrays | None, decay: float, new: Arrays) -> Arrays:
-    """Return decay·old + new, where there is an old."""
+    """Return decay·old + new, or ``new`` if there is no ``old``."""
     return new if old is None else {name: decay * old[name] + array for name, array in new.items()}

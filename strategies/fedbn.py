@@ -1,6 +1,6 @@
 """FedBN, server side (Li et al. 2021).
 
-Sent and received: all arrays of the network but those of batch-norm layers, the mean of which is taken as in FedAvg.
+Sends and receives all arrays of the network except those of batch-norm layers, and averages them as in FedAvg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """FedAvg of all but batch norm."""
+    """FedAvg of all arrays except those of batch-norm layers."""
 
     privacy_gap = staticmethod(sums_of_updates)
 
@@ -27,7 +27,7 @@ class FedBN(FedAvg):
         return "batch norm is each client's own"
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the arrays outside of batch-norm layers."""
+        """Return the network's arrays without those of batch-norm layers."""
         s, spec = self.settings, find_spec(self.settings.dataset)
         norms = norms_of(build(s.model, spec.shape, spec.classes, s.seed))
         if not norms:

@@ -1,7 +1,7 @@
 """FedGTST, server side (Ma et al. 2024, algorithm 1): FedAvg whose clients also exchange gradient norms.
 
-Sent: the model, the guide norm Ĵ and the names of the clients that also train without the regulariser, a random
-share of the cohort. Received besides the models: a norm from every client. The next Ĵ is the largest of these, or of
+Sends the model, the guide norm Ĵ, and the ids of the clients that also train without the regulariser, a random share
+of the cohort. Receives updates, and a gradient norm from every client. The next Ĵ is the largest of these norms, or of
 those after training without the regulariser (``fedgtst.guide``).
 """
 
@@ -25,11 +25,11 @@ from florilegium.strategies.fedavg import FedAvg
 log = logging.getLogger("flwr")
 
 LARGEST = 1e15
-"""A norm from here on is no guide: its square is not far from what single precision holds."""
+"""Norms from this value on are not used as guide norm, since their square nearly overflows in single precision."""
 
 
 class FedGTST(FedAvg):
-    """FedAvg of clients that align the norms of their gradients."""
+    """FedAvg whose clients regularise their gradient norms towards a common guide norm."""
 
     transfer_gap = staticmethod(whole_network)
 
@@ -41,11 +41,11 @@ class FedGTST(FedAvg):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return what is not protected."""
+        """Return why client privacy is not kept."""
         return "the guide norm is the largest that a client has sent"
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Train; before that, measure the clients' gradients where asked to."""
+        """Carry out a training round; with ``fedgtst.diagnose``, first measure the variance of clients' gradients."""
         self._course.append({"round": round.number})
         if self.hyper.diagnose:
             outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
@@ -55,7 +55,7 @@ class FedGTST(FedAvg):
         return super().train_round(round, model)
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
-        """Send Ĵ, and who trains without the regulariser too."""
+        """Return Ĵ, and the ids of the clients that also train without the regulariser; nothing in round 1."""
         if len(self._course) < 2:
             return {}
         rng = numpy_generator(self.settings.seed, "standard", round.number)
@@ -64,11 +64,11 @@ class FedGTST(FedAvg):
         return {"guide": self._course[-2]["guide"], "standard": [cohort[i] for i in sorted(chosen)]}
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Take the next Ĵ from the norms received."""
+        """Compute the next Ĵ from the received norms."""
         norms = outcome.metrics["norm"]
         absent = np.full(len(norms), np.nan)  # every client that trained without the regulariser may have failed
         candidates = outcome.metrics.get("standard_norm", absent) if self.hyper.guide == "standard" else norms
-        usable = candidates[candidates < LARGEST]  # no NaN either
+        usable = candidates[candidates < LARGEST]  # this also removes NaN
         if np.isnan(candidates).sum() + len(usable) < len(candidates):
             log.warning("norms of %g and more are not taken for a guide: training explodes", LARGEST)
         before = self._course[-2]["guide"] if len(self._course) > 1 else 0.0
@@ -83,15 +83,15 @@ class FedGTST(FedAvg):
             raise ConfigurationError("fedgtst.diagnose: devices send their norms alone; it is for simulations")
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """FedAvg's state, and the norms so far."""
+        """Return FedAvg's state, and the norms of all rounds so far."""
         arrays, facts = super().state()
         return arrays, {**facts, "course": self._course}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore FedAvg's state and the norms."""
         super().restore(arrays, facts)
         self._course = list(facts["course"])
 
     def report(self) -> dict[str, Any]:
-        """Mean and variance of the norms, and the guide norm, in every round."""
+        """Return mean and variance of the norms, and the guide norm, for every round."""
         return {"fedgtst": {"course": self._course}}

@@ -1,7 +1,7 @@
-"""FedIIR, server side (Guo et al. 2023): FedAvg that also knows the mean gradient of the clients' classifiers.
+"""FedIIR, server side (Guo et al. 2023): FedAvg with a running mean ḡ of the gradients of the clients' classifiers.
 
-A round has two exchanges with its cohort: ``gradient`` (the model out, Σ of the classifier's gradients back), after
-which ḡ ← m·ḡ + (1 − m)·mean, from ḡ = 0; and ``train`` (model and ḡ out, updates back).
+A round has two exchanges with its cohort. ``gradient`` sends the model and receives the sum of the classifier's
+gradients; then ḡ ← m·ḡ + (1 − m)·mean, starting from ḡ = 0. ``train`` sends the model and ḡ, and receives updates.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class FedIIR(FedAvg):
-    """FedAvg of clients that align the gradients of their classifiers."""
+    """FedAvg whose clients regularise their classifiers' gradients towards the mean gradient."""
 
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedIIRHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the network's arrays; ḡ begins at zero."""
+        """Return the network's arrays; set ḡ to zero."""
         classifier = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return what is not protected."""
+        """Return why client privacy is not kept."""
         return "the mean gradient of the classifier is sent besides"
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Renew ḡ, then train."""
+        """Update ḡ in a first exchange, then train as in FedAvg."""
         m = self.hyper.momentum
         outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
         self.beside = {

@@ -1,7 +1,7 @@
-"""FedL2P, server side (Lee et al. 2023, algorithm 1): FedAvg of λ, the meta-nets that say how a client fine-tunes.
+"""FedL2P, server side (Lee et al. 2023, algorithm 1): FedAvg of λ, the meta-nets that determine how clients fine-tune.
 
-Sent: λ, and beside it the model θ_g, which ``init`` names or the first rounds make. Received: λ. The λ of the lowest
-validation loss is the result, and what clients are tested with; every client counts with the last loss it answered.
+Sends λ and, beside it, the model θ_g, from ``init`` or from FedAvg in the first rounds. Receives λ. The result, with
+which clients are also tested, is the λ with the lowest validation loss, averaged over the last loss of each client.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FedL2P(FedAvg):
         self._best: Arrays = {}
         self._best_round: int | None = None
         self._best_loss: float | None = None
-        self._last: dict[str, tuple[float, float]] = {}  # of every client heard: its last loss, and its weight
-        self._best_losses: dict[str, float] = {}  # those losses when the best λ was sent
+        self._last: dict[str, tuple[float, float]] = {}  # last loss and weight of every client that has returned one
+        self._best_losses: dict[str, float] = {}  # the clients' last losses in the round of the best λ
         self._skipped = 0
 
     @staticmethod
@@ -49,11 +49,11 @@ class FedL2P(FedAvg):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return what is not protected."""
+        """Return why client privacy is not kept."""
         return "the λ of the lowest validation loss is chosen, and the clients' losses are not protected"
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Keep the network's arrays as θ_g; return the first λ."""
+        """Keep the network's arrays as θ_g; return the initial λ."""
         s = self.settings
         if not s.validation_fraction or not s.finetune_epochs:
             raise ConfigurationError(
@@ -83,7 +83,7 @@ class FedL2P(FedAvg):
         return self._best
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Learn λ; in the first rounds, where asked for, the model."""
+        """Train λ, or in the first ``pretraining-rounds`` rounds the model θ_g."""
         if round.number > self.hyper.pretraining_rounds:
             return super().train_round(round, model)
         network = {name.removeprefix(BESIDE): array for name, array in self.beside.items()}  # θ_g
@@ -94,18 +94,18 @@ class FedL2P(FedAvg):
         return model
 
     def finished(self, server_round: int) -> bool:
-        """Return whether the run may end early; not before there is something to learn from."""
+        """Return whether the run ends early, with ``server_round``; never in the pretraining rounds."""
         return server_round > self.hyper.pretraining_rounds and super().finished(server_round)
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Remember the λ that was sent, if the clients' last validation losses are the lowest so far.
+        """Keep the λ that was sent as the best one, if the clients' last validation losses are the lowest so far.
 
-        Compared are the clients that had been heard when the best λ before was sent. One whose last answer had no loss
-        keeps any λ from being chosen, until it has answered again; devices that have gone have no part in it.
+        The comparison uses the clients that had already returned a loss when the previous best λ was sent. While the
+        last reply of any client has no loss, no λ is chosen. Devices that are offline are not counted.
         """
         self.count_skipped(outcome)
         losses = outcome.metrics.get("loss", np.full(len(outcome.clients), np.nan))
-        losses = np.where(losses >= 0, losses, np.inf)  # without clients that have none the mean would flatter λ
+        losses = np.where(losses >= 0, losses, np.inf)  # skipping clients without a loss would bias the mean
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
         self._last |= zip(outcome.clients, answers, strict=True)
         heard = [client for client in self._last if client in self.roster.clients]
@@ -121,22 +121,22 @@ class FedL2P(FedAvg):
             self._best_losses = dict(zip(heard, last.tolist(), strict=True))
 
     def count_skipped(self, outcome: Outcome) -> None:
-        """Count the steps that clients have left out, as fine-tuning had diverged."""
+        """Count the steps that clients have skipped because fine-tuning diverged."""
         if skipped := int(outcome.metrics["skipped"].sum()):
             self._skipped += skipped
             log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
 
     @property
     def result(self) -> Arrays:
-        """The λ of the lowest validation loss, and the model beside it."""
+        """The λ with the lowest validation loss, and the model beside it."""
         return self._best | self.beside
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Have clients test with the best λ."""
+        """Have ``clients`` test with the best λ."""
         return super().measure(round, clients, self.result)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """FedAvg's state, and the best λ."""
+        """Return FedAvg's state, the best λ, and the clients' validation losses."""
         arrays, facts = super().state()
         best = {BEST + name: array for name, array in self._best.items()}
         last = {client: (loss if math.isfinite(loss) else None, w) for client, (loss, w) in self._last.items()}
@@ -144,7 +144,7 @@ class FedL2P(FedAvg):
         return arrays | best, {**facts, **chosen, "last_losses": last, "skipped": self._skipped}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state that :meth:`state` returned."""
         self._best = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
         super().restore({name: array for name, array in arrays.items() if not name.startswith(BEST)}, facts)
         self._best_round, self._best_loss, self._best_losses = (facts[f"best_{x}"] for x in ("round", "loss", "losses"))
@@ -152,7 +152,7 @@ class FedL2P(FedAvg):
         self._skipped = facts["skipped"]
 
     def report(self) -> dict[str, Any]:
-        """The lowest validation loss, the round that its λ was sent in, and the steps that were skipped."""
+        """Return the lowest validation loss, the round of its λ, and the number of skipped steps."""
         if self._best_round is None:
             log.warning(
                 "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"

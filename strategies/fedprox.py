@@ -1,7 +1,7 @@
 """FedProx, server side (Li et al. 2020, Algorithm 2; adaptive μ: section 5.3.2).
 
-Sent: the global model wᵗ and μ. Aggregation is FedAvg's. With ``fedprox.adaptive``, μ starts at 1, falls by 0.1 after
-the cohort's mean training loss has fallen in 5 rounds in a row, and rises by 0.1 whenever it rises. μ = 0 is FedAvg.
+Sends the global model wᵗ and μ; aggregates as FedAvg. With ``fedprox.adaptive``, μ starts at 1, decreases by 0.1 after
+the cohort's mean training loss has fallen in 5 rounds in a row, and increases by 0.1 whenever it rises. μ = 0: FedAvg.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ PATIENCE = 5
 
 
 class AdaptiveMu:
-    """The heuristic for μ.
+    """The heuristic that adapts μ to the training loss.
 
     Attributes:
         mu: the present μ.
         last: the previous round's loss, if any.
-        falling: for how many rounds in a row the loss has fallen.
+        falling: number of rounds in a row in which the loss has fallen.
     """
 
     def __init__(self, mu: float = 1.0, last: float | None = None, falling: int = 0) -> None:
         self.mu, self.last, self.falling = mu, last, falling
 
     def observe(self, loss: float) -> None:
-        """Adapt μ to the loss of a round."""
+        """Adapt μ to the training loss of a round."""
         if self.last is not None and loss > self.last:
             self.mu, self.falling = self.mu + STEP, 0
         elif self.last is not None and loss < self.last:
@@ -45,7 +45,7 @@ class AdaptiveMu:
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients stay near the global model."""
+    """FedAvg whose clients train with a proximal term of weight μ."""
 
     privacy_gap = staticmethod(sums_of_updates)
     transfer_gap = staticmethod(whole_network)
@@ -64,7 +64,7 @@ class FedProx(FedAvg):
         return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
-        """Send μ."""
+        """Return μ, which every client receives."""
         return {"mu": self.mu}
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
@@ -72,15 +72,15 @@ class FedProx(FedAvg):
         self._adaptive.observe(outcome.mean("loss"))
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """FedAvg's state, and where μ stands."""
+        """Return FedAvg's state, and that of the heuristic for μ."""
         arrays, facts = super().state()
         return arrays, {**facts, "mu": vars(self._adaptive)}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take μ back."""
+        """Restore FedAvg's state, and that of the heuristic for μ."""
         super().restore(arrays, facts)
         self._adaptive = AdaptiveMu(**facts["mu"])
 
     def report(self) -> dict[str, Any]:
-        """The μ the run ended with."""
+        """Return the final μ, for ``summary.json``."""
         return {"fedprox": {"mu": self.mu}}

@@ -14,7 +14,7 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class FedSR(FedAvg):
-    """FedAvg of clients that keep their representations simple."""
+    """FedAvg of the model, and of the representation's parameters beside it."""
 
     privacy_gap = staticmethod(sums_of_updates)
     transfer_gap = staticmethod(whole_network)
@@ -22,14 +22,14 @@ class FedSR(FedAvg):
     hyper: FedSRHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the network's arrays; the representation begins anew."""
+        """Return the network's arrays; initialise the representation's parameters."""
         classes, features = classifier_shape(arrays, "fedsr")
         representation = build_representation(features, classes, self.settings.seed)
         self.beside = {BESIDE + name: array for name, array in get_arrays(representation).items()}
         return arrays
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Average the representation's own parameters."""
+        """Average the clients' parameters of the representation."""
         self.beside = {
             name: (array + outcome.arrays[name] / outcome.weight).astype(array.dtype)
             for name, array in self.beside.items()

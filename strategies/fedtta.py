@@ -1,6 +1,6 @@
-"""FedTTA, server side: federated averaging of a network and of the loss it adapts by (Ye et al. 2024).
+"""FedTTA, server side: federated averaging of a network and of the loss that it adapts with (Ye et al. 2024).
 
-Sent and received: the network's arrays and, after ``adaptation.``, those of φ.
+Sends and receives the network's arrays and, with the prefix ``adaptation.``, those of the network φ behind the loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class FedTTA(FedAvg):
-    """FedAvg of network and φ."""
+    """FedAvg of the network and of φ, which computes the loss for its adaptation."""
 
     privacy_gap = staticmethod(sums_of_updates)
     transfer_gap = staticmethod(whole_network)
@@ -23,7 +23,7 @@ class FedTTA(FedAvg):
     hyper: FedTTAHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the network's arrays and those of a new φ."""
+        """Return the network's arrays, and those of a newly initialised φ."""
         classes = find_spec(self.settings.dataset).classes
         φ = adaptation_network(classes, self.hyper.width, self.settings.seed)
         return arrays | {PREFIX + name: array for name, array in get_arrays(φ).items()}

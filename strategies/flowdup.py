@@ -1,6 +1,6 @@
-"""FLowDUP, server side (algorithm 1): average the updates of ψ of a cohort of labeled and unlabeled clients.
+"""FLowDUP, server side (algorithm 1): average the updates of ψ from a cohort of labeled and unlabeled clients.
 
-Sent and received: ψ, the parameters of the hypernetwork h and the centre ψ_r. θ₀ and P never travel.
+Sends and receives ψ: the parameters of the hypernetwork h and the centre ψ_r. θ₀ and P are never sent.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from florilegium.strategies.families.subspace import Subspace, no_network
 
 
 class FLowDUP(Subspace):
-    """FedAvg of a hypernetwork, by clients with and without labels."""
+    """FedAvg of a hypernetwork that clients with and without labels train."""
 
     transfer_gap = staticmethod(no_network)
 
     hyper: FLowDUPHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Start from new ψ."""
+        """Return the initial ψ."""
         s, h = self.settings, self.hyper
         if h.inner_model == "centers":
             raise ConfigurationError("flowdup.inner-model: 'centers' is for clustering, it makes no features")
         try:
             return get_arrays(make_hypernetwork(h, s.model, self.spec.shape, s.seed))
-        except ConfigurationError as error:  # of a network that was not asked for by the key it speaks of
+        except ConfigurationError as error:  # name the key that the network comes from
             raise ConfigurationError(str(error).replace("model:", "flowdup.inner-model:", 1)) from error
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return why the keys of table ``privacy`` are not for this method."""
+        """Return why client privacy is not kept."""
         return "its cohorts hold labeled and unlabeled clients in fixed shares, not by chance"
 
     def trainable(self) -> list[str]:
-        """Return labeled clients and, where they take part, unlabeled ones; nobody while there are no labels."""
+        """Return the labeled seen clients, and unlabeled ones if these train too; none while no client has labels."""
         groups = ["seen", "unlabeled"] if self.hyper.labeled_share < 1 else ["seen"]
         return self.roster.ids(*groups) if self.roster.ids("seen") else []
 
     def sample(self, server_round: int) -> Cohort:
-        """Draw the cohort: a share α of it among labeled clients, but one at least, the rest among the others.
+        """Draw the cohort: a share α of labeled clients, at least one; the rest are unlabeled.
 
-        Where there are too few of the ones, more of the others take part.
+        If there are too few clients of one kind, more of the other kind take part.
         """
         drawn = super().sample(server_round)
         size = len(drawn)
         labeled = self.roster.ids("seen")
         if len(labeled) == len(self.trainable()):
-            return drawn  # as for every method
+            return drawn  # all clients are labeled
         unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
         wanted = max(1, round(self.hyper.labeled_share * size))
         count = min(len(labeled), max(wanted, size - len(unlabeled)))

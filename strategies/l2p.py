@@ -1,6 +1,6 @@
-"""L2P, server side (FedL2P, section 4.1.2): clients learn how to fine-tune the model, each alone.
+"""L2P, server side (FedL2P, section 4.1.2): each client learns alone how to fine-tune the model.
 
-Sent: the first λ and, beside it, the model θ_g. Nothing but numbers comes back.
+Sends the initial λ and, beside it, the model θ_g. Receives only metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class L2P(FedL2P):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return what is not protected."""
+        """Return why the keys of table ``privacy`` do not apply."""
         return "clients learn alone, so that no sum of updates is there to protect"
 
     @staticmethod
@@ -32,7 +32,7 @@ class L2P(FedL2P):
         return "what it learns is no features, but how to fine-tune them"
 
     def sample(self, server_round: int) -> Cohort:
-        """Return the clients whose turn it is, so that all take as many steps as each other, or one fewer."""
+        """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one."""
         learned = server_round - 1 - self.hyper.pretraining_rounds
         if learned < 0:
             return super().sample(server_round)
@@ -43,7 +43,7 @@ class L2P(FedL2P):
         return Cohort((clients[i] for i in sorted(turn)), size)
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Have the cohort go on learning; in the first rounds, where asked for, make the model together."""
+        """Have the cohort continue to learn, each client alone; in the pretraining rounds, train the model θ_g."""
         if round.number <= self.hyper.pretraining_rounds:
             return super().train_round(round, model)
         outcome = round.ask("train", round.sample(), send=model | self.beside, reduce="sum")
@@ -52,5 +52,5 @@ class L2P(FedL2P):
         return model
 
     def report(self) -> dict[str, Any]:
-        """The steps that were skipped; there is no λ of all clients to report on."""
+        """Return the number of skipped steps; there is no common λ to report on."""
         return {"l2p": {"skipped_steps": self._skipped}}

@@ -11,12 +11,12 @@ from florilegium.strategies.families.subspace import Subspace, no_network
 
 
 class LDFedAvg(Subspace):
-    """FedAvg of v."""
+    """FedAvg of the point v."""
 
     transfer_gap = staticmethod(no_network)
 
     privacy_gap = staticmethod(sums_of_updates)
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Start from θ₀."""
+        """Return v = 0, which is the network θ₀."""
         return {POINT: np.zeros(self.hyper.dimensions, np.float32)}

@@ -1,7 +1,7 @@
-"""Local training, server side: the cohort of each round goes on training, each client its own model.
+"""Local training, server side: in each round the clients of the cohort train their own models further.
 
-Nothing is sent and nothing but numbers comes back; the same number of rounds and the same cohorts as FedAvg make
-the computation equal.
+Sends no arrays and receives only metrics. With the same number of rounds and the same cohorts, clients compute as much
+as with FedAvg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger("flwr")
 
 
 class Local(CohortStrategy):
-    """Each client alone."""
+    """Has each client train its own model, without sharing anything."""
 
     broadcasts_model: ClassVar[bool] = False
 
@@ -28,15 +28,15 @@ class Local(CohortStrategy):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return why the keys of table ``privacy`` are not for this method."""
+        """Return why the keys of table ``privacy`` do not apply."""
         return "nothing is shared, so that there is nothing to protect"
 
     def trainable(self) -> list[str]:
-        """Return all labeled clients: where nothing is shared, the unseen ones train as well."""
+        """Return the seen and unseen clients: since nothing is shared, unseen clients train as well."""
         return self.roster.ids("seen", "unseen")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Ask the round's cohort to go on training; nothing but the training loss comes back."""
+        """Have the round's cohort train their own models further; only the training loss is returned."""
         outcome = round.ask("train", round.sample(), reduce="sum")
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         return model

@@ -1,8 +1,8 @@
-"""MDM, server side: a mixture of Dirichlet-multinomials fitted to clients' histograms by sums (Scott, thesis, ch. 3).
+"""MDM, server side: fit a mixture of Dirichlet-multinomials to clients' histograms by sums (Scott, thesis, chapter 3).
 
-Before round 1 clients choose components at random and the moments of these start the mixtures (algorithm 5); every
-round is a step of generalised EM (algorithm 6), of several numbers K of components at once; at the end clients that
-took no part choose K (appendix A.1). Sent and received: see ``clients/mdm.py``.
+Before round 1 clients draw components at random, and moments of the histograms initialise the mixtures (algorithm 5).
+Every round is a step of generalised EM (algorithm 6), for several numbers K of components at once. At the end K is
+chosen with held-out clients (appendix A.1). See ``clients/mdm.py`` for the arrays that are sent and received.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from florilegium.strategies.core.run_folder import Checkpoint
 log = logging.getLogger("flwr")
 
 CLEAR = 3
-"""A component must stand for so many standard deviations of the noise to be seen through it."""
+"""A component should represent at least this many standard deviations of the noise, in clients, to be detectable."""
 
 
 class MDM(CohortStrategy):
-    """How clients differ, learned without looking at any."""
+    """Fits a mixture model to the clients' histograms, from sums over clients alone."""
 
     broadcasts_model: ClassVar[bool] = False
     makes_models: ClassVar[bool] = False
@@ -64,19 +64,19 @@ class MDM(CohortStrategy):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return why the keys of table ``privacy`` are not for this method."""
+        """Return why client privacy is not kept in the terms of table ``privacy``."""
         return "it protects its sums itself; set mdm.privacy-unit and mdm.epsilon"
 
     def trainable(self) -> list[str]:
-        """Return the clients that the mixtures are fitted to; those without labels too, where no labels are counted."""
+        """Return the clients that the mixtures are fitted to; with unlabeled ones, unless labels are counted."""
         validating = self._validating()
         return [client for client in self._counted() if client not in validating]
 
     def evaluated(self) -> list[str]:
-        """Return the clients that choose K.
+        """Return the held-out clients, with which K is chosen.
 
         Raises:
-            RunError: if all of them have gone.
+            RunError: if K is to be chosen, but all of these clients are offline.
         """
         clients = sorted(self._validating())
         if len(self.numbers) > 1 and not clients:
@@ -87,7 +87,7 @@ class MDM(CohortStrategy):
         return self.roster.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
 
     def _validating(self) -> set[str]:
-        """Return a share of the clients, where there is a K to choose; a client's lot never changes."""
+        """Return the held-out clients, always the same ones; empty if there is only one K."""
         if len(self.numbers) < 2:
             return set()
         share, seed = self.hyper.validation_fraction, self.settings.seed
@@ -95,10 +95,11 @@ class MDM(CohortStrategy):
 
     @cached_property
     def edges(self) -> Counts:
-        """The edges of the bins of sizes, (S + 1,): those of ``mdm.size-bins``, or one bin for each size up to M.
+        """Edges of the size bins, (S + 1,): those of ``mdm.size-bins``, or one bin for each size up to M.
 
         Raises:
-            ConfigurationError: if they hold the sizes of no client, or not of all, where all are known.
+            ConfigurationError: if M is missing in a private run; or in a simulation, if the bins do not contain all
+                clients' sizes, or the last bin contains none.
         """
         h = self.hyper
         sizes = [self.roster.clients[client].train for client in self._counted()]
@@ -110,7 +111,7 @@ class MDM(CohortStrategy):
             parse_whole(h.size_bins) if h.size_bins else range(1, (h.max_size or max(sizes)) + 2), np.int64
         )
         outside = sum(not edges[0] <= size < edges[-1] for size in sizes)
-        if self.roster.deployed:  # others may come
+        if self.roster.deployed:  # further devices may join later
             if outside:
                 log.warning("mdm: the bins of sizes do not hold %d of %d clients, which will fail", outside, len(sizes))
             return edges
@@ -127,11 +128,11 @@ class MDM(CohortStrategy):
         return edges
 
     def summary(self) -> None:
-        """Log what is about to run, and what it costs.
+        """Log the run's setting and its privacy cost.
 
         Raises:
-            ConfigurationError: if there are too few clients for so many components, or to choose their number, or a
-                resumed run would go on with another budget, or ask devices twice.
+            ConfigurationError: if there are too few clients for the number of components, or to choose it; or a resumed
+                run has another budget than before, or would ask real devices twice.
         """
         super().summary()
         cohort, most = len(self.sample(1)), max(self.numbers)
@@ -159,7 +160,7 @@ class MDM(CohortStrategy):
             self._tell_privacy(cohort / most)
 
     def _tell_privacy(self, typical: float) -> None:
-        """Say what the guarantee is and whether anything can be learned; ``typical``: clients of a component."""
+        """Log the guarantee, and warn if the noise is too large; ``typical``: mean number of clients per component."""
         facts, h = self.privacy(), self.hyper
         log.info(
             "privacy: noise of standard deviation %.4g on the sums of %d exchanges with those that are fitted to, "
@@ -180,12 +181,12 @@ class MDM(CohortStrategy):
 
     @cached_property
     def noise(self) -> float:
-        """σ on the sums over clients that are fitted to, who take part in the start and in every round; 0: none."""
+        """σ of the noise on sums over the clients of the fit, for the initialisation and every round; 0: no noise."""
         return self._scale(self.settings.rounds + 1)
 
     @cached_property
     def comparing_noise(self) -> float:
-        """σ on the sums over clients that choose K, who take part in every evaluation and nothing else."""
+        """σ of the noise on sums over the held-out clients, which take part only in evaluations."""
         return self._scale(self._comparisons)
 
     @property
@@ -194,7 +195,7 @@ class MDM(CohortStrategy):
         return sum(r == rounds or bool(every and r % every == 0) for r in range(1, rounds + 1))
 
     def _scale(self, releases: int) -> float:
-        """Return σ for so many releases: n with Gaussian noise of multiplier z are one with z/√n."""
+        """Return σ for this many releases: n releases with noise multiplier z cost as much as one with z/√n."""
         h = self.hyper
         if h.privacy_unit == "none":
             return 0.0
@@ -202,11 +203,14 @@ class MDM(CohortStrategy):
 
     @property
     def _sensitivity(self) -> float:
-        """How much one unit changes a sum: a client all it sends; an example may turn that into anything else."""
+        """How much one unit can change a sum: a client by the clipping norm, an example by twice that."""
         return self.hyper.clip * (2 if self.hyper.privacy_unit == "example" else 1)
 
     def privacy(self) -> dict[str, Any]:
-        """Return what the guarantee is; empty without. The two groups of clients have none in common."""
+        """Return the privacy guarantee, as in ``summary.json``; empty without privacy.
+
+        ε is the larger of those of the two groups of clients, which are disjoint.
+        """
         if not self.noise:
             return {}
         groups = {self.noise: self.settings.rounds + 1, self.comparing_noise: self._comparisons}
@@ -221,7 +225,7 @@ class MDM(CohortStrategy):
     def ask(
         self, round: Round, cohort: Sequence[str], phase: str, arrays: Arrays, *, evaluation: bool = False
     ) -> Outcome:
-        """Have ``cohort`` carry out ``phase``; return the sums, with noise in a private run."""
+        """Have ``cohort`` carry out ``phase``; return the outcome, with noise on its sums in a private run."""
         outcome = round.ask(phase, cohort, send=arrays, reduce="sum", evaluation=evaluation)
         scale = self.comparing_noise if phase == "compare" else self.noise
         for name, array in outcome.arrays.items() if scale else ():
@@ -235,15 +239,15 @@ class MDM(CohortStrategy):
     # ----------------------------------------------------------------------------------------- rounds
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Start from nothing: the first exchange finds the first mixtures."""
+        """Return no arrays, since the first exchange initialises the mixtures."""
         return {}
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """The mixtures start from the clients' moments."""
+        """Raise :class:`ConfigurationError`, since the mixtures are always initialised from the clients' moments."""
         raise ConfigurationError("init: method 'mdm' starts from the clients' own moments")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Take a step of EM, from the moments in round 1."""
+        """Take a step of EM for all mixtures; in round 1 initialise them first. Return the new mixtures, stacked."""
         mixtures = split(model, self.numbers) if round.number > 1 else self._initialise(round.numbered(0))
         cohort = round.sample()
         outcome = self.ask(round, cohort, "expect", stack(mixtures))
@@ -265,7 +269,7 @@ class MDM(CohortStrategy):
         return [initial(sums, self.edges, self.noise) for sums in self._apart(outcome.arrays)]
 
     def _apart(self, sums: Arrays) -> list[Arrays]:
-        """Return the sums of every mixture."""
+        """Split stacked sums into those of each mixture."""
         ends = np.cumsum(self.numbers)
         rows = {name: array for name, array in sums.items() if name != "likelihood"}
         return [
@@ -273,7 +277,7 @@ class MDM(CohortStrategy):
         ]
 
     def _revive(self, mixture: Mixture, server_round: int, sums: Arrays) -> Mixture:
-        """Start components anew that stand for no client: each once, and not when no round is left to fit it."""
+        """Re-initialise components with almost no weight: each at most once, and not in the last round."""
         number = len(mixture.tau)
         if server_round == self.settings.rounds:
             return mixture
@@ -287,9 +291,9 @@ class MDM(CohortStrategy):
         return mixture
 
     def finished(self, server_round: int) -> bool:
-        """Return whether no mean log-likelihood has changed by ``mdm.tolerance``.
+        """Return whether each mixture's mean log-likelihood has changed by less than ``mdm.tolerance``.
 
-        Only where all clients take part in a round: that of a sample of them says too little.
+        False unless all clients took part in the round, since the mean over a sample varies too much.
         """
         if not self.hyper.tolerance or len(self._course) < 2 or not self._everybody:
             return False
@@ -301,7 +305,7 @@ class MDM(CohortStrategy):
     # ------------------------------------------------------------------------------------- choice of K
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Have the clients that took no part compare the mixtures; choose K."""
+        """Have the held-out clients compare the mixtures; choose K."""
         outcome = self.ask(round, clients, "compare", model, evaluation=True)
         n = len(outcome.clients)
         means = outcome.arrays["relative"] / n
@@ -313,29 +317,29 @@ class MDM(CohortStrategy):
         return outcome
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
-        """Return the mean log-likelihood of every mixture; nobody's own figures are known here."""
+        """Return the mean log-likelihood of every mixture; figures of single clients are not known."""
         found = [(c["k"], kind, value) for c in self._compared for kind, value in c.items() if kind != "k"]
         return {"seen": {f"{kind}_{k:g}": value for k, kind, value in found}}
 
     # ----------------------------------------------------------------------------------------- state
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The course of the estimates and of the likelihood."""
+        """Return the estimates and likelihoods of all rounds, the latest mixtures, and the privacy guarantee."""
         history = {name: np.stack(steps) for name, steps in self._history.items()}
         facts = {"course": self._course, "reseeded": self._reseeded, "privacy": self.privacy()}
         return {**history, "pi": stack(self._latest)["pi"], "edges": self.edges}, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore the state that :meth:`state` returned."""
         self._history = {name: list(arrays[name]) for name in self._history}
         last = {name: steps[-1] for name, steps in self._history.items()}
         self._latest = split({**last, "pi": arrays["pi"], "edges": arrays["edges"]}, self.numbers)
         self._course, self._reseeded = list(facts["course"]), list(facts["reseeded"])
         self._begun = facts["privacy"]
-        self.__dict__["edges"] = arrays["edges"]  # the clients that are there now may have other sizes
+        self.__dict__["edges"] = arrays["edges"]  # sizes of the present clients may differ from those at the start
 
     def report(self) -> dict[str, Any]:
-        """The chosen mixture in the form of ``mdm-params``, and how it came about."""
+        """Return the chosen mixture in the form of ``mdm-params``, and the course of the fit and of the comparison."""
         chosen = self._chosen or self.numbers[0]
         mixture = self._latest[self.numbers.index(chosen)]
         facts = {
@@ -355,19 +359,20 @@ class MDM(CohortStrategy):
 
 @cache
 def _lot(seed: int, client: str) -> float:
-    """Return a number in [0, 1) that is a client's for good."""
+    """Return a fixed random number in [0, 1) for a client, from the run's seed."""
     return float(numpy_generator(seed, "mdm", "validation", client).random())
 
 
 def choose(numbers: Sequence[int], means: Array, products: Array, n: int) -> int:
     """Return the smallest K whose mean log-likelihood is at most one standard error below the best.
 
-    The error is that of the difference between the two on the same clients.
+    The standard error is that of the difference between the two log-likelihoods on the same clients.
 
     Args:
-        numbers: the K's.
-        means: mean log-likelihood of each, up to a constant of the client.
-        products: mean of the products of two clients' log-likelihoods, (len(numbers), len(numbers)).
+        numbers: the numbers K to choose from.
+        means: for each K the mean over clients of the log-likelihood, up to a constant per client.
+        products: for each pair of K the mean over clients of the product of their log-likelihoods,
+            (len(numbers), len(numbers)).
         n: number of clients.
     """
     best = int(np.argmax(means))

@@ -1,8 +1,9 @@
-"""PeFLL, server side (Scott's thesis, Algorithms 7 and 8): learning to make a model of a client's description.
+"""PeFLL, server side (Scott's thesis, Algorithms 7 and 8): learn to make a model from a client's descriptor.
 
-A round has three exchanges with its cohort P: ``describe`` (η_v out, descriptors v_i back), ``adapt`` (θ_i = h(v_i;
-η_h) out, Δθ_i back), ``embed`` (Δv_i out, Σ Δη_v back). Then η_h ← (1 − 2βλ_h) η_h + 1/|P| Σ Δη_h, and η_v likewise, or
-another optimiser's step along the same updates. A client never seen needs two messages down, one up, and no training.
+A round has three exchanges with its cohort P: ``describe`` sends η_v and receives descriptors v_i; ``adapt`` sends
+θ_i = h(v_i; η_h) and receives Δθ_i; ``embed`` sends Δv_i and receives Σ Δη_v. Then η_h ← (1 − 2βλ_h) η_h +
+1/|P| Σ Δη_h, and η_v likewise, or a step of another optimizer along the same updates. An unseen client gets its model
+with two messages down, one up, and no training.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger("flwr")
 
 
 class PeFLL(Generated):
-    """An embedding network on the clients and a hypernetwork on the server, trained as one."""
+    """Trains an embedding network, used by clients, together with a hypernetwork on the server."""
 
     privacy_gap = staticmethod(single_replies)
     transfer_gap = staticmethod(no_network)
@@ -50,7 +51,7 @@ class PeFLL(Generated):
         )
         self._parameters = [*self.hypernetwork.parameters(), *self._embedding.parameters()]
         self._optimizer = self.make_optimizer(self._parameters)
-        self._scale: tuple[Tensor, Tensor] | None = None  # mean and deviation of the first descriptors
+        self._scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation of the first descriptors
         self._descriptors: Arrays = {}  # of the clients in the present evaluation
 
     def server_part(self, arrays: Arrays) -> Arrays:
@@ -83,7 +84,7 @@ class PeFLL(Generated):
         return get_arrays(self._embedding)
 
     def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
-        """Ask the clients for their descriptors (Algorithm 7, lines 1 to 4)."""
+        """Ask the clients for their descriptors for an evaluation (Algorithm 7, lines 1 to 4)."""
         outcome = self._describe(round, clients, model, training=False)
         if not outcome.clients:
             return [], torch.empty(0, self.size), outcome.failures
@@ -92,7 +93,7 @@ class PeFLL(Generated):
         return outcome.clients, self._normalized(torch.from_numpy(v)), outcome.failures
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Evaluate, and with ``pefll.keep-descriptors`` write what the clients' descriptors are by now."""
+        """Have ``clients`` test their models; with ``pefll.keep-descriptors``, write their descriptors to a file."""
         self._descriptors = {}
         outcome = super().measure(round, clients, model)
         if self.hyper.keep_descriptors and self.run.opened:
@@ -102,7 +103,7 @@ class PeFLL(Generated):
     # ----------------------------------------------------------------------------------------- details
 
     def _describe(self, round: Round, clients: Sequence[str], model: Arrays, *, training: bool) -> Outcome:
-        """Ask for descriptors; any number of clients may fail."""
+        """Ask clients for their descriptors; any number of clients may fail."""
         return round.ask(
             "describe", clients, reduce="stack", send=model, shapes={DESCRIPTOR: (self.size,)},
             evaluation=not training, out_of=0,
@@ -110,7 +111,7 @@ class PeFLL(Generated):
         )  # fmt: skip
 
     def _normalized(self, v: Tensor) -> Tensor:
-        """Return (v − m)/s with m and s of the first descriptors that arrive; s = 1 for what is the same in all."""
+        """Return (v − m)/s, with mean m and standard deviation s of the first descriptors received; s = 0 becomes 1."""
         if self.hyper.normalize == "none":
             return v
         if self._scale is None:
@@ -120,7 +121,7 @@ class PeFLL(Generated):
         return (v - m) / s
 
     def unfit(self, client: Member) -> str:
-        """Return why a device cannot take part: also for want of labels, where descriptors are made of them."""
+        """Return why a client cannot take part; also a device without labels, if the embedding needs labels."""
         if self.roster.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
             return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"
         return super().unfit(client)
@@ -134,7 +135,7 @@ class PeFLL(Generated):
             )
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Start from another run's networks; they know descriptors of one scale."""
+        """Start from another run's networks, which require the same ``pefll.normalize``."""
         arrays = super().begin_from(network, trained)
         if (normalize := trained.facts["own"]["normalize"]) != self.hyper.normalize:
             raise ConfigurationError(
@@ -144,17 +145,17 @@ class PeFLL(Generated):
         return arrays
 
     def optimizers(self) -> dict[str, Any]:
-        """One for both networks."""
+        """Return the one optimizer of both networks."""
         return {"networks": self._optimizer}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The hypernetwork, the optimiser's memory, and the scale of descriptors."""
+        """Return the hypernetwork, the optimizer's state, and the scale of descriptors."""
         arrays, facts = super().state()
         scale = None if self._scale is None else [tensor.tolist() for tensor in self._scale]
         return arrays, {**facts, "normalize": self.hyper.normalize, "scale": scale}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state that :meth:`state` returned."""
         super().restore(arrays, facts)
         if facts["scale"] is not None:
             m, s = (torch.tensor(numbers) for numbers in facts["scale"])

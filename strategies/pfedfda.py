@@ -1,7 +1,7 @@
 """pFedFDA, server side (McLaughlin and Su 2024, Algorithm 1).
 
-Sent and received: the extractor (all blocks but the last) and the Gaussians (μ, Σ) of its features; both are averaged
-as in FedAvg. μ starts from a standard normal draw of the run's seed, Σ from the identity.
+Sends and receives the extractor (all blocks but the last) and the Gaussians (μ, Σ) of its features; both are averaged
+as in FedAvg. μ is initialised by a standard normal draw from the run's seed, Σ by the identity.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class PFedFDA(FedAvg):
-    """A shared extractor and a shared Gaussian for each class."""
+    """FedAvg of a shared extractor and of a Gaussian for each class."""
 
     privacy_gap = staticmethod(sums_of_updates)
     transfer_gap = staticmethod(whole_network)
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the extractor and the first Gaussians."""
+        """Return the extractor and the initial Gaussians."""
         head = last_blocks(arrays, 1, "pfedfda")
         classes, d = classifier_shape(arrays, "pfedfda")
         rng = numpy_generator(self.settings.seed, "gaussians")

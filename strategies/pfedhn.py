@@ -1,8 +1,8 @@
 """pFedHN, server side (Shamsian et al. 2021, Algorithm 1): a hypernetwork and a learned descriptor for every client.
 
-A round: θ_i = h(v_i; η_h) out, Δθ_i back; η_h and the v_i of the cohort take a step along what Δθ_i asks of them. A
-client never seen begins with a descriptor drawn from the run's seed, which some exchanges fit with the hypernetwork as
-it is.
+A round sends θ_i = h(v_i; η_h) and receives Δθ_i; η_h and the v_i of the cohort then take a step along the
+backpropagated Δθ_i. A client that has never trained starts from a descriptor drawn from the run's seed; before a test,
+some exchanges fit it to the client while the hypernetwork stays fixed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Descriptor = tuple[Tensor, Optimizer]
 
 
 class PFedHN(Generated):
-    """Descriptors on the server, one for each client."""
+    """Trains a hypernetwork, and a descriptor for each client, on the server."""
 
     privacy_gap = staticmethod(single_replies)
     transfer_gap = staticmethod(no_network)
@@ -40,7 +40,7 @@ class PFedHN(Generated):
         self._descriptors: dict[str, Descriptor] = {}  # v_i of the clients that have trained
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Carry out a round; the descriptors of its cohort learn together with the hypernetwork."""
+        """Carry out a round, which trains the cohort's descriptors together with the hypernetwork."""
         cohort = round.sample()
         own = {client: self._descriptors.get(client) or self._begin(client) for client in cohort}
         v = _values(own, cohort)
@@ -56,7 +56,10 @@ class PFedHN(Generated):
         return model
 
     def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
-        """Return the descriptors; those of labeled clients that have never trained are fitted first, and not kept."""
+        """Return the clients' descriptors.
+
+        For labeled clients that have never trained, they are fitted first, and not kept.
+        """
         own = {client: self._descriptors.get(client) or self._begin(client) for client in clients}
         new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
         failures: dict[str, str] = {}
@@ -69,7 +72,7 @@ class PFedHN(Generated):
                     [Δv] = self.descent(made, Δθ, [v])
                     fitted = {client: own[client] for client in outcome.clients}
                     self._move(fitted, dict(zip(new, Δv, strict=True)), round.number)
-                # Who has spent its budget on this keeps the descriptor that it has by then.
+                # A client that has spent its privacy budget is tested with the descriptor fitted so far.
                 failures |= {c: why for c, why in outcome.failures.items() if c not in self.accounts.spent}
         served = [client for client in clients if client not in failures]
         return served, _values(own, served).detach() if served else torch.empty(0, self.size), failures
@@ -77,35 +80,35 @@ class PFedHN(Generated):
     # ----------------------------------------------------------------------------------------- details
 
     def _begin(self, client: str) -> Descriptor:
-        """Return a client's first descriptor, standard normal, and its optimiser."""
+        """Return a client's initial descriptor, drawn from a standard normal, and its optimizer."""
         v = torch.randn(self.size, generator=torch_generator(self.settings.seed, "descriptor", client)).requires_grad_()
         return self._with_optimizer(v)
 
     def _with_optimizer(self, v: Tensor) -> Descriptor:
-        """Return a descriptor (l,) with an optimiser of its own."""
+        """Return a descriptor (l,) with an optimizer of its own."""
         return v, self.make_optimizer([v], self.hyper.descriptor_learning_rate)
 
     def _move(self, descriptors: Mapping[str, Descriptor], Δv: Mapping[str, Tensor], server_round: int) -> None:
-        """Let descriptors take a step along what is asked of them."""
+        """Take an optimizer step on each descriptor along its update Δv."""
         for client, (v, optimizer) in descriptors.items():
             self.step(optimizer, [(v, Δv[client], self.hyper.descriptor_penalty)], server_round)
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """That of the hypernetwork, and those of the descriptors."""
+        """Return the optimizers of the hypernetwork and of the descriptors, by name."""
         return {"hypernetwork": self._optimizer} | {f"descriptor/{c}": o for c, (_, o) in self._descriptors.items()}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The hypernetwork, the descriptors, and what their optimisers remember."""
+        """Return the hypernetwork, the descriptors, and the state of their optimizers."""
         arrays, facts = super().state()
         return arrays | {f"descriptor/{c}": v.detach().numpy() for c, (v, _) in self._descriptors.items()}, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state that :meth:`state` returned."""
         for client, array in part(arrays, "descriptor/").items():
             self._descriptors[client] = self._with_optimizer(torch.from_numpy(array).requires_grad_())
         super().restore(arrays, facts)
 
 
 def _values(descriptors: Mapping[str, Descriptor], clients: Sequence[str]) -> Tensor:
-    """Return the clients' descriptors as a tensor (c, l) of its own, by which can be differentiated."""
+    """Return a copy of the clients' descriptors as one tensor (c, l) that requires gradients."""
     return torch.stack([descriptors[client][0].detach() for client in clients]).requires_grad_()

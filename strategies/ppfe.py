@@ -1,8 +1,8 @@
-"""PPFE, server side (Emrani et al., Algorithm 1): T stages of FedAvg on ever fewer blocks.
+"""PPFE, server side (Emrani et al., Algorithm 1): T stages of FedAvg, with fewer shared blocks in each stage.
 
-Sent and received in a round of stage t: the shared blocks ψ, the mean of which is taken as in FedAvg. After a stage's
-last round every client gets the final ψ^(t) (phase ``finish``) and computes, alone, its coefficient β_k^(t) and its
-next example weights. Stage 1 with nothing personal is FedAvg.
+A round of stage t sends and receives the shared blocks ψ, which are averaged as in FedAvg. After a stage's last round
+every client receives the final ψ^(t) (phase ``finish``), and computes by itself its coefficient β_k^(t) and its next
+example weights. Stage 1 without personal blocks is FedAvg.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PPFE(FedAvg):
                 f"ppfe.stage-rounds: '{self.hyper.stage_rounds}' is {self._plan.rounds} rounds, but rounds = {s.rounds}"
             )
         self._first: Arrays = {}  # ψ^(1), where later stages start from it
-        self._stage = 1  # that the shared blocks are of
+        self._stage = 1  # stage of the present shared blocks
         self._stages: list[dict[str, float]] = []
 
     @staticmethod
@@ -55,13 +55,13 @@ class PPFE(FedAvg):
         return of_blocks(arrays, self._plan.shared(1))
 
     def is_final(self, server_round: int) -> bool:
-        """Every stage has a last round."""
+        """Return whether ``server_round`` is the last round of a stage, to which ``final-participation`` applies."""
         return self._plan.is_last(server_round)
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Begin a stage, train, or end a stage, as the plan says.
+        """Carry out a round of training; before it start a new stage, or after it end a stage, as the plan says.
 
-        A stage begins and ends, too, where a cohort's budgets are spent and nothing is trained.
+        Stages also start and end if a cohort's privacy budgets are spent, and nothing is trained.
         """
         stage = self._plan.stage(round.number)
         if stage > self._stage:
@@ -77,7 +77,7 @@ class PPFE(FedAvg):
         return model
 
     def _begin(self, stage: int, arrays: Arrays) -> Arrays:
-        """Return the shared blocks that a stage starts from, ``arrays`` being the final ones of the stage before."""
+        """Return the initial shared blocks of a stage; ``arrays`` are the final ones of the previous stage."""
         if not self._first:
             self._first = arrays
         self._velocity = self._squares = None
@@ -89,14 +89,14 @@ class PPFE(FedAvg):
         return self._plan.convert(source, stage)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """FedAvg's state, ψ^(1), and what is known of the finished stages."""
+        """Return FedAvg's state, ψ^(1), the present stage, and the report on finished stages."""
         arrays, facts = super().state()
         own = {f"velocity/{name}": array for name, array in arrays.items()}
         own |= {f"first/{name}": array for name, array in self._first.items()}
         return own, {**facts, "stage": self._stage, "stages": self._stages}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state that :meth:`state` returned."""
 
         def part(prefix: str) -> Arrays:
             return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
@@ -105,13 +105,13 @@ class PPFE(FedAvg):
         self._first, self._stage, self._stages = part("first/"), facts["stage"], list(facts["stages"])
 
     def report(self) -> dict[str, Any]:
-        """For each stage: parameters that travel, and the clients' mean β and mean largest example weight."""
+        """Return for each stage the number of parameters sent, the clients' mean β and mean largest example weight."""
         return {"ppfe": {"stages": self._stages}}
 
 
 @contextmanager
 def _as_far_as_paid(server_round: int) -> Iterator[None]:
-    """Go on where the budgets of clients do not suffice for what is asked of them: a stage must begin and end."""
+    """Context that ignores spent privacy budgets of all clients, so that a stage still starts and ends as planned."""
     try:
         yield
     except BudgetSpentError as error:

@@ -1,8 +1,9 @@
 """PPFE for linear regression with exact local solutions, server side (Emrani et al., section 6.1).
 
-A round is a stage: ``exchanges`` times, clients solve for every λ of the grid at once and the server averages; λ is the
-one with the smallest error on the clients' held-back examples, no larger than that of the stage before; then the same
-with this λ and all examples, and every client finishes the stage alone. Sent and received: a vector for each λ.
+A round is a stage. First, ``exchanges`` times, clients solve for every λ of the grid at once, and the server averages
+the solutions. Of the λ that are no larger than the previous stage's, the one with the smallest error on the clients'
+held-out examples is chosen. Averaging is repeated with this λ and all examples; then every client finishes the stage by
+itself. Sends and receives a vector for each λ.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 class PPFELinear(CohortStrategy):
-    """Stages of shared and personal ridge regression, with ever smaller penalties."""
+    """Stages of shared and personal ridge regression, with penalties that never increase."""
 
     privacy_gap = staticmethod(single_replies)
 
@@ -42,11 +43,11 @@ class PPFELinear(CohortStrategy):
             )
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Start from ψ = 0."""
+        """Return the initial model, ψ = 0."""
         return {name: np.zeros_like(array) for name, array in arrays.items()}
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Carry out stage t, the round's number."""
+        """Carry out stage t = ``round.number``; return the new ψ."""
         stage = self._plan[round.number - 1]
         ψ, penalties = model[WEIGHT].astype(np.float64), np.array(parse_numbers(self.hyper.penalties))
         if stage == "personal" and (earlier := [s["penalty"] for s in self._stages if s["stage"] == "personal"]):
@@ -62,27 +63,27 @@ class PPFELinear(CohortStrategy):
         return {WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]}
 
     def _average(self, round: Round, ψ: Array, penalties: Array, *, whole: bool) -> Array:
-        """Return the mean solution (G, d) for each penalty, starting from ψ (1, d)."""
+        """Return the averaged solutions (G, d), one for each penalty, starting from ψ (1, d)."""
         shared: Array = np.repeat(ψ, len(penalties), axis=0)
         for _ in range(1 if self._plan[round.number - 1] == "averaged" else self.hyper.exchanges):
             shared = self._ask("solve", round, shared, penalties, whole=whole)["solutions"]
         return shared
 
     def _ask(self, phase: str, round: Round, shared: Array, penalties: Array, **arguments: Any) -> dict[str, Array]:
-        """Have the round's cohort carry out ``phase``; return the weighted mean of what it returns."""
+        """Have the round's cohort carry out ``phase``; return the weighted mean of the clients' arrays."""
         outcome = round.ask(phase, round.sample(), send=_message(shared, penalties), reduce="sum", **arguments)
         return {name: total / outcome.weight for name, total in outcome.arrays.items()}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What is known of the finished stages."""
+        """Return the report on the finished stages."""
         return {}, {"stages": self._stages}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the report on the finished stages."""
         self._stages = list(facts["stages"])
 
     def report(self) -> dict[str, Any]:
-        """For each stage: its kind, λ, and the clients' mean β."""
+        """Return for each stage its kind, λ, and the clients' mean β."""
         return {"ppfe": {"stages": self._stages}}
 
 

@@ -1,7 +1,7 @@
-"""SCAFFOLD, server side (Karimireddy et al. 2020, Algorithm 1): FedAvg beside a control variate.
+"""SCAFFOLD, server side (Karimireddy et al. 2020, Algorithm 1): FedAvg with a control variate beside the model.
 
-Sent: the model x and the control variate c. Step: x as in FedAvg with η_g = ``server-learning-rate``;
-c ← c + |S|/N · mean (c_i⁺ − c_i), over the cohort S of N clients. The paper's means are plain:
+Sends the model x and the control variate c. Updates x as FedAvg does, with η_g = ``server-learning-rate``, and
+c ← c + |S|/N · mean (c_i⁺ − c_i), over the cohort S of N clients. The paper's means are unweighted:
 ``weighting = "uniform"``.
 """
 
@@ -22,7 +22,7 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class Scaffold(FedAvg):
-    """FedAvg that knows the mean of all clients' gradients."""
+    """FedAvg with control variates, which estimate the mean gradient of all clients."""
 
     transfer_gap = staticmethod(whole_network)
 
@@ -39,16 +39,16 @@ class Scaffold(FedAvg):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Return what is not protected."""
+        """Return why client privacy is not kept."""
         return "control variates change as much as gradients do, and would be clipped with the model"
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the network's arrays; c begins at zero."""
+        """Return the network's arrays; set c to zero."""
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in arrays.items()}
         return arrays
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Take the step of c; buffers, which have no gradient, are not answered."""
+        """Update c; clients return no control variates for buffers, which have no gradient."""
         share = len(outcome.clients) / len(self.trainable())
         self.beside |= {
             name: (self.beside[name] + share * change / outcome.weight).astype(np.float32)

@@ -1,7 +1,7 @@
-"""SGD and Adam for local training: PyTorch's own fused kernels, without its optimiser classes.
+"""SGD and Adam for local training: PyTorch's own fused kernels, without its optimizer classes.
 
-The first use of a ``torch.optim`` class in a process imports torch's compiler, which takes seconds. On a device every
-message starts a process, and a simulation waits for its workers; so the functional forms are called directly.
+The first use of a ``torch.optim`` class in a process imports PyTorch's compiler, which takes seconds. On a device every
+message starts a process, and a simulation waits for its workers. The functional forms are therefore called directly.
 """
 
 from __future__ import annotations

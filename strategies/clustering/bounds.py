@@ -1,10 +1,14 @@
-"""Bounds on what a client sends, where one client more or less must make no difference (Scott, thesis, D.7.4).
+"""Clipping bounds on what a client sends, for client-level privacy of clusterings (Scott, thesis, D.7.4).
 
-Bounds that are no keys of the configuration are taken from the server's data and the public size m of a usual client,
-never from the clients. A hundred clients of m points are drawn from the server's. What is sent in step 1 is bounded by
-the largest norm of what these would send; in step 2, m points have weights of sum m; in step 3, k clusters have k
-means, the norm of each being typically that of the drawn ones, and k contributions, at most m of either. Sums and
-contributions are scaled down together, so that a bound that is too small makes a client count less, but moves no mean.
+Bounds that are not configured are derived from the server's data and the public size m of a typical client, never from
+the clients. A hundred artificial clients of m points each are drawn from the server's points.
+
+- Step 1, outer products: the largest norm that the artificial clients would send.
+- Step 2, weights: m, the sum of the weights of m points.
+- Step 3, cluster means: √min(k, m) times a typical norm of the artificial clients' means.
+- Step 3, cluster counts (0 or 1 each): min(k, m).
+
+Means and counts are scaled by the same factor, so that too small a bound reduces a client's weight, but moves no mean.
 """
 
 from __future__ import annotations
@@ -19,14 +23,14 @@ _CLIENTS = 100
 
 
 def client_bounds(hyper: KMeansHyper, points: Array, k: int, size: int, rng: np.random.Generator) -> dict[str, float]:
-    """Return the bound of every sum, by its name.
+    """Return the bound on a client's contribution to every sum, by the sum's name.
 
     Args:
-        hyper: the keys ``kmeans.clip-*``; 0 leaves a bound to the server's data.
+        hyper: keys ``kmeans.clip-*``; a bound that is 0 is derived from the server's data.
         points: the server's points, (s, d).
         k: number of clusters.
-        size: number of points of a usual client, ≥ 1, public.
-        rng: the generator of the drawn clients.
+        size: public number of points m of a typical client, ≥ 1.
+        rng: generator that draws the artificial clients.
     """
     centers = k_means(points, np.ones(len(points)), k, 1, rng)
     upper = np.triu_indices(points.shape[1])

@@ -1,4 +1,4 @@
-"""The privacy budget of a clustering: what is released, with how much noise, and what it costs altogether."""
+"""The privacy budget of a clustering: the sums that are released, the noise on each, and the total cost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from florilegium.privacy.noise import Kind
 
 @dataclass(frozen=True)
 class Query:
-    """A sum that is asked for.
+    """A sum over clients that the server asks for.
 
     Attributes:
-        name: of the sum.
+        name: name of the sum.
         phase: the phase in which it is asked for.
-        kind: its noise.
-        share: its share of the budget, of all its ``times`` together.
-        times: how often.
+        kind: kind of its noise.
+        share: share of the budget for all its releases together.
+        times: number of releases.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Spending:
-    """A query and what it costs: its ε each time, the bound on one unit's contribution, and the noise's scale."""
+    """A query with its ε per release, its sensitivity (bound on one unit's contribution), and its noise scale."""
 
     query: Query
     epsilon: float
@@ -44,7 +44,7 @@ class Spending:
 
 
 def init_queries(hyper: KMeansHyper, steps: int) -> list[Query]:
-    """Return the sums that FedDP-Init asks for where ``steps`` of FedDP-Lloyds follow (algorithm 11)."""
+    """Return the sums that FedDP-Init asks for, if ``steps`` steps of FedDP-Lloyds follow (algorithm 11)."""
     left = 1 - hyper.lloyds_share if steps else 1.0
     shares = [left * share for share in parse_numbers(hyper.split)]
     return [
@@ -56,7 +56,7 @@ def init_queries(hyper: KMeansHyper, steps: int) -> list[Query]:
 
 
 def lloyds_queries(hyper: KMeansHyper, steps: int, whole: float) -> list[Query]:
-    """Return the sums that ``steps`` of FedDP-Lloyds ask for, ``whole`` being their share (algorithm 12)."""
+    """Return the sums that ``steps`` steps of FedDP-Lloyds ask for, with share ``whole`` of the budget (alg. 12)."""
     if not steps:
         return []
     gaussian, laplace = (whole * share for share in parse_numbers(hyper.lloyds_split))
@@ -67,16 +67,17 @@ def lloyds_queries(hyper: KMeansHyper, steps: int, whole: float) -> list[Query]:
 
 
 class Budget:
-    """What each query may cost, and the guards that follow.
+    """The ε of each query, and the clipping and noise that follow from it.
 
     Args:
-        hyper: the method's keys.
-        queries: all that will be released.
+        hyper: keys ``kmeans.*``.
+        queries: all sums that the run will release.
         sensitivities: by the name of the sum: how much one unit (example or client) can change it.
-        clipped: whether clients scale what they send down to the sensitivity; otherwise clipped points bound it.
+        clipped: whether clients clip their contribution to the sensitivity; if not, their clipped points bound it.
 
     Raises:
-        ConfigurationError: if ``kmeans.epsilons`` has not one ε for each query.
+        ConfigurationError: if ``kmeans.epsilons`` does not have one ε for each query, or a sensitivity is not positive
+            and finite.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Budget:
         return multiplier(query.kind, epsilon, self._hyper.delta, self._hyper.gaussian)
 
     def guards(self, phase: str) -> dict[str, Guard]:
-        """Return the guard of every sum of ``phase``."""
+        """Return clipping bound and noise for every sum of ``phase``, by the sum's name."""
         return {
             s.query.name: Guard(s.query.kind, s.sensitivity if self._clipped else float("inf"), s.scale)
             for s in self.spendings
@@ -124,7 +125,7 @@ class Budget:
         }
 
     def lines(self) -> list[str]:
-        """Return the budget in words, a line for each query and one for all."""
+        """Return a description of the budget: a line for each query, and one for the total."""
         lines = [
             f"{s.query.phase}: {s.query.name} with {s.query.kind} noise of scale {s.scale:.4g} "
             f"(sensitivity {s.sensitivity:.4g}, ε = {s.epsilon:.4g}{f', {s.query.times} times' * (s.query.times > 1)})"

@@ -1,8 +1,9 @@
-"""FedDP-KMeans, server side (Scott, thesis, algorithms 11 and 12): centres by three exchanges, then FedDP-Lloyds.
+"""FedDP-KMeans, server side (Scott, thesis, algorithms 11 and 12): initial centres (FedDP-Init), then FedDP-Lloyds.
 
-Exchange 1: the noisy sum of all points' outer products gives the data subspace, its top eigenvectors. 2: how many
-client points are nearest to each of the server's points in that subspace weighs these; their weighted clustering gives
-centres ξ_j in the subspace. 3: noisy sums and counts of the clusters around ξ_j give centres in the original space.
+FedDP-Init has three exchanges. 1: the noisy sum of all points' outer products gives the data subspace, its top
+eigenvectors. 2: the noisy number of client points nearest to each of the server's points in that subspace is that
+point's weight; weighted k-means of the server's points gives centres ξ_j in the subspace. 3: noisy sums and counts of
+the clusters around ξ_j give centres in the original space.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class FedDPKMeans(KMeans):
         self._elbow: list[float] = []
 
     def queries(self, steps: int) -> list[Query]:
-        """FedDP-Init's sums, then FedDP-Lloyds'."""
+        """Return the sums that FedDP-Init asks for, then those of FedDP-Lloyds."""
         return init_queries(self.hyper, steps) + lloyds_queries(self.hyper, steps, self.hyper.lloyds_share)
 
     def initialise(self, round: Round) -> Array:
-        """FedDP-Init."""
+        """Return initial centres (k, d), from the three exchanges of FedDP-Init."""
         basis = self._subspace(self.ask(round, "outer", {})["outer"])
         projected = self.points @ basis
         weights = self.ask(round, "weigh", {"basis": basis, "points": projected})["weights"]
@@ -54,9 +55,9 @@ class FedDPKMeans(KMeans):
         return self.divide(released, "locate", ξ @ basis.T)
 
     def _subspace(self, upper: Array) -> Array:
-        """Return the top eigenvectors (d, q) of the symmetric matrix whose entries on and above the diagonal these are.
+        """Return the top eigenvectors (d, q) of the symmetric matrix with these entries on and above its diagonal.
 
-        Noise on these entries is symmetric noise on the matrix, drawn once for each pair (Dwork et al. 2014).
+        Noise on these entries is symmetric noise on the matrix, drawn once per pair of entries (Dwork et al. 2014).
         """
         d = self.points.shape[1]
         matrix = np.zeros((d, d))
@@ -65,7 +66,7 @@ class FedDPKMeans(KMeans):
         return np.ascontiguousarray(vectors[:, ::-1][:, : self.hyper.dimensions or self.most])
 
     def _heavy(self, points: Array, weights: Array) -> tuple[Array, Array]:
-        """Return the points of weight ``weight-threshold`` or more, and their weights; at least the k heaviest."""
+        """Return the points with weight ≥ ``weight-threshold``, and their weights; at least the k heaviest points."""
         heavy = (weights >= self.hyper.weight_threshold) & (weights > 0)
         if heavy.sum() >= self.most:
             return points[heavy], weights[heavy]
@@ -77,7 +78,10 @@ class FedDPKMeans(KMeans):
         return points[order], np.maximum(weights[order], 1.0)
 
     def _choose(self, points: Array, weights: Array) -> None:
-        """Set k to the elbow of the costs of 1 to ``choose-k`` clusters; it costs no privacy, being computed here."""
+        """Set k by the elbow method on the costs of 1 to ``choose-k`` clusters.
+
+        This uses only weights that are already released, so it has no privacy cost.
+        """
         self._elbow = [
             cost(points, weights, k_means(points, weights, k, self.hyper.restarts, self.rng("elbow", k)))
             for k in range(1, self.most + 1)
@@ -86,16 +90,16 @@ class FedDPKMeans(KMeans):
         log.info("k = %d is at the elbow of 1 to %d clusters", self.k, self.most)
 
     def report(self) -> dict[str, Any]:
-        """Besides, the costs that k was chosen by."""
+        """Return the report of the base class, with the costs from which k was chosen."""
         facts = super().report()
         return {**facts, "kmeans": {**facts["kmeans"], **({"elbow": self._elbow} if self._elbow else {})}}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Besides, the weighted points, and the costs that k was chosen by."""
+        """Return the base class's state, the weighted points, and the costs from which k was chosen."""
         _, facts = super().state()
         return self._weighted, {**facts, "elbow": self._elbow}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state that :meth:`state` returned."""
         super().restore(arrays, facts)
         self._weighted, self._elbow = dict(arrays), list(facts["elbow"])

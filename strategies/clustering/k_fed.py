@@ -1,6 +1,6 @@
-"""k-FED, server side: one exchange, a clustering of the clients' own centres (Dennis et al. 2021). Not private.
+"""k-FED, server side: one exchange, then a clustering of the clients' centres (Dennis et al. 2021). Not private.
 
-Received: each client's centres (k', d) and which of these rows it has found, (k',).
+Receives from each client its centres (k', d), and which of these rows are centres, (k',).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from florilegium.strategies.core.round import Round
 
 
 class KFed(KMeans):
-    """Merges what the clients have found alone."""
+    """Merges the centres that clients have found in their own points."""
 
     privacy_gap = staticmethod(protects_itself)
 
     refines = False
 
     def queries(self, steps: int) -> list[Query]:
-        """Nothing is released with noise."""
+        """Return no queries, since no sums are released with noise."""
         return []
 
     def initialise(self, round: Round) -> Array:
-        """Ask every client for its centres and merge them."""
+        """Ask the cohort's clients for their centres; return k merged centres."""
         outcome = round.ask("cluster", round.sample(), reduce="stack")
         local = zip(outcome.arrays["centers"], outcome.arrays["found"], strict=True)
         return merge_centers([centers[found > 0] for centers, found in local], self.k, self.rng("merge"))

@@ -1,8 +1,8 @@
-"""What all clustering methods share on the server: the privacy budget, FedDP-Lloyds, and measuring a clustering.
+"""Base strategy of all clustering methods: the privacy budget, FedDP-Lloyds, and measuring a clustering.
 
-Round 1 finds centres to start from, in a method's own way; every further round is a step of FedDP-Lloyds (Scott,
+Round 1 finds initial centres, in a way that each method defines; every further round is a step of FedDP-Lloyds (Scott,
 thesis, algorithm 12), so that T = ``rounds`` − 1. Noise is added here, once, to the sum over all nodes, or by the
-devices (``kmeans.noise-at``). Sent and received: centres (k, d); sums (k, d) and counts (k,).
+devices (``kmeans.noise-at``). Sends centres (k, d); receives sums (k, d) and counts (k,).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ log = logging.getLogger("flwr")
 
 
 def protects_itself(hyper: Any) -> str:
-    """Refusal of table ``privacy``: clusterings have a budget of their own."""
+    """Promise of client privacy, not kept: clusterings do not use table ``privacy``, but a budget of their own."""
     return "it protects its sums itself; set kmeans.epsilon"
 
 
 class KMeans(CohortStrategy):
-    """Centres found in a first round, refined by private steps of Lloyd's algorithm."""
+    """Finds initial centres in round 1, and refines them by private steps of Lloyd's algorithm."""
 
     hyper: KMeansHyper
     refines: ClassVar[bool] = True
-    """Whether FedDP-Lloyds may follow; not after what is no private method anyway."""
+    """Whether steps of FedDP-Lloyds may follow round 1; False for methods that are not private."""
     chooses_k: ClassVar[bool] = False
-    """Whether ``kmeans.choose-k`` has a meaning."""
+    """Whether the method supports ``kmeans.choose-k``."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -71,17 +71,17 @@ class KMeans(CohortStrategy):
 
     @abstractmethod
     def initialise(self, round: Round) -> Array:
-        """Return centres to start from, (k, d)."""
+        """Return initial centres, (k, d)."""
 
     def queries(self, steps: int) -> list[Query]:
-        """Return all sums that the run asks for, with ``steps`` of FedDP-Lloyds."""
+        """Return all sums that the run asks for, with ``steps`` steps of FedDP-Lloyds."""
         return lloyds_queries(self.hyper, steps, 1.0)
 
     # -------------------------------------------------------------------------------- server's data
 
     @cached_property
     def points(self) -> Array:
-        """The server's points (s, d), clipped to norm Δ where the clients' are."""
+        """The server's points (s, d); clipped to norm Δ with example-level privacy, like the clients' points."""
         raw = self._server_points
         return clip_rows(raw, self.radius) if self.hyper.privacy_unit == "example" else raw
 
@@ -98,7 +98,7 @@ class KMeans(CohortStrategy):
 
     @cached_property
     def radius(self) -> float:
-        """Δ: the key, or the largest norm of the server's points."""
+        """Δ: the configured radius, or the largest norm of the server's points."""
         radius = self.hyper.radius or float(np.linalg.norm(self._server_points, axis=1).max())
         if not 0 < radius < np.inf:
             raise ConfigurationError(
@@ -107,14 +107,14 @@ class KMeans(CohortStrategy):
         return radius
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
-        """Return the server's generator for a purpose."""
+        """Return the server's random generator for a purpose, from the run's seed."""
         return numpy_generator(self.settings.seed, "kmeans", *purpose)
 
     # --------------------------------------------------------------------------------------- privacy
 
     @cached_property
     def budget(self) -> Budget | None:
-        """What the run may spend, known before a client is asked; None without privacy."""
+        """The privacy budget of all releases of the run, computed before the first exchange; None without privacy."""
         unit, queries = self.hyper.privacy_unit, self.queries(self.settings.rounds - 1)
         if unit == "none" or not queries:
             return None
@@ -138,10 +138,10 @@ class KMeans(CohortStrategy):
         return Budget(self.hyper, queries, bounds, clipped=unit == "client")
 
     def summary(self) -> None:
-        """Log what is about to run and what it costs; write the latter to ``privacy.json``.
+        """Log the run's setting and its privacy budget; write the budget to ``privacy.json``.
 
         Raises:
-            ConfigurationError: if a resumed run would go on with another budget, or ask devices twice.
+            ConfigurationError: if a resumed run has another budget than before, or would ask real devices twice.
         """
         super().summary()
         if self.settings.resume and self._begun != self._record():
@@ -163,10 +163,10 @@ class KMeans(CohortStrategy):
         write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
 
     def ask(self, round: Round, phase: str, arrays: Arrays) -> Arrays:
-        """Have the cohort carry out ``phase`` on ``arrays``; return the sums it releases, with their noise.
+        """Have the round's cohort carry out ``phase`` on ``arrays``; return the released sums, with noise.
 
         Raises:
-            RunError: if so many devices failed that the others' noise is too small.
+            RunError: if devices add the noise, and so many failed that the noise of the others is too small.
         """
         cohort = round.sample()
         guards = self.budget.guards(phase) if self.budget else {}
@@ -192,21 +192,21 @@ class KMeans(CohortStrategy):
         }
 
     def _noise(self, *path: str | int) -> np.random.Generator:
-        """Return the generator of noise: with real devices one that nobody can repeat."""
+        """Return the random generator for noise: a secret one with real devices, else one from the run's seed."""
         return secret_generator() if self.roster.deployed else self.rng("noise", *path)
 
     # ----------------------------------------------------------------------------------------- rounds
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Start from nothing: round 1 finds the first centres."""
+        """Return no arrays, since round 1 finds the first centres."""
         return {}
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """A clustering starts from its own first round."""
+        """Raise :class:`ConfigurationError`, since a clustering cannot start from another run."""
         raise ConfigurationError(f"init: method '{self.settings.method}' finds its own centres to start from")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Find the first centres, or refine them."""
+        """Return the initial centres in round 1, and refined ones in further rounds."""
         if round.number == 1:
             return {"centers": self.initialise(round)}
         centers = model["centers"]
@@ -214,10 +214,10 @@ class KMeans(CohortStrategy):
         return {"centers": self.divide(released, "lloyd", centers)}
 
     def divide(self, released: Arrays, phase: str, fallback: Array) -> Array:
-        """Return ν_j = m_j / n_j, (k, d); for a cluster whose noisy count is too small, its ``fallback``.
+        """Return centres ν_j = m_j / n_j, (k, d); for a cluster whose noisy count is too small, its ``fallback``.
 
-        Too small is less than 1, and than ``kmeans.min-count`` times the count's noise scale. With example-level
-        privacy all points have norms up to Δ, and so have the centres.
+        A count is too small if it is below 1, or below ``kmeans.min-count`` times its noise scale. With example-level
+        privacy the centres are clipped to norm Δ, as all points are.
         """
         counts = released["counts"]
         scale = self.budget.guards(phase)["counts"].scale if self.budget else 0.0
@@ -229,21 +229,21 @@ class KMeans(CohortStrategy):
         return clip_rows(centers, self.radius) if self.budget and self.hyper.privacy_unit == "example" else centers
 
     def cluster(self, points: Array, weights: Array) -> Array:
-        """Return k centres of weighted points, by scikit-learn."""
+        """Return k centres of weighted points, by k-means of scikit-learn."""
         return k_means(points, weights, self.k, self.hyper.restarts, self.rng("k-means"))
 
     # ------------------------------------------------------------------------------------- evaluation
 
     def evaluated(self) -> list[str]:
-        """Return the clients whose points are clustered; a clustering is measured on these very points."""
+        """Return the clients whose points are clustered, on which a clustering is also measured."""
         return self.trainable()
 
     def trainable(self) -> list[str]:
-        """Return all clients but unseen ones: labels are not needed."""
+        """Return all clients except unseen ones; labels are not needed."""
         return self.roster.ids("seen", "unlabeled")
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Have ``clients`` measure the centres on their points; real devices in a private run only keep the centres."""
+        """Have ``clients`` measure the centres on their points; in private runs, real devices only keep the centres."""
         figures = not (self.roster.deployed and self.budget)
         outcome = round.ask("test", clients, send=model, reduce="sum", evaluation=True, figures=figures)
         if not figures:
@@ -257,17 +257,17 @@ class KMeans(CohortStrategy):
     # ----------------------------------------------------------------------------------------- state
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The measurements, k, and the budget, which a resumed run must keep to."""
+        """Return the measurements, k, and the budget, which must be the same in a resumed run."""
         return {}, {"course": self._course, "budget": self._record(), "k": self.k}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore the measurements, k and the budget."""
         self._course, self._begun, self.k = list(facts["course"]), facts["budget"], int(facts["k"])
 
     def _record(self) -> dict[str, Any]:
         return self.budget.record() if self.budget else {}
 
     def report(self) -> dict[str, Any]:
-        """Cost per point and clustering accuracy after each evaluated round, and the budget."""
+        """Return cost per point and clustering accuracy after each evaluated round, and the privacy budget."""
         last = {name: value for name, value in self._course[-1].items() if name != "round"} if self._course else {}
         return {"kmeans": {**last, "k": self.k, "course": self._course}, "privacy": self._record()}

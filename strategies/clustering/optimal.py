@@ -1,6 +1,6 @@
-"""Optimal, server side: k-means of all clients' points in one place, the bound that no federated method beats.
+"""Optimal, server side: k-means of all clients' points in one place, the reference for the federated methods.
 
-Neither federated nor private: in a simulation the server reads the points itself.
+It is neither federated nor private: in a simulation the server reads the clients' points itself.
 
 Client: KMeansClient (``clients/clustering/kmeans.py``).
 """
@@ -26,11 +26,11 @@ class Optimal(KMeans):
     refines = False
 
     def queries(self, steps: int) -> list[Query]:
-        """Nothing is released with noise."""
+        """Return no queries, since no sums are released with noise."""
         return []
 
     def initialise(self, round: Round) -> Array:
-        """Cluster the points of all clients; none is asked."""
+        """Return the k-means centres of all clients' points, which the server reads itself."""
         if self.roster.deployed:
             raise ConfigurationError("method: 'optimal' needs all points in one place; devices keep theirs")
         federation, dataset = federate(self.settings)

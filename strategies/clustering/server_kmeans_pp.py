@@ -13,12 +13,12 @@ from florilegium.strategies.core.round import Round
 
 
 class ServerKMeansPP(KMeans):
-    """Starts from k of the server's points, far from each other."""
+    """Starts from k of the server's points that are far from each other (k-means++)."""
 
     privacy_gap = staticmethod(protects_itself)
 
     def initialise(self, round: Round) -> Array:
-        """Draw k points by k-means++; no client is asked."""
+        """Return k of the server's points, drawn by k-means++; no client is asked."""
         from sklearn.cluster import kmeans_plusplus
 
         centers, _ = kmeans_plusplus(self.points, self.k, random_state=int(self.rng("k-means").integers(2**31)))

@@ -13,10 +13,10 @@ from florilegium.strategies.core.round import Round
 
 
 class ServerLloyds(KMeans):
-    """Starts from a clustering of the server's points."""
+    """Starts from the centres of a clustering of the server's points."""
 
     privacy_gap = staticmethod(protects_itself)
 
     def initialise(self, round: Round) -> Array:
-        """Cluster them; no client is asked."""
+        """Return the k-means centres of the server's points; no client is asked."""
         return self.cluster(self.points, np.ones(len(self.points)))

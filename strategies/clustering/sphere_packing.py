@@ -1,4 +1,4 @@
-"""SpherePacking, server side: centres spread out over the data's ball, then FedDP-Lloyds (Scott, thesis, D.7.3).
+"""SpherePacking, server side: centres spread over a ball of radius Δ, then FedDP-Lloyds (Scott, thesis, D.7.3).
 
 Client: KMeansClient (``clients/clustering/kmeans.py``).
 """
@@ -12,10 +12,10 @@ from florilegium.strategies.core.round import Round
 
 
 class SpherePacking(KMeans):
-    """Starts from centres that know the data's radius and dimension only."""
+    """Starts from centres that depend only on the data's radius and dimension."""
 
     privacy_gap = staticmethod(protects_itself)
 
     def initialise(self, round: Round) -> Array:
-        """Pack spheres; no client is asked."""
+        """Return centres from a sphere packing; no client is asked."""
         return sphere_packing(self.radius, self.points.shape[1], self.k, self.rng("packing"))

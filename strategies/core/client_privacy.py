@@ -1,10 +1,10 @@
-"""Client-level differential privacy of a run: who takes part, how much noise a sum gets, and what it has cost.
+"""Client-level differential privacy of a run: sampling of clients, noise on sums, and the privacy cost.
 
-Protected is the presence of one client: every sum of changes that the server learns from holds each client's
-change clipped to norm C, and Gaussian noise of deviation z·C (McMahan et al. 2018). It is divided by the *expected*
-number of contributions, as the true one is a secret too. The server is trusted: it sees sums of a node's clients, and
-the figures clients report. Where devices add the noise, each its share, the sum is all that the server need not be
-trusted with; then it is what has arrived that counts.
+The guarantee protects the presence of one client. In every sum of updates that the server uses, each client's update is
+clipped to norm C, and the sum gets Gaussian noise of standard deviation z·C (McMahan et al. 2018). It is divided by the
+*expected* number of contributions, since the true number is secret too. The server is trusted: it sees sums of each
+node's clients, and the metrics that clients report. If devices add the noise, each its share, the server need not be
+trusted with the sum; its noise then depends on the number of clients that have replied.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from florilegium.strategies.core.settings import ServerSettings
 
 LEDGER = "privacy.json"
 CLIP_RATE = 0.2
-"""η_C, how fast an adapted bound moves; Andrew et al. (2021, section 3) found that it serves everywhere."""
+"""η_C, learning rate of the adaptive clipping bound; the default of Andrew et al. (2021, section 3)."""
 COUNT_NOISE = 1 / 20
-"""σ_b ÷ m, of the noise on the count of changes within the bound; their choice too."""
+"""σ_b ÷ m, for the noise on the count of updates within the bound; the default of Andrew et al. (2021)."""
 
 
 class ClientPrivacy:
-    """The noise and the account of one run.
+    """Noise, Poisson sampling and privacy account of one run.
 
     Args:
-        settings: the run's configuration, in which a unit is to be protected.
+        settings: the run's configuration, with ``privacy.unit = "client"``.
         run: the run's folder, which keeps the account.
 
     Attributes:
-        rng: draws noise and cohorts; nobody can repeat it, as a known seed would give both away.
-        clip_norm: C at present.
+        rng: secret generator of noise and cohorts; with a known seed, both could be reproduced.
+        clip_norm: the present clipping bound C.
     """
 
     def __init__(self, settings: ServerSettings, run: RunFolder) -> None:
@@ -56,20 +56,20 @@ class ClientPrivacy:
 
     @property
     def ledger(self) -> Ledger:
-        """What has been released, in this run and before it was resumed."""
+        """The record of all releases, including those before the run was resumed."""
         if self._ledger is None:
             self._ledger = Ledger(self._run.path / LEDGER, self._settings.privacy.delta)
         return self._ledger
 
     def plan(self, cohorts: Sequence[int], of: int) -> None:
-        """Find the noise multiplier for the budget, where one is given.
+        """Compute the noise multiplier from the privacy budget, if one is given.
 
         Args:
-            cohorts: how many clients take part in each of the run's rounds, on average.
-            of: how many might.
+            cohorts: expected number of clients in each of the run's rounds.
+            of: number of clients that are sampled from.
 
         Raises:
-            ConfigurationError: if the bound is to be adapted, but cohorts are too small for the noise on the count.
+            ConfigurationError: if the bound is adaptive, but cohorts are too small for the noise on the count.
         """
         p = self._settings.privacy
         if p.epsilon and cohorts:
@@ -85,12 +85,12 @@ class ClientPrivacy:
             )
 
     def choose(self, clients: Sequence[str], rate: float) -> list[str]:
-        """Return the clients that take part: each with probability ``rate``, independently (Poisson sampling)."""
+        """Return a Poisson sample of ``clients``: each takes part independently with probability ``rate``."""
         taking_part = self.rng.random(len(clients)) < rate
         return [client for client, chosen in zip(clients, taking_part, strict=True) if chosen]
 
     def request(self, expected: int) -> dict[str, float]:
-        """Return what ``expected`` clients are told in an exchange: the bound, and their shares of the noise."""
+        """Return a request's privacy fields: the adaptive bound, and each of ``expected`` clients' share of noise."""
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         told = {CLIP_NORM: self.clip_norm} if p.clip_quantile else {}
         if p.noise_at == "device":
@@ -98,19 +98,19 @@ class ClientPrivacy:
         return told
 
     def protect(self, outcome: Outcome, expected: int, of: int, like: Arrays) -> Outcome:
-        """Return the outcome with noisy sums, to be divided by the expected number of contributions; note its cost.
+        """Return the outcome with noise on its sums and the expected weight as divisor; record the privacy cost.
 
         Args:
-            outcome: the sums of clipped changes.
-            expected: m, the number of clients that take part on average.
-            of: how many might have.
-            like: what the clients were sent: nobody may have answered.
+            outcome: the sums of clipped updates.
+            expected: m, the expected number of clients that take part.
+            of: number of clients that are sampled from.
+            like: the arrays that clients were sent, which give names and shapes if no client has replied.
         """
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         z = self._z
-        if p.noise_at == "device":  # each has added its share of what m would
+        if p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
-        if z:  # before anybody sees the sum
+        if z:  # recorded before the sum is used
             self.ledger.add(z, self._counted(expected / of))
         arrays: Arrays = {}
         for name, sent in like.items():
@@ -122,7 +122,7 @@ class ClientPrivacy:
         return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=expected)
 
     def _deviations(self, expected: int) -> tuple[float, float]:
-        """Return the deviations of the noise on the sum of changes and on the count of those within the bound.
+        """Return the standard deviations of the noise on the sum of updates, and on the count of those within bound.
 
         Together they are one release with multiplier z: z⁻² = z_Δ⁻² + (2σ_b)⁻² (Andrew et al. 2021, theorem 1).
         """
@@ -134,12 +134,12 @@ class ClientPrivacy:
         return self.clip_norm / math.sqrt(self._z**-2 - (2 * count) ** -2), count
 
     def spent(self, rate: float) -> bool:
-        """Return whether another release would cost more than the budget."""
+        """Return whether another release, with sampling rate ``rate``, would exceed the budget."""
         p = self._settings.privacy
         return bool(p.epsilon) and self.ledger.epsilon((self._z, self._counted(rate), 1)) > p.epsilon
 
     def report(self) -> dict[str, Any]:
-        """Return the block of ``summary.json``; ε is None where there was no noise."""
+        """Return the block ``privacy`` of ``summary.json``; ε is None without noise."""
         p = self._settings.privacy
         return {
             "privacy": {
@@ -155,5 +155,5 @@ class ClientPrivacy:
         }
 
     def _counted(self, rate: float) -> float:
-        """Return the rate that amplifies privacy: cohorts of a fixed size do not, in this account."""
+        """Return the sampling rate for the account: ``rate`` with Poisson sampling; 1 for cohorts of a fixed size."""
         return round(rate, 12) if self._settings.privacy.sampling == "poisson" else 1.0

@@ -1,6 +1,6 @@
-"""The strategy every method builds on: it samples clients, not nodes, and carries a run out round by round.
+"""The base strategy of all methods: it samples clients, not nodes, and carries out a run round by round.
 
-A method overrides :meth:`CohortStrategy.train_round`, a round in straight-line code, and whatever else is its own.
+A method overrides :meth:`CohortStrategy.train_round`, one round in straight-line code, and other methods as needed.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ GROUPS = ("seen", "unseen", "unlabeled")
 
 
 def sums_of_updates(hyper: Any) -> str:
-    """Promise of client privacy: the server learns from sums of the changes of arrays it sent, and nothing else."""
+    """Promise of client privacy, kept: the server uses only sums of the clients' updates of the arrays it sent."""
     return ""
 
 
 def whole_network(hyper: Any) -> str:
-    """Promise of transfer: the server's arrays hold all blocks of the network but the last."""
+    """Promise of transfer, kept: the server's arrays contain all blocks of the network but the last."""
     return ""
 
 
 def single_replies(hyper: Any) -> str:
-    """Refusal of client privacy: the server learns from clients' replies one by one."""
+    """Promise of client privacy, not kept: the server uses individual replies of clients."""
     return "the server needs more of each client than a change of what it was sent, and nothing bounds that"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a strategy is made of.
+    """Everything that a strategy is built from.
 
     Attributes:
         settings: the run's configuration.
@@ -81,17 +81,17 @@ class CohortStrategy(WithoutHooks):
     """Rounds of exchanges with sampled cohorts of clients, evaluated and checkpointed.
 
     Args:
-        setup: what the run's strategy is made of.
+        setup: configuration, client class, roster and folder of the run.
 
     Attributes:
-        settings, hyper, client, roster, run: as of :class:`Setup`.
+        settings, hyper, client, roster, run: those of :class:`Setup`.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
-        client_rows: each client's figures, of the last evaluation.
+        client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
-        protection: adds noise to sums, where clients are protected.
-        accounts: what clients say of theirs, where examples are protected.
-        identity: tells the run from others of its name.
+        protection: noise and account of client-level privacy; None without it.
+        accounts: privacy costs that clients report, with example-level privacy; else empty.
+        identity: distinguishes the run from others of its name.
         lineage: the rounds from which the run was resumed so far.
     """
 
@@ -122,24 +122,28 @@ class CohortStrategy(WithoutHooks):
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
-        """Promise: return what breaks the privacy of clients in this class (:mod:`florilegium.common.promises`)."""
+        """Return why the class does not keep client privacy, "" if it does (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
 
     @staticmethod
     def transfer_gap(hyper: Any) -> str:
-        """Promise: return what is missing for the server's features to be transferred to other data."""
+        """Return why the server's features cannot be transferred to another dataset, "" if they can."""
         return "it promises nothing"
 
     # ----------------------------------------------------------------------- what a method may override
 
     def unfit(self, client: Member) -> str:
-        """Return why a client cannot take part in this run, "" if it can. Here: too few examples."""
+        """Return why a client cannot take part in this run, "" if it can. By default: too few training examples."""
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
         return ""
 
     def check_roster(self) -> None:
-        """Refuse settings that the clients that are there cannot meet."""
+        """Check that the settings are possible with the present clients.
+
+        Raises:
+            ConfigurationError: if they are not.
+        """
         trainable = len(self.trainable())
         if self.settings.rounds and not trainable:
             raise ConfigurationError(
@@ -158,25 +162,25 @@ class CohortStrategy(WithoutHooks):
             )
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Return the server's state besides the model: arrays, and numbers (JSON values). Saved with a checkpoint."""
+        """Return the server's state besides the model, for checkpoints: arrays, and facts (JSON values)."""
         return {}, {}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return what the server holds of the network's arrays: here all of them."""
+        """Return the server's initial arrays, given those of the network. By default: all of the network."""
         return arrays
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Return what the run starts from where ``init`` names an earlier run.
+        """Return the server's initial arrays if ``init`` names an earlier run.
 
         Args:
-            network: the arrays of the network as it was built.
+            network: the arrays of the newly initialised network.
             trained: the earlier run's last checkpoint. Its model may be a part of the network, the shared blocks.
 
         Raises:
-            ConfigurationError: if the earlier run has nothing to start this one from.
+            ConfigurationError: if this method cannot start from the earlier run.
         """
         if not self.broadcasts_model:
             raise ConfigurationError(
@@ -193,7 +197,7 @@ class CohortStrategy(WithoutHooks):
         return {}
 
     def summary(self) -> None:
-        """Log what is about to run."""
+        """Log method, dataset, clients, nodes and rounds of the run that is about to start."""
         s = self.settings
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
@@ -201,7 +205,7 @@ class CohortStrategy(WithoutHooks):
         )  # fmt: skip
 
     def _population(self) -> str:
-        """Say how many clients there are, and of which groups."""
+        """Return the number of clients and of each group, in words."""
         groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
         return f"{len(self.roster.clients)} clients ({groups})"
 
@@ -212,9 +216,9 @@ class CohortStrategy(WithoutHooks):
         return server_round == self.settings.rounds
 
     def finished(self, server_round: int) -> bool:
-        """Return whether the run may end with ``server_round``, before its last.
+        """Return whether the run ends early, with ``server_round``.
 
-        Here: after ``patience`` evaluations in a row without a new lowest validation loss.
+        By default: after ``patience`` evaluations in a row without a new lowest validation loss.
         """
         if not self.settings.patience or not self.run.records:
             return False
@@ -228,11 +232,11 @@ class CohortStrategy(WithoutHooks):
         return True
 
     def trainable(self) -> list[str]:
-        """Return the clients that training may ask: seen and labeled ones."""
+        """Return the ids of the clients that may train. By default: the seen clients with labels."""
         return self.roster.ids("seen")
 
     def cohort_size(self, server_round: int) -> int:
-        """Return the size of a round's cohort, an expectation where each client takes part by chance."""
+        """Return the size of a round's cohort; with Poisson sampling, the expected size."""
         share, size = self.settings.participation, self.settings.cohort_size
         if self.settings.final_participation and self.is_final(server_round):
             share, size = self.settings.final_participation, 0
@@ -242,8 +246,8 @@ class CohortStrategy(WithoutHooks):
     def sample(self, server_round: int) -> Cohort:
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
 
-        With client-level privacy and Poisson sampling each client takes part by chance, which nobody can repeat. Of
-        devices ``oversample`` times as many are drawn as are to answer.
+        With client-level privacy and Poisson sampling each client takes part independently at random, from a secret
+        generator. Of real devices, ``oversample`` times as many are drawn as replies are needed.
         """
         clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
@@ -255,24 +259,24 @@ class CohortStrategy(WithoutHooks):
         return Cohort((clients[i] for i in sorted(chosen)), size)
 
     def _oversample(self) -> float:
-        """Return how many times as many clients are asked as are to answer; in a simulation nobody is late."""
+        """Return the ratio of clients asked to replies needed: ``oversample`` on devices, 1 in a simulation."""
         return self.settings.oversample if self.roster.deployed else 1.0
 
     def shares(self) -> list[float]:
-        """Return the share of the trainable clients that each round of the run asks."""
+        """Return for each round of the run the share of the trainable clients that are asked to train."""
         count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
         return [min(1.0, self._oversample() * self.cohort_size(r) / count) for r in rounds]
 
     def able(self, drawn: Cohort) -> int:
-        """Return how many of the clients drawn for a round may be expected: none that have spent their budgets."""
+        """Return how many replies to expect from a drawn cohort: clients with a spent privacy budget do not count."""
         return min(drawn.wanted, len({*drawn} - self.accounts.spent))
 
     # ---------------------------------------------------------------------------------- evaluation
 
     def evaluated(self) -> list[str]:
-        """Return the clients to evaluate: of each group all, or a fixed sample of ``evaluate-clients``.
+        """Return the clients to evaluate: all of each group, or a fixed sample of ``evaluate-clients``.
 
-        On real devices that is everybody: a device keeps the model of its last test.
+        Real devices are all evaluated, since each keeps the model of its last test.
         """
         if self.roster.deployed:
             return self.roster.ids(*GROUPS)
@@ -287,12 +291,12 @@ class CohortStrategy(WithoutHooks):
         return chosen
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Have ``clients`` test their models and return what they measured. Here: one exchange."""
+        """Have ``clients`` test their models; return their metrics. By default: one exchange of the phase ``test``."""
         sent = model if self.broadcasts_model else None
         return round.ask("test", clients, reduce="sum", send=sent, evaluation=True)
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
-        """Return the figures of each group of clients, and remember each client's. Here: what the clients measured."""
+        """Return summary figures for each group of clients; keep each client's own figures in ``client_rows``."""
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
@@ -311,7 +315,7 @@ class CohortStrategy(WithoutHooks):
         }
 
     def _trained_on(self, client: Member) -> int:
-        """Return how many of a client's training examples are not held back to validate."""
+        """Return the number of a client's training examples without those held out for validation."""
         return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
 
     # ----------------------------------------------------------------------------------------- run
@@ -326,14 +330,14 @@ class CohortStrategy(WithoutHooks):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run rounds 1 to ``num_rounds``, or go on from the checkpoint where the run is resumed.
+        """Run rounds 1 to ``num_rounds``, or continue from the checkpoint if the run is resumed.
 
-        Evaluation, checkpoints and the timeout of an exchange come from the settings; ``timeout`` bounds the wait for
-        the first nodes. ``evaluate_fn`` is called with the model whenever the clients evaluate it.
+        Evaluation, checkpoints and the timeout of an exchange are set by the configuration; ``timeout`` limits only the
+        wait for the first nodes. ``evaluate_fn`` is called with the model whenever the clients evaluate it.
 
         Raises:
-            ConfigurationError: if the run cannot begin.
-            RunError: if it cannot go on.
+            ConfigurationError: if the run cannot start.
+            RunError: if it cannot continue.
         """
         if train_config or evaluate_config:
             raise ConfigurationError(
@@ -345,7 +349,7 @@ class CohortStrategy(WithoutHooks):
         return Rounds(self, grid, num_rounds, evaluate_fn).carry_out(initial_arrays)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint holds besides the model and the method's own :meth:`state`; JSON values."""
+        """Return the strategy's general state for checkpoints (JSON values), besides the method's :meth:`state`."""
         return {
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
@@ -357,10 +361,10 @@ class CohortStrategy(WithoutHooks):
         }
 
     def take_back(self, checkpoint: Checkpoint) -> None:
-        """Take back what :meth:`facts` and :meth:`state` returned when a checkpoint was written.
+        """Restore from a checkpoint the state that :meth:`facts` and :meth:`state` returned.
 
         Raises:
-            RunError: if an earlier version has written it, without something that this one needs.
+            RunError: if an earlier version wrote the checkpoint, without facts that this version needs.
         """
         facts = checkpoint.facts
         with earlier_version(self.run.name):

@@ -1,4 +1,4 @@
-"""From one number per client to the figures of a table: means, spread, and the worst-off clients."""
+"""Summarise per-client metrics: means, standard deviation, and the worst clients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
     """Summarise the clients of one group.
 
     Args:
-        metrics: numbers per client, (n,) each: ``accuracy`` (0..1), ``loss``, and what else the method reports.
+        metrics: numbers per client, (n,) each: ``accuracy`` (0..1), ``loss``, and others that the method reports.
         examples: number of test examples per client, (n,).
 
     Returns:
-        The plain mean over clients of every metric; for ``accuracy`` also ``accuracy_weighted`` (by examples),
-        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one), all of the
-        clients that have test examples: a device may have none.
+        The unweighted mean over clients of every metric. For ``accuracy`` also ``accuracy_weighted`` (by examples),
+        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one); these count
+        only clients with test examples, since a device may have none.
     """
     figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
     known = (examples > 0) & ~np.isnan(metrics.get("accuracy", np.nan))

@@ -1,7 +1,7 @@
-"""Example-level differential privacy of a run: what clients' own accounts say, and what a run must be for it.
+"""Example-level differential privacy, server side: the privacy costs that clients report.
 
-Each client clips and adds noise itself (:mod:`florilegium.privacy.dp_sgd`) and keeps its own account. The server
-knows what clients report: what their examples have paid so far, and that a budget is exhausted.
+Each client clips and adds noise itself (:mod:`florilegium.privacy.dp_sgd`) and keeps its own account. The server knows
+only what clients report: the ε spent so far, and whether a budget is exhausted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from florilegium.strategies.core.settings import ServerSettings
 
 
 class ClientAccounts:
-    """What the clients of one run have said of their accounts; empty where examples are not protected.
+    """Privacy costs that the clients of one run have reported; empty without example-level privacy.
 
     Attributes:
-        spent: the clients whose budgets do not suffice for another training.
-        epsilons: what each client's examples have paid, as it last said.
+        spent: ids of the clients whose budgets do not suffice for another training.
+        epsilons: for each client the ε spent so far, as last reported.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class ClientAccounts:
         self.epsilons: dict[str, float] = {}
 
     def hear(self, outcome: Outcome) -> None:
-        """Take in what the clients of an exchange say; it is no figure of theirs any more."""
+        """Record the ε and spent budgets reported in an exchange; remove ``epsilon`` from the outcome's metrics."""
         if "epsilon" in outcome.metrics:
             self.epsilons |= dict(zip(outcome.clients, outcome.metrics.pop("epsilon").tolist(), strict=True))
         self.spent |= {client for client, reason in outcome.failures.items() if reason.startswith(SPENT)}
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of them."""
+        """Return the reported costs for checkpoints; JSON values."""
         return {"epsilons": self.epsilons, "spent": sorted(self.spent)}
 
     def take_back(self, facts: Mapping[str, Any]) -> None:
-        """Take back what :meth:`facts` returned."""
+        """Restore the reported costs that :meth:`facts` returned."""
         self.epsilons, self.spent = dict(facts.get("epsilons", {})), set(facts.get("spent", []))
 
     def report(self, delta: float) -> dict[str, Any]:
-        """Return the block of ``summary.json``; none where nobody has said anything."""
+        """Return the block ``privacy`` of ``summary.json``; empty if no client has reported a cost."""
         if not self.epsilons:
             return {}
         paid = list(self.epsilons.values())
@@ -52,11 +52,11 @@ class ClientAccounts:
 
 
 def expected_trainings(settings: ServerSettings, shares: Sequence[float]) -> dict[str, float]:
-    """Return in how many rounds a client trains on average, and how often it is tested: what a budget must do for.
+    """Return the expected number of rounds in which a client trains, and of its tests; its budget must cover these.
 
     Args:
         settings: the run's configuration.
-        shares: of every round, the probability that a client is asked to train in it.
+        shares: for every round, the probability that a client is asked to train in it.
     """
     every, rounds = settings.evaluate_every, settings.rounds
     tests = {r for r in range(1, rounds + 1) if r == rounds or (every and r % every == 0)}

@@ -1,8 +1,8 @@
-"""One exchange with the nodes: push every message, pull every reply, and know what became of each client.
+"""One exchange with the nodes: push all messages, pull all replies, and determine the result of each client.
 
-Flower's own ``send_and_receive`` polls every 0.1 s (every 3 s in a deployment) and returns what arrived without a
-word about what did not. Here the poll interval starts short and grows, a silent node is an error reply, and a dead
-worker process ends the run instead of spoiling every later round.
+Flower's own ``send_and_receive`` polls every 0.1 s (every 3 s in a deployment), and returns the replies that arrived
+without naming the missing ones. Here the poll interval starts short and grows, a silent node gives an error reply, and
+a dead worker process ends the run instead of making every later round fail.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ LONGEST_POLL = 0.05
 LONGEST_POLL_DEPLOYED = 1.0
 _REASON_LENGTH = 500
 ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
-"""Numbers that come with every client's answer."""
+"""Names of the metrics that every client's reply contains."""
 UNUSABLE = "unusable answer"
-"""How the reason begins for which an answer is left out that a host of ours would not have sent."""
+"""Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
 UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What makes an answer one that can be used; a device may answer anything, which must not take the run down.
+    """Checks whether a node's reply is usable; a device may send anything, which must not end the run.
 
-    Our own host checks what its clients return (:class:`florilegium.clients.core.reduce.Reduction`); these checks are
-    for nodes that run something else.
+    This package's host checks what its clients return (:class:`florilegium.clients.core.reduce.Reduction`); the checks
+    here are for nodes that run other code.
 
     Attributes:
         stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
-        changes_of: what was sent, where changes of it are answered, which must have its shapes.
-        heaviest: the largest weight that each client's change may have.
-        longest: the norm that no client's change may exceed; 0: any.
-        shapes: those of a client's arrays, where they are known and no changes.
+        changes_of: the arrays that were sent, if clients return updates of them, which must have the same shapes.
+        heaviest: the largest weight allowed for each client's update.
+        longest: the largest norm allowed for a client's update; 0: no limit.
+        shapes: shapes of a client's arrays, if they are known and are no updates.
     """
 
     stacked: bool = False
@@ -60,10 +60,10 @@ class Expected:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def read(self, reply: Message, ids: Sequence[str]) -> Reply:
-        """Return the answer that is in the reply of a node that was asked to run the clients ``ids``.
+        """Return the checked reply of a node that was asked to run the clients ``ids``.
 
         Raises:
-            Exception: of any kind, if it cannot be used.
+            Exception: of any kind, if the reply is unusable.
         """
         answer = Reply.unpack(reply.content)
         self._check(answer, ids)
@@ -72,14 +72,14 @@ class Expected:
         return answer
 
     def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """Return the names and shapes of what every client answers."""
+        """Return the names and shapes of the arrays in a reply, those of a single client if stacked."""
         return frozenset(self._shapes(answer).items())
 
     def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
         return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
 
     def _check(self, answer: Reply, ids: Sequence[str]) -> None:
-        """Raise ``ValueError`` if an answer speaks for clients it was not asked about, or cannot be used."""
+        """Raise ``ValueError`` if a reply names clients that were not asked, or its numbers or arrays are unusable."""
         strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
         if strangers or len(answer.clients) != len({*answer.clients}):
             raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
@@ -100,7 +100,7 @@ class Expected:
             raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
 
     def _check_changes(self, answer: Reply, sent: Arrays) -> None:
-        """Raise ``ValueError`` where changes are not of all that was sent, or longer or heavier than they may be."""
+        """Raise ``ValueError`` if updates lack arrays that were sent, or exceed the allowed norm or weight."""
         weights = answer.metrics.get("weight", [])
         for client, weight in zip(answer.clients, weights, strict=True):
             if not 0 <= weight <= self.heaviest.get(client, math.inf):
@@ -138,20 +138,20 @@ def deliver(
         grid: the connection to the nodes.
         messages: at most one for each node.
         timeout: seconds to wait.
-        expected: what makes a client's answer one of those that are waited for.
+        expected: decides which replies are usable, if only ``enough`` are waited for.
         deployed: whether the nodes are real devices, which are polled less often.
-        enough: how many clients' answers are waited for; 0: those of all nodes, whatever they are.
-        key: the key that ``timeout`` is from.
+        enough: number of clients with usable replies to wait for; 0: wait for all nodes.
+        key: name of the configuration key that ``timeout`` is from, for error messages.
 
     Returns:
-        One reply per message, in the order of ``messages``; an error reply for a node that stayed silent, or that was
-        not needed any more.
+        One reply per message, in the order of ``messages``; an error reply for a node that did not reply, or whose
+        reply was no longer needed.
     """
     start = time.monotonic()
     waiting: dict[str, int] = {}
     for index, message in enumerate(messages):
         for message_id in grid.push_messages([message]):
-            if message_id:  # an empty one: the node went away meanwhile, and the message was not taken
+            if message_id:  # empty if the node has gone offline, and the message was not accepted
                 waiting[message_id] = index
     replies: list[Message | None] = [None] * len(messages)
     longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
@@ -178,14 +178,14 @@ def deliver(
 
 
 def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
-    """Yield the replies that are there, by what they reply to; None for one that cannot be read."""
+    """Yield the replies that have arrived, each with the id of its request; None for one that cannot be read."""
     try:
         replies = list(grid.pull_messages(message_ids))
     except Exception as error:
         if len(message_ids) == 1:
             log.warning("an answer cannot be read: %s", error)
             yield message_ids[0], None
-        else:  # one of them spoils them all
+        else:  # one unreadable reply makes the whole pull fail, so pull them one by one
             for message_id in message_ids:
                 yield from _pull(grid, [message_id])
         return
@@ -194,24 +194,24 @@ def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message
 
 
 def _succeeded(reply: Message, message: Message, expected: Expected) -> int:
-    """Return how many of the clients that ``message`` asked have given an answer that can be used."""
+    """Return the number of clients that succeeded in the reply to ``message``; 0 if the reply is unusable."""
     try:
         asked = cast(list[str], message.content["config"]["clients"])
         return 0 if reply.has_error() else len(expected.read(reply, asked).clients)
-    except Exception:  # what is wrong with it is said where the answers are merged
+    except Exception:  # the error is reported by ``collect``
         return 0
 
 
 @dataclass
 class Outcome:
-    """What a cohort answered.
+    """The merged replies of a cohort.
 
     Attributes:
         clients: ids of the clients that succeeded, in the order of the cohort.
         arrays: sums over these clients, or their arrays stacked in the order of ``clients``.
-        metrics: one number per client, in the order of ``clients``.
+        metrics: for each metric one number per client, in the order of ``clients``.
         failures: the error of each client that failed.
-        divisor: what sums are divided by in place of Σ wᵢ, where the true weight is not to be known.
+        divisor: with client-level privacy, the expected total weight, which replaces the true, secret Σ wᵢ.
     """
 
     clients: list[str]
@@ -222,20 +222,20 @@ class Outcome:
 
     @property
     def weight(self) -> float:
-        """What makes means of the sums: Σ wᵢ over the clients that succeeded, or the ``divisor``."""
+        """Total weight to divide sums by: Σ wᵢ over the clients that succeeded, or the ``divisor`` if set."""
         if self.divisor is not None:
             return self.divisor
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
     def mean(self, metric: str) -> float:
-        """Return the weighted mean of ``metric`` over the clients that have one; NaN where none has."""
+        """Return the weighted mean of ``metric`` over the clients that report it; NaN if none does."""
         values = self.metrics.get(metric, np.full(len(self.clients), np.nan))
         known = ~np.isnan(values)
         return float(np.average(values[known], weights=self.metrics["weight"][known])) if known.any() else float("nan")
 
 
 def describe_error(reply: Message) -> str:
-    """Return the reason of an error reply: what the ClientApp said last, without Flower's and Ray's wrapping."""
+    """Return the reason of an error reply: the ClientApp's last line, without Flower's and Ray's wrapping."""
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
     said = (lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2]
     return said[:_REASON_LENGTH]
@@ -249,17 +249,17 @@ def collect(
     *,
     deployed: bool,
 ) -> Outcome:
-    """Merge the replies of one exchange.
+    """Merge the replies of one exchange; clients of unusable replies are listed as failures.
 
     Args:
-        cohort: all clients, in the order of the answer.
-        asked: the clients each node was asked to run.
-        replies: one reply per node, in the order the nodes were asked.
-        expected: what an answer must be.
-        deployed: whether the nodes are real devices; only there may a node disappear.
+        cohort: all clients, in the order of the outcome.
+        asked: the clients that each node was asked to run.
+        replies: one reply per node, in the order of ``asked``.
+        expected: checks whether a reply is usable.
+        deployed: whether the nodes are real devices; only these may disappear.
 
     Raises:
-        RunError: if a simulation's worker process died, since Flower would hand it every later message too.
+        RunError: if a simulation's worker process died, since Flower would send it every later message too.
     """
     answers: list[tuple[Sequence[str], Reply]] = []
     failures: dict[str, str] = {}
@@ -272,7 +272,7 @@ def collect(
             continue
         try:
             answers.append((ids, expected.read(reply, ids)))
-        except Exception as error:  # a device may answer anything
+        except Exception as error:  # a device may send anything
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
     kinds = Counter(expected.kind(answer) for _, answer in answers for _ in answer.clients)
     usual = max(kinds, key=kinds.__getitem__, default=frozenset())

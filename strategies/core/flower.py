@@ -1,6 +1,6 @@
-"""What Flower's ``Strategy`` asks of a class besides ``start``: hooks for one exchange a round, which have no use here.
+"""The abstract methods of Flower's ``Strategy`` besides ``start``: hooks for one exchange per round, not used here.
 
-Our strategies carry rounds out themselves, with as many exchanges as a method needs
+The strategies of this package carry out rounds themselves, with as many exchanges as a method needs
 (:meth:`florilegium.strategies.core.cohort.CohortStrategy.train_round`).
 """
 
@@ -15,20 +15,20 @@ from flwr.serverapp.strategy import Strategy
 
 
 class WithoutHooks(Strategy):
-    """A Flower strategy that overrides ``start`` whole."""
+    """A Flower strategy that overrides all of ``start``, so that its hooks are never called."""
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> NoReturn:
-        """Never called: see ``train_round``."""
+        """Raise :class:`NotImplementedError`: Flower's hook is not used; see ``train_round``."""
         raise NotImplementedError("rounds are carried out by train_round(round, model)")
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Never called: see ``train_round``."""
+        """Raise :class:`NotImplementedError`: Flower's hook is not used; see ``train_round``."""
         raise NotImplementedError("rounds are carried out by train_round(round, model)")
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> NoReturn:
-        """Never called: see ``measure``."""
+        """Raise :class:`NotImplementedError`: Flower's hook is not used; see ``measure``."""
         raise NotImplementedError("clients are evaluated by measure(round, clients, model)")
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Never called: see ``measure``."""
+        """Raise :class:`NotImplementedError`: Flower's hook is not used; see ``measure``."""
         raise NotImplementedError("clients are evaluated by measure(round, clients, model)")

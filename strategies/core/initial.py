@@ -1,4 +1,4 @@
-"""What a run starts from where ``init`` names an earlier run, or a file of parameters."""
+"""Initial model of a run with key ``init``, from an earlier run or from a file of parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from florilegium.strategies.core.settings import ServerSettings
 
 
 def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Checkpoint]:
-    """Return the network to start with, and what ``init`` names: a run's last checkpoint, or a file of parameters.
+    """Return the network to start from, and what ``init`` names: a run's last checkpoint, or a file of parameters.
 
-    Of a network whose body alone was trained, as FedBABU's, the rest is what that run's seed has made of it.
+    If the earlier run trained only a part of the network, as FedBABU does, the rest is initialised from its seed.
 
     Args:
         settings: the run's configuration, in which ``init`` is set.
-        network: the arrays of the network as this run's seed has made it.
+        network: the arrays of the network, initialised from this run's seed.
     """
     if settings.init.endswith(PARAMETER_FILES):
         return network, Checkpoint(0, read_pretrained(folder(settings.init), network), {}, {})
@@ -32,10 +32,10 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
 
 
 def replaced(settings: ServerSettings, network: Arrays, trained: Arrays) -> Arrays:
-    """Return ``network`` with what an earlier run has trained of it in the place of its own.
+    """Return ``network`` with its arrays replaced by the ``trained`` ones of an earlier run.
 
     Raises:
-        ConfigurationError: if that run's network was another one.
+        ConfigurationError: if that run trained another network: names or shapes differ.
     """
     wrong = [name for name, a in trained.items() if name not in network or network[name].shape != a.shape]
     if wrong:

@@ -1,6 +1,6 @@
-"""Aggregation that bears some clients with arbitrary updates: medians, trimmed means, Krum.
+"""Robust aggregation, which tolerates some clients with arbitrary updates: medians, trimmed means, Krum.
 
-Each takes the place of the mean of a cohort's changes and needs to see them one by one: nodes answer stacks, not sums.
+Each replaces the mean of a cohort's updates, and needs the individual updates: nodes return stacks, not sums.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from florilegium.strategies.core.exchange import Outcome
 log = logging.getLogger("flwr")
 
 LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
-"""How many clients a rule needs beside two for every attacker."""
+"""Number of clients that a rule needs in addition to two for every attacker."""
 
 
 def least(rule: str, attackers: int) -> int:
-    """Return how many clients a rule needs."""
+    """Return the smallest number of clients with which a rule tolerates ``attackers``."""
     return LEAST[rule] + 2 * attackers
 
 
 def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Arrays:
-    """Return what :func:`combine` makes of a cohort's changes, as the sum that their mean would be of.
+    """Return the combined update of a cohort times its total weight, to be used like a weighted sum of updates.
 
-    Nothing changes where too few have answered for it.
+    Zeros if too few clients have returned a usable update.
 
     Args:
-        outcome: the changes, stacked.
-        rule, attackers: as of :func:`combine`.
-        asked: how many clients were to answer.
+        outcome: the clients' updates, stacked.
+        rule, attackers: those of :func:`combine`.
+        asked: number of clients that were asked for an update.
 
     Raises:
-        RunError: if too few were asked.
+        RunError: if fewer clients were asked than the rule needs.
     """
     needed, count = least(rule, attackers), len(outcome.clients)
     if asked < needed:
@@ -53,13 +53,14 @@ def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Array
 
 
 def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
-    """Return one change made of several, each of which counts the same.
+    """Return one update combined from several, each of which has the same weight.
 
     Args:
-        changes: by name, each (clients, …).
-        rule: "median", of every entry (Yin et al. 2018); "trimmed-mean", of every entry without the f largest and
-            smallest (the same); "krum", the change whose c − f − 2 nearest are nearest (Blanchard et al. 2017).
-        attackers: f, how many of the clients may answer anything; there are as many changes as that needs.
+        changes: the updates of c clients: arrays by name, each (c, …).
+        rule: "median", of every entry (Yin et al. 2018); "trimmed-mean", of every entry without the f largest and f
+            smallest values (Yin et al. 2018); "krum", the update with the smallest sum of squared distances to its
+            c − f − 2 nearest ones (Blanchard et al. 2017).
+        attackers: f, number of clients that may return arbitrary updates; c must be at least :func:`least`.
     """
     count = len(next(iter(changes.values())))
     if rule == "median":
@@ -67,7 +68,7 @@ def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
     if rule == "trimmed-mean":
         from scipy.stats import trim_mean  # takes seconds to import
 
-        share = (attackers + 0.5) / count  # of which scipy takes the whole part of count times it
+        share = (attackers + 0.5) / count  # scipy cuts ⌊share · count⌋ = f values at each end
         return {name: trim_mean(rows, share, axis=0) for name, rows in changes.items()}
     contents = [RecordDict({"arrays": pack({n: rows[i] for n, rows in changes.items()})}) for i in range(count)]
     chosen = contents.index(select_multikrum(contents, attackers, 1)[0])

@@ -1,4 +1,4 @@
-"""Who is there: the clients of a run, the nodes that host them, and which node runs which client.
+"""The roster of a run: its clients, the nodes that host them, and which node runs which client.
 
 Simulated nodes are interchangeable and any of them can run any client; a real device is pinned to its own clients.
 """
@@ -23,7 +23,7 @@ from florilegium.strategies.core.exchange import LONGEST_POLL_DEPLOYED, Expected
 log = logging.getLogger("flwr")
 
 _LONGEST_PAUSE = 4
-"""A node that has not said who it is is asked again when one, two, four, … at most 2 to this power rounds are over."""
+"""A node without a reply to the roster query is asked again after 1, 2, 4, … rounds, at most 2 to this power."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Member:
 
     Attributes:
         id: its name.
-        train, test: numbers of its examples, the expected cost of training and evaluating it.
-        unseen: held back from training.
-        labeled: whether its labels may be used.
+        train, test: numbers of its training and test examples, the expected costs of training and evaluating it.
+        unseen: whether it is held out from training.
+        labeled: whether training may use its labels.
         node: the node it is pinned to, or None where any node can run it.
     """
 
@@ -53,7 +53,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Failed:
-    """A node that could not say who it is: how often, until which look it is not asked again, and why."""
+    """A node that failed the roster query: how often, before which refresh it is not asked again, and the reason."""
 
     times: int
     until: int
@@ -64,18 +64,19 @@ class Roster:
     """The clients and nodes of a run.
 
     Args:
-        population: returns the clients of a simulation; not called where nodes are real devices.
-        expected: how many clients to wait for where nodes are real devices.
-        code: hash of the server's code; nodes that run another are refused.
-        patience: seconds that a node may take to say who it is; a device starts a process and reads its data for it.
+        population: returns the clients of a simulation; not called if nodes are real devices.
+        expected: number of clients to wait for if nodes are real devices.
+        code: hash of the server's code; nodes that run other code are refused.
+        patience: seconds that a node may take to reply to the roster query; for it a device starts a process and reads
+            its data.
 
     Attributes:
-        nodes: the nodes that work.
+        nodes: the nodes in use.
         clients: the clients of the run, by id.
         deployed: whether the nodes are real devices.
-        unfit: why a client cannot be one of the run, "" if it can; the strategy says so.
-        left_out: why other clients are none of the run, by id.
-        away: clients that were of the run and whose devices have gone.
+        unfit: returns why a client cannot take part in the run, "" if it can; set by the strategy.
+        left_out: clients that cannot take part in the run, by id, with the reasons.
+        away: ids of clients that took part in the run, and whose devices are offline.
     """
 
     def __init__(
@@ -95,25 +96,26 @@ class Roster:
         self._looks = 0
         self._failed: dict[int, Failed] = {}
         self._changed: set[int] = set()  # nodes to ask again
-        self._doubles: dict[int, set[str]] = {}  # nodes with clients that others had first, and which
+        self._doubles: dict[int, set[str]] = {}  # nodes that announced clients of other nodes, with these clients
 
     def ready(self) -> bool:
-        """Return whether the run can start: on devices, all clients that are expected have said who they are."""
+        """Return whether the run can start: on devices, once all expected clients have been announced."""
         return bool(self.clients) and (not self.deployed or len(self.clients) + len(self.left_out) >= self._expected)
 
     def wait(
         self, grid: Grid, timeout: float, key: str = "start-timeout", until: Callable[[], bool] | None = None
     ) -> None:
-        """Ask the nodes who they are, until the run can start, or go on.
+        """Query the nodes for their clients until the run can start or continue.
 
         Args:
             grid: the connection to the nodes.
             timeout: seconds to wait at most.
-            key: the key that they are from.
-            until: whether it is long enough; by default when the run is :meth:`ready`.
+            key: name of the configuration key that ``timeout`` is from, for error messages.
+            until: condition for the end of the wait; default: :meth:`ready`.
 
         Raises:
-            RunError: if it was not, or as many nodes as are expected have been refused, or a simulation's code differs.
+            RunError: if the time is over, or as many nodes as are expected have been refused and none accepted, or a
+                simulation's code differs.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -125,7 +127,7 @@ class Roster:
             time.sleep(LONGEST_POLL_DEPLOYED if self.deployed else 0.1)
 
     def _nobody(self, timeout: float, key: str) -> str:
-        """Say who is missing, and why."""
+        """Return the error message that says which clients or nodes are missing, and why."""
         if self.left_out and not self.clients:
             client, reason = next(iter(self.left_out.items()))
             return f"all {len(self.left_out)} clients are left out; client {client}: {reason}"
@@ -146,15 +148,15 @@ class Roster:
         )
 
     def refresh(self, grid: Grid, timeout: float | None = None) -> None:
-        """Look which nodes are online; ask new ones for their clients and forget those that left.
+        """Update the nodes and clients: query new nodes for their clients, and remove nodes that are offline.
 
         Args:
             grid: the connection to the nodes.
-            timeout: seconds that the new ones may take; None: the roster's patience.
+            timeout: seconds that new nodes may take to reply; None: the roster's patience.
         """
         online = list(grid.get_node_ids())
         self._looks += 1
-        # One that left and came back is asked again.
+        # A node that went offline and came back is asked again.
         self._failed = {node: failed for node, failed in self._failed.items() if node in online}
         self._refused = {node: reason for node, reason in self._refused.items() if node in online}
         if not set(self.nodes) <= set(online):
@@ -176,11 +178,11 @@ class Roster:
             self._enrol(node, reply, real)
 
     def _enrol(self, node: int, reply: Message, real: bool) -> None:
-        """Take in the clients of a node that has said who it is.
+        """Add the clients of a node that has replied to the roster query.
 
         Args:
-            node, reply: the node and what it said.
-            real: whether nodes are known to be devices; else they are what the first one says.
+            node, reply: the node and its reply.
+            real: whether nodes are known to be devices; if not, the first node's reply decides.
         """
         if reply.has_error():
             times, reason = self._failed[node].times if node in self._failed else 0, describe_error(reply)
@@ -193,7 +195,7 @@ class Roster:
             answer = Announcement.unpack(reply.content)
             simulated = not (real or answer.pinned)
             own = self._announced(node, answer, real)
-        except Exception as error:  # a device may answer anything
+        except Exception as error:  # a device may reply anything
             if simulated:
                 raise
             self._refused[node] = str(error)
@@ -214,10 +216,10 @@ class Roster:
             self._admit(own if self.deployed else self._population())
 
     def _announced(self, node: int, answer: Announcement, real: bool) -> list[Member]:
-        """Return the clients that live on a node: the one of a device; none on a node of a simulation.
+        """Return the clients that a node announces: one for a device; none for a node of a simulation.
 
         Raises:
-            RunError: if the node cannot be one of this run.
+            RunError: if the node cannot take part in this run.
         """
         if answer.code != self._code:
             raise RunError(
@@ -239,13 +241,13 @@ class Roster:
         return self.clients[client].node if client in self.clients else None
 
     def ask_again(self, client: str) -> None:
-        """Ask the device of a client what it holds before the next round: it may have other data by now."""
+        """Query the device of a client again before the next round, since its data may have changed."""
         node = self._holder(client)
         if node is not None:
             self._changed.add(node)
 
     def _admit(self, clients: Iterable[Member]) -> None:
-        """Take in the clients that are fit for the run."""
+        """Add the clients that are fit for the run; note why others are not."""
         for client in clients:
             self.away.discard(client.id)
             if not (reason := self.unfit(client)):
@@ -256,15 +258,15 @@ class Roster:
             self.left_out[client.id] = reason
 
     def ids(self, *groups: str) -> list[str]:
-        """Return the ids of the clients in ``groups``, numbers in numeric order."""
+        """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order."""
         chosen = [client.id for client in self.clients.values() if client.group in groups]
         return sorted(chosen, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
 
     def assign(self, cohort: Sequence[str], *, evaluation: bool) -> dict[int, list[str]]:
-        """Distribute ``cohort`` over the nodes, most expensive clients first, always to the node with least to do.
+        """Distribute ``cohort`` over the nodes: the most expensive clients first, each to the node with the least work.
 
         Returns:
-            The clients of each node, nodes with the most work first: they are served in this order.
+            The clients of each node; nodes with the most work come first, in the order in which messages are sent.
         """
         loads: dict[int, float] = dict.fromkeys(self.nodes, 0.0)
         groups: dict[int, list[str]] = {}

@@ -1,10 +1,10 @@
-"""A round as a method sees it: draw a cohort, ask it something, get the merged outcome.
+"""A round as a method sees it: sample a cohort, ask it to carry out a phase, get the merged outcome.
 
     cohort = round.sample()
     outcome = round.ask("train", cohort, send=model, reduce="delta")
 
 :meth:`Round.ask` checks the arguments against the phase's signature, sends one message to each node, waits for the
-replies, merges what is usable, protects private sums, and keeps the run's books (bytes, failures, telemetry).
+replies, merges the usable ones, protects private sums, and records bytes, failures and telemetry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cohort(list[str]):
     """The clients drawn for a round.
 
     Attributes:
-        wanted: how many replies are needed, the first usable ones; fewer than all where devices are oversampled.
+        wanted: number of replies needed; fewer than there are clients if devices are oversampled.
     """
 
     def __init__(self, clients: Iterable[str], wanted: int) -> None:
@@ -50,15 +50,15 @@ class Cohort(list[str]):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One exchange as it is asked: everything that is needed to send it, and to make sense of the replies.
+    """One exchange: everything that is needed to send it and to interpret the replies.
 
     Attributes:
-        phase, arguments: what is asked.
+        phase, arguments: the phase, and its arguments.
         cohort: the clients that are asked, in the order of the outcome.
         nodes: the clients of each node that gets a message.
-        reduce, send, scatter, shapes, evaluation: as of :meth:`Round.ask`.
-        robust: whether single updates come back, to be combined by a robust rule.
-        started: when it began, by ``time.perf_counter``.
+        reduce, send, scatter, shapes, evaluation: those of :meth:`Round.ask`.
+        robust: whether individual updates are returned, for robust aggregation.
+        started: time of the start, by ``time.perf_counter``.
     """
 
     phase: str
@@ -75,12 +75,12 @@ class Exchange:
 
     @property
     def wanted(self) -> int:
-        """How many replies are needed."""
+        """Number of replies needed."""
         return self.cohort.wanted if isinstance(self.cohort, Cohort) else len(self.cohort)
 
     @property
     def updates(self) -> bool:
-        """Whether updates come back, changes of what is sent, by which the server learns."""
+        """Whether clients return updates (returned − sent) for training."""
         return self.reduce == "delta" and not self.evaluation
 
 
@@ -88,10 +88,10 @@ class Round:
     """One round of a run.
 
     Args:
-        strategy: the run's strategy: its settings, roster, folder and books.
+        strategy: the run's strategy, with its settings, roster, folder and counters.
         grid: the connection to the nodes.
-        number: the round's number, from 1 on; 0 is what comes before the first.
-        final: whether the run ends with this round; then devices keep the model of its test.
+        number: the round's number, from 1 on; 0 for exchanges before the first round.
+        final: whether the run ends with this round; then devices save the model that they test.
     """
 
     def __init__(self, strategy: CohortStrategy, grid: Grid, number: int, *, final: bool = False) -> None:
@@ -101,7 +101,7 @@ class Round:
         self.final = final
 
     def numbered(self, number: int) -> Round:
-        """Return this round under another number, which names its cohort and its random draws."""
+        """Return this round with another number, which determines its cohort and its random draws."""
         return Round(self._strategy, self._grid, number, final=self.final)
 
     def sample(self) -> Cohort:
@@ -121,23 +121,23 @@ class Round:
         out_of: int | None = None,
         **arguments: Any,
     ) -> Outcome:
-        """Ask ``cohort`` to carry out ``phase`` and return what came of it.
+        """Ask ``cohort`` to carry out ``phase``; return the merged outcome.
 
         Args:
             phase: the name of a phase of the method's client.
             cohort: the clients to ask.
             reduce: how clients' arrays are combined: "delta" = Σ wᵢ·(returned − sent), "sum" = Σ returned, "stack" =
                 returned arrays along a new first axis.
-            send: arrays for every client; those of "delta".
+            send: arrays for every client; "delta" refers to these.
             scatter: arrays with a leading axis in the order of ``cohort``; each client gets its own entry.
-            shapes: shapes of the arrays that a client returns, where they are known and no changes of ``send``.
-            evaluation: whether this measures rather than trains; its bytes are not counted.
-            out_of: of how many clients ``min-success`` must have succeeded, where ``cohort`` are those left of more; 0:
-                any number may fail. Default: those that are wanted of ``cohort``.
+            shapes: expected shapes of the arrays that a client returns, if known; not for "delta".
+            evaluation: whether the exchange evaluates rather than trains; its bytes are not counted.
+            out_of: number of clients of which a share of ``min-success`` must succeed, if some were skipped earlier and
+                are not in ``cohort``; 0: any number may fail. Default: the replies needed from ``cohort``.
             arguments: the phase's own arguments.
 
         Raises:
-            TypeError: if the ``arguments`` are not those of the phase.
+            TypeError: if ``arguments`` do not fit the phase's signature.
             RunError: if too few clients succeeded (:meth:`require`).
         """
         strategy = self._strategy
@@ -156,16 +156,16 @@ class Round:
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
-        """Return ``outcome`` where enough of the ``asked`` clients have succeeded.
+        """Return ``outcome`` if enough of the ``asked`` clients have succeeded.
 
         Raises:
-            BudgetSpentError: if none has, since all have spent their privacy budgets.
-            RunError: if fewer have than ``min-success`` asks for.
+            BudgetSpentError: if all of them have spent their privacy budgets.
+            RunError: if a smaller share than ``min-success`` has succeeded.
         """
         strategy = self._strategy
         if asked == 0 and strategy.protection is not None:
-            return outcome  # by chance nobody takes part, and noise alone is released
-        spent = len(strategy.accounts.spent & outcome.failures.keys())  # these have only done their part
+            return outcome  # Poisson sampling drew no client, and only noise is released
+        spent = len(strategy.accounts.spent & outcome.failures.keys())  # not counted as failures
         if spent and spent >= asked:
             raise BudgetSpentError("all clients that were asked have spent their budgets")
         asked -= spent
@@ -181,7 +181,7 @@ class Round:
     # --------------------------------------------------------------------------------------- details
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as the phase takes them; raise :class:`TypeError` if they are not the phase's."""
+        """Return the arguments in the types of the phase's signature; raise :class:`TypeError` if they do not fit."""
         client = self._strategy.client
         contracts = contracts_of(client)
         if phase not in contracts:
@@ -189,7 +189,7 @@ class Round:
         return contracts[phase].read(arguments)
 
     def _expected(self, exchange: Exchange) -> Expected:
-        """Return what makes a reply usable: what it may hold, and the weight that each client's update may have."""
+        """Return the checks that decide whether a reply is usable, with the largest weight allowed for each client."""
         s, members = self._strategy.settings, self._strategy.roster.clients
         uniform = s.weighting == "uniform"
         heaviest = {client: 1.0 if uniform else float(members[client].train) for client in exchange.cohort}
@@ -214,7 +214,7 @@ class Round:
         return messages
 
     def _work(self) -> Work:
-        """Return what every request of this round says of the round and the run."""
+        """Return the description of the round and the run that every request of this round contains."""
         strategy = self._strategy
         expected: dict[str, float] = {}
         if strategy.settings.privacy.unit == "example":
@@ -225,7 +225,7 @@ class Round:
         )  # fmt: skip
 
     def _collect(self, exchange: Exchange, expected: Expected, replies: Sequence[Message]) -> Outcome:
-        """Merge the replies, protect the sums, count bytes, and name the clients that failed."""
+        """Merge the replies into one outcome; protect the sums, count bytes, and record the clients that failed."""
         strategy = self._strategy
         outcome = collect(exchange.cohort, exchange.nodes, replies, expected, deployed=strategy.roster.deployed)
         for client, reason in outcome.failures.items():

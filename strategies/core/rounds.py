@@ -32,9 +32,9 @@ class Rounds:
     """Carries out the rounds of one run.
 
     Args:
-        strategy: knows what happens in a round; its clients are there.
+        strategy: carries out a single round; its roster must be ready.
         grid: the connection to the nodes.
-        last: the number of the last round.
+        last: number of the last round.
         evaluate_fn: called with the model whenever the clients evaluate it.
     """
 
@@ -55,17 +55,17 @@ class Rounds:
         self._seconds: list[float] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
-        self._ended = False  # whether the run has ended before its last round
+        self._ended = False  # whether the run ends before its last round
 
     def carry_out(self, initial: ArrayRecord) -> Result:
-        """Carry out all rounds that are left.
+        """Carry out all remaining rounds; return the final model and the metrics.
 
         Args:
-            initial: the network as the run's seed has made it.
+            initial: the network, initialised from the run's seed.
 
         Raises:
-            ConfigurationError: if the run cannot begin.
-            RunError: if it cannot go on.
+            ConfigurationError: if the run cannot start.
+            RunError: if it cannot continue.
         """
         s = self._strategy.settings
         model, done = self._begin(unpack(initial))
@@ -91,7 +91,7 @@ class Rounds:
     # ----------------------------------------------------------------------------------------- start
 
     def _begin(self, network: Arrays) -> tuple[Arrays, int]:
-        """Return the model to start or go on from, and the number of rounds that are behind it."""
+        """Return the model to start or continue from, and the number of finished rounds."""
         strategy = self._strategy
         s, run = strategy.settings, strategy.run
         with earlier_version(s.init):
@@ -102,7 +102,7 @@ class Rounds:
             model, done = checkpoint.arrays, checkpoint.round
             strategy.take_back(checkpoint)
             self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
-            self._save(done, model)  # so that a second resume knows of this one
+            self._save(done, model)  # records this resume in the lineage, for a later resume
         else:
             run.create()
         strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
@@ -117,7 +117,11 @@ class Rounds:
         return model, done
 
     def _plan(self, protection: ClientPrivacy, done: int) -> None:
-        """Spread the budget of clients' privacy over the rounds, ``done`` of which have been carried out."""
+        """Distribute the client-level privacy budget over all rounds, ``done`` of which are finished.
+
+        Raises:
+            ConfigurationError: if the remaining budget does not suffice for the next round.
+        """
         strategy = self._strategy
         cohorts = [strategy.cohort_size(r) for r in range(1, self._last + 1)]
         protection.plan(cohorts, len(strategy.trainable()))
@@ -130,7 +134,7 @@ class Rounds:
     # ---------------------------------------------------------------------------------------- during
 
     def _train(self, server_round: int, model: Arrays) -> Arrays:
-        """Carry out a round with the clients that are there, and wait for some where none are."""
+        """Carry out a training round with the clients that are online; wait if there are none. Return the new model."""
         strategy, grid = self._strategy, self._grid
         roster = strategy.roster
         roster.refresh(grid)
@@ -149,7 +153,7 @@ class Rounds:
         return model
 
     def _spent_after(self, server_round: int, *, new: bool) -> bool:
-        """Return whether budgets of privacy allow for no further round."""
+        """Return whether the privacy budgets do not suffice for another round after ``server_round``."""
         strategy = self._strategy
         if strategy.accounts.spent and strategy.accounts.spent >= {*strategy.trainable()}:
             log.warning("round %d is the last: all clients have spent their budgets", server_round)
@@ -162,7 +166,7 @@ class Rounds:
         )
 
     def _release_spent(self, server_round: int) -> bool:
-        """Return whether the budget of clients' privacy does not suffice for ``server_round``."""
+        """Return whether the client-level privacy budget does not suffice for ``server_round``."""
         strategy = self._strategy
         assert strategy.protection is not None
         if not strategy.protection.spent(strategy.cohort_size(server_round) / len(strategy.trainable())):
@@ -171,7 +175,7 @@ class Rounds:
         return True
 
     def _evaluate(self, server_round: int, model: Arrays, *, final: bool) -> None:
-        """Have clients test their models, and note what they measured."""
+        """Have clients test their models, and record the metrics; also call ``evaluate_fn``, if given."""
         self._test(server_round, model, final=final)
         if self._evaluate_fn is not None and (measured := self._evaluate_fn(server_round, pack(model))) is not None:
             self._result.evaluate_metrics_serverapp[server_round] = measured
@@ -198,7 +202,7 @@ class Rounds:
         self._result.evaluate_metrics_clientapp[server_round] = metrics
 
     def _save(self, server_round: int, model: Arrays) -> None:
-        """Write a checkpoint, to which clients' own states will belong."""
+        """Write a checkpoint; from now on clients may delete states older than this round's."""
         own, facts = self._strategy.state()
         everything = {**self._strategy.facts(), "order": list(model), "seconds": self._seconds, "ended": self._ended}
         self._strategy.run.save(Checkpoint(server_round, model, own, {**everything, "own": facts}))
@@ -213,7 +217,7 @@ class Rounds:
     # ------------------------------------------------------------------------------------------- end
 
     def _finish(self) -> None:
-        """Write the clients' figures and the summary."""
+        """Write ``clients.csv`` and ``summary.json``, and close the telemetry."""
         strategy, seconds = self._strategy, self._seconds
         s, roster, protection = strategy.settings, strategy.roster, strategy.protection
         if strategy.client_rows:

@@ -1,6 +1,6 @@
-"""The folder a run leaves: configuration, metrics, per-client results, checkpoint, summary (docs/architecture.md).
+"""The folder of a run: configuration, metrics, per-client results, checkpoint, summary (docs/architecture.md).
 
-Files are replaced whole, never half-written. ``status.json`` says how far the run is, for whoever watches it.
+Files are replaced atomically, never half-written. ``status.json`` shows the progress of the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from florilegium.common.toml import flatten, nested
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
 
-# Keys that a resumed run may change: they say how long, where and how closely watched, not what is computed.
+# Keys that a resumed run may change: they affect its length, folders, timeouts and evaluation, not what is computed.
 FREE_ON_RESUME = frozenset(
     [
         "rounds",
@@ -50,13 +50,13 @@ FREE_ON_RESUME = frozenset(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a run needs to go on.
+    """Everything that the server needs to continue a run.
 
     Attributes:
-        round: the last finished round.
+        round: number of the last finished round.
         arrays: the global model.
-        state: the strategy's own arrays.
-        facts: the strategy's own numbers, byte counts, times; JSON values.
+        state: further arrays of the strategy.
+        facts: the strategy's other state, byte counts and times; JSON values.
     """
 
     round: int
@@ -66,16 +66,16 @@ class Checkpoint:
 
 
 class RunFolder:
-    """One run's files.
+    """Reads and writes the files of one run.
 
     Args:
         path: the folder.
-        config: the fully resolved run configuration, flat keys.
-        table: the table of the method's own keys.
+        config: the complete run configuration, with flat keys.
+        table: name of the table with the method's own keys.
 
     Attributes:
         records: the lines of ``metrics.jsonl``, in the order of rounds.
-        opened: whether the folder is this run's, by :meth:`create` or :meth:`reopen`.
+        opened: whether the run has opened the folder with :meth:`create` or :meth:`reopen`.
     """
 
     def __init__(self, path: Path, config: Mapping[str, bool | int | float | str], table: str) -> None:
@@ -93,10 +93,10 @@ class RunFolder:
     # ----------------------------------------------------------------------------------------- start
 
     def create(self) -> None:
-        """Make the folder and write ``config.toml``.
+        """Create the folder and write ``config.toml``.
 
         Raises:
-            ConfigurationError: if there is a run of this name already.
+            ConfigurationError: if a run of this name already exists.
         """
         if (self.path / "config.toml").exists():
             raise ConfigurationError(
@@ -107,7 +107,7 @@ class RunFolder:
         self.opened = True
 
     def reopen(self, rounds: int) -> Checkpoint:
-        """Return the checkpoint to go on from, and drop the metrics that were written after it.
+        """Return the checkpoint to continue from; delete the metrics that were written after it.
 
         Raises:
             ConfigurationError: if there is no such run, a key that changes the results differs, or the run has more
@@ -133,11 +133,11 @@ class RunFolder:
     # ---------------------------------------------------------------------------------------- during
 
     def status(self, state: str, **facts: object) -> None:
-        """Write ``status.json``: "running", "completed" or "failed", and what else is known."""
+        """Write ``status.json``: ``state`` is "running", "completed" or "failed"; ``facts`` are further entries."""
         write_text(self.path / "status.json", json.dumps({"state": state, **facts}) + "\n")
 
     def record(self, line: dict[str, Any]) -> None:
-        """Append a line to ``metrics.jsonl``; it takes the place of one on the same round."""
+        """Append a line to ``metrics.jsonl``, or replace the line of the same round."""
         self.records = [record for record in self.records if record["round"] != line["round"]] + [line]
         self._write_metrics()
 
@@ -145,14 +145,14 @@ class RunFolder:
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
 
     def note_failures(self, server_round: int, phase: str, reasons: Mapping[str, str]) -> None:
-        """Append to ``failures.jsonl`` who did not contribute to an exchange, and why."""
+        """Append to ``failures.jsonl`` the clients that did not contribute to an exchange, and the reasons."""
         with (self.path / "failures.jsonl").open("a", encoding="utf-8") as file:
             for client, reason in reasons.items():
                 line = {"round": server_round, "phase": phase, "client": client, "reason": reason}
                 file.write(json.dumps(line) + "\n")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
+        """Write a checkpoint file; delete older ones."""
         target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"
         tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
@@ -179,9 +179,9 @@ class RunFolder:
 
 
 def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
-    """Return what was and is of every key that changes a run's results and differs between two configurations.
+    """Return old and new value, in words, of each key that affects results and differs between two configurations.
 
-    Such are all but ``FREE_ON_RESUME`` and the tables of other methods than that of ``table``.
+    All keys affect results except ``FREE_ON_RESUME`` and the tables of other methods than ``table``.
     """
 
     def matters(key: str) -> bool:
@@ -196,7 +196,7 @@ def find_run(name: str, runs_dir: str) -> Path:
     """Return the folder of run ``name``: a path to it, or its id under ``runs_dir``.
 
     Raises:
-        ConfigurationError: if there is none; names the newest runs there are.
+        ConfigurationError: if there is no such run; lists the newest runs.
     """
     for path in (folder(runs_dir) / name, folder(name)):
         if name and (path / "config.toml").is_file():
@@ -215,7 +215,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``metrics.jsonl``; none if it was never evaluated."""
+    """Return the lines of a run's ``metrics.jsonl``; empty if the run was never evaluated."""
     file = path / "metrics.jsonl"
     if not file.exists():
         return []
@@ -224,10 +224,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def earlier_version(run: str) -> Iterator[None]:
-    """Say of a fact that is missing from a checkpoint that an earlier version has written it.
+    """Context for reading a checkpoint: a missing fact means that an earlier version wrote it.
 
     Raises:
-        RunError: in the place of a KeyError.
+        RunError: in place of a KeyError.
     """
     try:
         yield
@@ -242,7 +242,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Return the newest checkpoint of the run in ``path``.
 
     Raises:
-        RunError: if there is none, or it is damaged.
+        RunError: if there is no checkpoint, or it is damaged.
     """
     files = sorted(path.glob("checkpoint/round-*.safetensors"))
     if not files:
@@ -256,7 +256,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 kind, _, name = key.partition("/")
                 (arrays if kind == "arrays" else state)[name] = file.get_tensor(key)
         facts = json.loads(metadata["facts"])
-        # safetensors keeps no order; names in the order they were given in matter for NumPyClient's lists.
+        # safetensors does not keep the order of names, on which NumPyClient's lists of arrays depend.
         arrays = {name: arrays[name] for name in facts["order"]}
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything

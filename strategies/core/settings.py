@@ -14,7 +14,7 @@ OPTIONAL_NAME = rf"^({NAME})?$"
 
 
 class ServerSettings(FederationSettings, SharedSettings):
-    """What only the server reads, besides the federation."""
+    """Keys that only the server reads, besides those of the federation."""
 
     title = "Rounds, aggregation, evaluation and output"
 
@@ -34,50 +34,49 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = key(
         "mean",
-        "how updates are combined; all but `mean` tolerate `attackers`, need to see single updates, and give all "
-        "clients "
-        "the same weight",
+        "how updates are combined; all but `mean` tolerate `attackers`, need individual updates, and weight all "
+        "clients equally",
     )
     attackers: int = key(0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0)
     server_optimizer: Literal["sgd", "fedadam", "adam"] = key(
         "sgd",
-        "the server's step: along the mean update; FedAdam ([adaptivity τ, no bias correction](methods/fedavg.md)), "
-        "for "
-        "averaged models; Adam with ε = 1e-8, for hypernetworks",
+        "server optimizer: SGD on the mean update; FedAdam ([adaptivity τ, no bias correction](methods/fedavg.md)), "
+        "for averaged models; Adam with ε = 1e-8, for hypernetworks",
     )
     server_learning_rate: float = key(1.0, "learning rate of the server optimizer", gt=0)
-    server_momentum: float = key(0.0, "momentum of the server's `sgd`", ge=0, lt=1)
-    server_adaptivity: float = key(1e-3, "τ of `fedadam`", gt=0)
-    min_success: float = key(0.5, "share of a cohort that must succeed for the run to go on", ge=0, le=1)
+    server_momentum: float = key(0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1)
+    server_adaptivity: float = key(1e-3, "adaptivity τ of the server optimizer `fedadam`", gt=0)
+    min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
     round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
-    roster_timeout: float = key(60.0, "seconds within which a node must say which clients it holds", gt=0)
+    roster_timeout: float = key(60.0, "seconds within which a node must reply which clients it holds", gt=0)
     start_timeout: float = key(
-        300.0, "seconds to wait for the first nodes; also for a simulation's SuperLink, and then for its run", gt=0
+        300.0, "seconds to wait for the first nodes, and for the start of a simulation's SuperLink and run", gt=0
     )
     metrics_port: int = key(
         0, "port on 127.0.0.1 where Prometheus can read the server's counters; 0: only `metrics.prom`", ge=0, le=65535
     )
-    evaluate_every: int = key(5, "evaluate and checkpoint every so many rounds, and after the last; 0: only then", ge=0)
-    checkpoint_every: int = key(0, "further checkpoints, every so many rounds; 0: only with evaluations", ge=0)
+    evaluate_every: int = key(
+        5, "rounds between evaluations with checkpoints; one more follows the last round; 0: only that one", ge=0
+    )
+    checkpoint_every: int = key(0, "rounds between additional checkpoints; 0: only with evaluations", ge=0)
     evaluate_clients: int = key(
-        0, "evaluate a fixed sample of so many clients of each group; 0: all; devices are all asked", ge=0
+        0, "evaluate a fixed sample of this many clients per group; 0: all clients; real devices: always all", ge=0
     )
     patience: int = key(
         0,
-        "stop after so many evaluations in a row without a new lowest validation loss; the last model counts; 0: never",
+        "stop after this many evaluations in a row without a new lowest validation loss; the last model is the result; "
+        "0: never",
         ge=0,
     )
     run_name: str = key(
         "", 'name of the run\'s folder; "": time, method and dataset', pattern=OPTIONAL_NAME, values="name"
     )
-    resume: str = key("", "run to go on with from its last checkpoint", pattern=OPTIONAL_NAME, values="run id")
+    resume: str = key("", "run to continue from its last checkpoint", pattern=OPTIONAL_NAME, values="run id")
     init: str = key(
         "",
-        "start from the final model of a run (`{seed}` is this run's seed, and in a recipe `{recipe}` its name), or "
-        "from a "
-        "file of parameters with our names or, for ResNet-18, torchvision's; a classifier for other classes starts "
-        "anew; "
-        "personal blocks start from that run's, or else from this run's seed",
+        "start from the final model of a run (`{seed}` stands for this run's seed, `{recipe}` for a recipe's name), or "
+        "from a file of parameters, named as here or, for ResNet-18, as in torchvision; a classifier for other classes "
+        "is initialised anew; personal blocks start from that run's, if it has any, else from this run's seed",
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
 

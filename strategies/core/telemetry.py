@@ -1,4 +1,4 @@
-"""What a run's server is doing, in numbers: counted while it runs, for Prometheus and for ``florilegium watch``."""
+"""Counters of a running server, for Prometheus and for ``florilegium watch``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FILE = "metrics.prom"
 
 
 class Telemetry:
-    """The counters of one run, since its process began.
+    """The counters of one run, since the start of its process.
 
     Args:
-        run, method: the labels of all of them.
-        port: where they can be read by HTTP, on this machine only; 0: nowhere.
+        run, method: labels of all counters.
+        port: port on 127.0.0.1 where they can be read by HTTP; 0: none.
     """
 
     def __init__(self, run: str, method: str, port: int) -> None:
@@ -52,16 +52,16 @@ class Telemetry:
             counter.labels(**self._named, phase=phase).inc(value)
 
     def progress(self, server_round: int, rounds: int, clients: int) -> None:
-        """Say how far the run is, and how many clients there are."""
+        """Set the number of finished rounds, of all rounds, and of clients."""
         for gauge, value in ((self._round, server_round), (self._rounds, rounds), (self._clients, clients)):
             gauge.labels(**self._named).set(value)
 
     def write(self, folder: Path) -> None:
-        """Write everything to ``metrics.prom`` in ``folder``, in Prometheus' text format, in one go."""
+        """Write all counters to ``metrics.prom`` in ``folder``, in Prometheus' text format, atomically."""
         write_to_textfile(str(folder / FILE), self._registry)
 
     def end(self) -> None:
-        """Close the port."""
+        """Close the HTTP port, if one is open."""
         if self._server is not None:
             self._server[0].shutdown()  # type: ignore[attr-defined]
             self._server[0].server_close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Model decoupling, server side: FedAvg on the shared blocks of the network; the server never sees the others."""
+"""Model decoupling, server side: FedAvg of the shared blocks; the server never receives the personal blocks."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class Decoupled(FedAvg):
-    """Weighted averaging of a part of the cohort's models."""
+    """Averages the shared blocks of the cohort's models, as FedAvg."""
 
     shares_head: ClassVar[bool]
-    """Whether the head is shared and the body personal, rather than the other way round."""
+    """True: the head is shared and the body personal; False: the other way round."""
 
     hyper: HeadHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the shared blocks."""
+        """Return the shared blocks of the network's arrays."""
         head = last_blocks(arrays, self.hyper.head_blocks, f"{self.settings.method}.head-blocks")
         shared = head if self.shares_head else frozenset(block_names(arrays)) - head
         return of_blocks(arrays, shared)
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Start from another run's model: from its shared blocks; and clients' own, if it has any, from those."""
+        """Return the shared blocks of another run's model; its other blocks, if any, become clients' initial ones."""
         shared = super().begin_from(network, trained)
         self.beside = {BESIDE + name: array for name, array in trained.arrays.items() if name not in shared}
         return shared
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Send what clients' own blocks start from to tests too, for those that have not trained."""
+        """Have ``clients`` test; also send initial personal blocks, for clients that have not trained."""
         return super().measure(round, clients, model | self.beside)
 
 
 class SharedBody(Decoupled):
-    """A shared body; the heads stay with the clients. FedPer, FedRep and FedBABU differ in what clients do."""
+    """Shared body, personal heads. Strategy of FedPer, FedRep and FedBABU, which differ only in their clients."""
 
     shares_head = False
     privacy_gap = staticmethod(sums_of_updates)
 
     @staticmethod
     def transfer_gap(hyper: HeadHyper) -> str:
-        """Return why features cannot be transferred: blocks before the last one may stay with the clients too."""
+        """Return why features cannot be transferred, "" if the head is only the last block."""
         return "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks never reach the server"
 
 
 class SharedHead(Decoupled):
-    """A shared head on personal bodies (LG-FedAvg)."""
+    """Shared head, personal bodies. Strategy of LG-FedAvg."""
 
     shares_head = True
     privacy_gap = staticmethod(sums_of_updates)

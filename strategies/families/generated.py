@@ -1,7 +1,7 @@
-"""Generated models, server side: a hypernetwork h makes a whole model of every client's descriptor.
+"""Generated models, server side: a hypernetwork h makes a whole model from every client's descriptor.
 
-θ_i = h(v_i; η_h). Clients answer Δθ_i, what local training makes of their model; sent back through h it gives Δη_h and
-Δv_i. The hypernetwork stays on the server: it is many times larger than the models it makes.
+θ_i = h(v_i; η_h). Clients return Δθ_i, the change of their model by local training; backpropagated through h it gives
+Δη_h and Δv_i. The hypernetwork stays on the server, since it is many times larger than the models that it makes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 
 TESTED_AT_ONCE = 100
-"""Clients whose models are made and sent in one exchange of an evaluation; bounds the server's memory."""
+"""Number of clients whose models are made and sent in one exchange of an evaluation; limits the server's memory."""
 
 
 def no_network(hyper: Any) -> str:
-    """Refusal of transfer: there is no network that all clients have in common."""
+    """Promise of transfer, not kept: there is no network that all clients share."""
     return "the server has no network, but a hypernetwork that makes them"
 
 
 class Generated(CohortStrategy):
-    """What methods with a hypernetwork share: making models, learning from Δθ, evaluation, checkpoints."""
+    """Base strategy of methods with a hypernetwork: making models, training with Δθ, evaluation, checkpoints."""
 
     broadcasts_model: ClassVar[bool] = False
     hyper: HyperNetworkHyper
@@ -71,7 +71,7 @@ class Generated(CohortStrategy):
     # ------------------------------------------------------------------------- what a method provides
 
     def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
-        """Return, for an evaluation: clients with a descriptor, these (c, l), and the errors of the other clients."""
+        """Return for an evaluation the clients that have a descriptor, their descriptors (c, l), and others' errors."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------- learning
@@ -86,17 +86,17 @@ class Generated(CohortStrategy):
         evaluation: bool = False,
         out_of: int | None = None,
     ) -> tuple[Outcome, dict[str, Tensor], dict[str, Tensor]]:
-        """Send every client its model and let it train.
+        """Send every client its generated model, and have it train the model.
 
         Args:
             round: the round.
             cohort: the clients.
             v: their descriptors (c, l), in the order of ``cohort``.
-            repetition: which of several exchanges of the round this is.
-            evaluation, out_of: as of :meth:`Round.ask`.
+            repetition: number of this exchange, if the round has several.
+            evaluation, out_of: those of :meth:`Round.ask`.
 
         Returns:
-            The outcome, and for the clients in it θ (with its graph) and Δθ, each array with a leading client axis.
+            The outcome; and for the clients in it θ, with its autograd graph, and Δθ, with a leading client axis.
         """
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
@@ -111,24 +111,24 @@ class Generated(CohortStrategy):
         return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
 
     def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the products of Δθ with the derivatives of θ by ``inputs``: the updates that Δθ asks of them."""
+        """Backpropagate Δθ to ``inputs``: return the product of Δθ with the derivative of θ for each of them."""
         return list(torch.autograd.grad(list(made.values()), inputs, [Δθ[name] for name in made]))
 
     def make_optimizer(self, parameters: Sequence[Tensor], rate: float = 0.0) -> Optimizer:
-        """Return the configured server optimiser; ``rate`` 0 is the configured one."""
+        """Return the configured server optimizer; ``rate`` 0: with the configured server learning rate."""
         rate = rate or self.settings.server_learning_rate
         if self.settings.server_optimizer == "adam":
             return Adam(parameters, rate, 0.0)
         return SGD(parameters, rate, self.settings.server_momentum, 0.0)
 
     def step(self, optimizer: Optimizer, updates: Sequence[tuple[Tensor, Tensor, float]], server_round: int) -> None:
-        """Move every parameter along its update, less the gradient 2βλη of its penalty (Algorithm 8, lines 17, 18).
+        """Take an optimizer step along the updates minus the gradients 2βλη of penalties (Algorithm 8, lines 17, 18).
 
         Args:
-            optimizer: that of these parameters.
-            updates: parameters η, their mean updates Δη, which are used up (a hypernetwork's are large), and the
-                weights λ of their penalties.
-            server_round: the round, on which β depends.
+            optimizer: the optimizer of these parameters.
+            updates: parameters η; their mean updates Δη, which are overwritten to save memory; and the weights λ of
+                their penalties.
+            server_round: the round, on which the clients' learning rate β depends.
         """
         β = self.settings.learning_rate * self.settings.decay(server_round)
         for parameter, Δ, λ in updates:
@@ -140,7 +140,7 @@ class Generated(CohortStrategy):
     # -------------------------------------------------------------------------------------- evaluation
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Make each client's model and let the client test it, a hundred clients at a time."""
+        """Make each client's model and have the client test it, ``TESTED_AT_ONCE`` clients per exchange."""
         outcomes = []
         for first in range(0, len(clients), TESTED_AT_ONCE):
             chunk = clients[first : first + TESTED_AT_ONCE]
@@ -158,11 +158,11 @@ class Generated(CohortStrategy):
     # ---------------------------------------------------------------------------------- start and state
 
     def server_part(self, arrays: Arrays) -> Arrays:
-        """Return what is the same for all clients: nothing."""
+        """Return no arrays, since no part of the model is the same for all clients."""
         return {}
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Start from another run's networks; its optimisers' memory, and what it knows of clients, stays behind."""
+        """Start from another run's networks, without its optimizers' state and its knowledge of clients."""
         own = self.server_part(network)
         hypernetwork, theirs = get_arrays(self.hypernetwork), part(trained.state, "hypernetwork/")
         if shapes_of(trained.arrays) != shapes_of(own) or shapes_of(theirs) != shapes_of(hypernetwork):
@@ -174,18 +174,18 @@ class Generated(CohortStrategy):
         return trained.arrays
 
     def optimizers(self) -> Mapping[str, Optimizer]:
-        """Return the server's optimisers by name, for checkpoints."""
+        """Return the server's optimizers by name, for checkpoints."""
         return {}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The hypernetwork, and what the optimisers remember."""
+        """Return the hypernetwork and the optimizers' state, for checkpoints."""
         own = {f"hypernetwork/{name}": array for name, array in get_arrays(self.hypernetwork).items()}
         for name, optimizer in self.optimizers().items():
             own |= {f"optimizer/{name}/{i}": tensor.numpy() for i, tensor in enumerate(optimizer.memory())}
         return own, {}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the hypernetwork and the optimizers' state."""
         set_arrays(self.hypernetwork, part(arrays, "hypernetwork/"))
         for name, optimizer in self.optimizers().items():
             memory = part(arrays, f"optimizer/{name}/")
@@ -193,13 +193,13 @@ class Generated(CohortStrategy):
                 optimizer.recall([torch.from_numpy(memory[str(i)]) for i in range(len(memory))])
 
     def report(self) -> dict[str, Any]:
-        """Return the sizes of what is on the server."""
+        """Return the numbers of the hypernetwork's parameters and of a descriptor's entries, for ``summary.json``."""
         count = sum(parameter.numel() for parameter in self.hypernetwork.parameters())
         return {"hypernetwork": {"parameters": count, "descriptor_size": self.size}}
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:
-    """Return the arrays whose names begin with ``prefix``, without it."""
+    """Return the arrays whose names begin with ``prefix``, named without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -209,7 +209,7 @@ def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
 
 
 def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the outcomes of several groups of clients, numbers only, as one."""
+    """Merge the outcomes of several groups of clients into one, without arrays."""
     names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
     metrics = {
         name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names

@@ -1,4 +1,4 @@
-"""Models in a random subspace, server side: θ₀ and P never travel, and the server needs neither."""
+"""Models in a random subspace, server side: θ₀ and P are never sent, and the server needs neither."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 def no_network(hyper: Any) -> str:
-    """Refusal of transfer: the server holds no network."""
+    """Promise of transfer, not kept: the server has no network."""
     return "what is learned is no network, but a point of a subspace or what makes one"
 
 
 class Subspace(FedAvg):
-    """FedAvg of what makes a point of the subspace."""
+    """FedAvg of a point of the subspace, or of a hypernetwork that makes one."""
 
     hyper: SubspaceHyper
 
@@ -36,5 +36,5 @@ class Subspace(FedAvg):
             raise ConfigurationError(f"{self.settings.method}.{error}") from error
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
-        """Refuse ``init``: θ₀ is drawn, from the run's seed, wherever it is needed."""
+        """Raise :class:`ConfigurationError`: θ₀ is always drawn from the run's seed, so ``init`` is not possible."""
         raise ConfigurationError(f"init: method '{self.settings.method}' starts from θ₀, which the seed alone makes")
