@@ -53,7 +53,7 @@ class Reduction:
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
 
     def check(self, arrays: Arrays) -> None:
-        """Raise :class:`RunError` if ``arrays`` has other names or shapes than expected, or NaN or infinity."""
+        """Raise :class:`RunError` if ``arrays`` has unexpected names or shapes, NaN, infinity, or too large a norm."""
         shapes = {name: array.shape for name, array in arrays.items()}
         if self._shapes is not None:
             wrong = {name for name, _ in self._shapes.items() ^ shapes.items() if not self._may_lack(name, shapes)}
