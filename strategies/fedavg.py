@@ -26,7 +26,6 @@ DECAY = (0.9, 0.99)
 SQUARE = "square:"
 """Prefix of the names of Adam's second moments in a checkpoint."""
 
-
 log = logging.getLogger("flwr")
 
 

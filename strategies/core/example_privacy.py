@@ -60,4 +60,4 @@ def expected_trainings(settings: ServerSettings, shares: Sequence[float]) -> dic
     """
     every, rounds = settings.evaluate_every, settings.rounds
     tests = {r for r in range(1, rounds + 1) if r == rounds or (every and r % every == 0)}
-    return {"trainings": sum(shares), "tests": float(len(tests))}
+    return {"trainings": float(sum(shares)), "tests": float(len(tests))}

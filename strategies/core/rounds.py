@@ -75,7 +75,7 @@ class Rounds:
                 model = self._train(server_round, model)
             self._ended = self._ended or (new and self._strategy.finished(server_round))
             self._ended = self._ended or self._spent_after(server_round, new=new)
-            final = server_round == self._last or self._ended
+            final = bool(server_round == self._last or self._ended)
             if final or (new and s.evaluate_every and server_round % s.evaluate_every == 0):
                 self._evaluate(server_round, model, final=final)
                 self._save(server_round, model)
