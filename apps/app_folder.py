@@ -1,7 +1,7 @@
-"""The folder that Flower builds its app from: the checkout, or one laid out from the installed package.
+"""The folder that Flower builds its app from: the checkout, or a folder written from the installed package.
 
-A Flower app carries its code to the nodes, so that a SuperNode needs the dependencies alone. What is laid out holds the
-package's own source files and a ``pyproject.toml`` made from the declarations of the keys.
+A Flower app brings its code to the nodes, so that a SuperNode needs only the dependencies. The written folder holds
+the package's source files and a ``pyproject.toml`` generated from the declarations of the keys.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMPONENTS = {"serverapp": "florilegium.apps.server_app:app", "clientapp": "flor
 
 
 def checkout() -> Path | None:
-    """Return the root of the checkout, or of the unpacked app, that this code runs from; None where it is installed."""
+    """Return the root of the checkout or unpacked app that this code runs from; None if it is installed."""
     root = layer_folder("apps").parent
     return root if (root / "pyproject.toml").is_file() else None
 
 
 def project() -> dict[str, Any]:
-    """Return name, version, description and dependencies of this package, as ``[project]`` has them."""
+    """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
     if root := checkout():
         with (root / "pyproject.toml").open("rb") as file:
             own = tomllib.load(file)["project"]
@@ -44,7 +44,7 @@ def project() -> dict[str, Any]:
 
 
 def description(include: list[str]) -> Mapping[str, Any]:
-    """Return the ``pyproject.toml`` of the app; ``include`` is which files it consists of."""
+    """Return the content of the app's ``pyproject.toml``; ``include`` lists glob patterns of the app's files."""
     app = {"publisher": PUBLISHER, "fab-include": include, "components": COMPONENTS, "config": nested(defaults())}
     return {"project": project(), "tool": {"flwr": {"app": app}}}
 

@@ -1,7 +1,7 @@
-"""Putting a run together: the one place where configuration, method, network, checks, clients and strategy meet.
+"""Assemble a run from its configuration: method, network, privacy checks, clients and strategy.
 
-The ServerApp, the ClientApp, runs in one process and finished runs that are asked something all start here, so that
-they check the same things and build the same things.
+The ServerApp, the ClientApp, runs in one process and queries of finished runs all start here, so that they make the
+same checks and build the same parts.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Assembly:
 
     Attributes:
         config: the complete run configuration, flat keys.
-        settings, hyper: the same as typed models.
+        settings, hyper: the configuration as typed models: common settings, and the method's hyper-parameters.
         method: the method's entry in the registry.
-        network: the network as the run's seed makes it. A host of this process trains in it.
-        initial: copies of its arrays.
-        device: where clients of this process compute.
+        network: the network, initialised from the run's seed. A host in this process trains it in place.
+        initial: copies of the network's initial arrays.
+        device: the torch device for the clients of this process.
     """
 
     config: Mapping[str, Value]
@@ -60,15 +60,15 @@ class Assembly:
 
     @property
     def code(self) -> str:
-        """The hash of the code that the run consists of."""
+        """The hash of the package's code and of the method's code outside it."""
         return code_version(self.method.references)
 
     def simulated_clients(self) -> SimulatedClients:
-        """Return all clients of the simulated federation, as one node holds them."""
+        """Return the clients of the simulated federation, all of which one node can run."""
         return SimulatedClients(self.settings, self.device)
 
     def host(self, source: Source, state_dir: str = "") -> Host:
-        """Return what runs the clients of ``source`` in this process; ``state_dir`` is as of :class:`Host`."""
+        """Return the host that runs the clients of ``source`` in this process; ``state_dir``: see :class:`Host`."""
         client, network = self.method.client_class(), self.network.to(self.device)
         return Host(client, self.settings, self.hyper, network, source, state_dir)
 
@@ -76,9 +76,9 @@ class Assembly:
         """Return the run's strategy, which writes to the folder ``run``.
 
         Raises:
-            ConfigurationError: if the method cannot do what the configuration asks for.
+            ConfigurationError: if the method does not support the configuration.
         """
-        from florilegium.strategies.core.cohort import Setup  # a client process needs no strategies
+        from florilegium.strategies.core.cohort import Setup  # not imported in client processes
         from florilegium.strategies.core.roster import Roster
 
         s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
@@ -86,20 +86,20 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         if advice := client.finetuning_advice(s.finetune_epochs):
             log.warning("method '%s': %s", s.method, advice)
-        # On real devices the data are theirs; only a simulation shares a dataset out.
+        # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout)
         return strategy(Setup(s, self.hyper, client, roster, run))
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
-    """Check a complete run configuration and build what it determines.
+    """Check a complete run configuration and build the parts of the run.
 
     Args:
         config: flat keys.
         one_thread: whether this process computes with one thread, as in a simulation with a process per core.
 
     Raises:
-        ConfigurationError: if the configuration is wrong, or asks for what the method cannot do.
+        ConfigurationError: if the configuration is wrong, or the method does not support it.
     """
     settings, hyper = parse(config)
     method, spec = METHODS[settings.method], find_spec(settings.dataset)
@@ -111,20 +111,20 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFolder:
-    """Return the run folder ``path`` of a run with this configuration; nothing is written yet."""
+    """Return a :class:`RunFolder` at ``path`` for a run with this configuration; nothing is written yet."""
     from florilegium.strategies.core.run_folder import RunFolder
 
     return RunFolder(path, config, table_of(method))
 
 
 def code_of(config: Mapping[str, Value]) -> str:
-    """Return the hash of the code that a run consists of, without building anything."""
+    """Return the hash of a run's code (:attr:`Assembly.code`) without building the run."""
     method = METHODS.get(str(config.get("method")))
     return code_version(method.references if method else ())
 
 
 def population(settings: Settings) -> list[Member]:
-    """Return the clients of the simulated federation."""
+    """Return the clients of the simulated federation as members of the server's roster."""
     from florilegium.strategies.core.roster import Member
 
     federation, _ = federate(settings)

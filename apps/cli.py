@@ -1,4 +1,4 @@
-"""The command line. Each command is a few lines; the work is done by the modules it imports when it is called."""
+"""The command line. Each command imports the modules that do its work only when it is called."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
 
 
 def _show(table: Table) -> None:
-    """Print a table; into a file or pipe, as wide as it needs."""
+    """Print a table: as wide as the terminal, or 240 columns wide into a file or pipe."""
     Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
@@ -74,7 +74,7 @@ def compare(
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Run several methods on one federation; print one table and draw one picture."""
+    """Run several methods on the same federation and compare them in one table and one picture."""
     from florilegium.apps.experiment import resolve, run_experiment
     from florilegium.apps.launch import Simulation
     from florilegium.apps.methods import METHODS
@@ -105,7 +105,7 @@ def sweep(
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Make a table or figure of a paper: every run of a recipe's sweep. What has been run already is not run again."""
+    """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
     from florilegium.apps.experiment import recipe_name, resolve, run_experiment
     from florilegium.apps.launch import Simulation
     from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
@@ -138,10 +138,10 @@ def report(
 def partition(
     recipe: Recipe = None,
     assignments: Assignments = None,
-    output: Annotated[Path | None, typer.Option(help="write a PNG heat map, clients × classes, here")] = None,
-    devices: Annotated[Path | None, typer.Option(help="write every client's data here, a folder per device")] = None,
+    output: Annotated[Path | None, typer.Option(help="write a heat map (clients × classes) to this PNG file")] = None,
+    devices: Annotated[Path | None, typer.Option(help="write each client's data to a subfolder of this folder")] = None,
 ) -> None:
-    """Show a federation: who holds how much of which class."""
+    """Show a federation: the number of training examples of each client and class."""
     from florilegium.apps.experiment import resolve
     from florilegium.apps.settings import defaults, parse
     from florilegium.partitions.federation import federate
@@ -180,7 +180,7 @@ def partition(
 
 @cli.command()
 def methods() -> None:
-    """List the methods, each with the keys of its table."""
+    """List the methods, each with its own configuration keys."""
     from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
 
@@ -193,7 +193,7 @@ def methods() -> None:
 
 @cli.command()
 def keys(
-    word: Annotated[str, typer.Argument(help="only keys that contain this: a method's table, or a part of a key")] = "",
+    word: Annotated[str, typer.Argument(help="list only keys that contain this, such as a method's name")] = "",
 ) -> None:
     """List the configuration keys: values, default, meaning."""
     from florilegium.apps.keys import groups
@@ -211,7 +211,7 @@ def keys(
 
 @cli.command()
 def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
-    """Write the Flower app to a folder, for `flwr run FOLDER`: where the package is installed, not checked out."""
+    """Write the Flower app to a folder for `flwr run FOLDER`; needed if the package is installed, not checked out."""
     from florilegium.apps.app_folder import write_app
 
     print(write_app(folder))
@@ -243,7 +243,7 @@ def export(
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     runs_dir: RunsDir = None,
 ) -> None:
-    """Write the model that a client would use after a run, personalised where the method personalises."""
+    """Write the model that a client uses after a run; it is personalised if the method personalises."""
     from florilegium.apps.personal import personalise as make
     from florilegium.strategies.core.run_folder import find_run
 
@@ -255,11 +255,11 @@ def personalise(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     client: Annotated[str, typer.Option(help="a client of the run's federation, seen or unseen")] = "",
-    data: Annotated[Path | None, typer.Option(help="or a new client's folder, with train.parquet")] = None,
-    unlabeled: Annotated[bool, typer.Option("--unlabeled", help="its train.parquet has no labels")] = False,
+    data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
+    unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Make the model of a client from its own data: of one that a run held back, or that no run has seen."""
+    """Build the model of a client from its data: a client of the run's federation, or a new one."""
     from florilegium.apps.personal import personalise as make
     from florilegium.common.errors import ConfigurationError
     from florilegium.strategies.core.run_folder import find_run
@@ -277,19 +277,20 @@ def personalise(
 def predict(
     model: Annotated[Path, typer.Argument(help="folder with model.safetensors and card.json")],
     inputs: Annotated[
-        Path, typer.Argument(help=".parquet or .csv of the dataset's columns, a picture, a folder of them, or a .npy")
+        Path,
+        typer.Argument(help=".parquet or .csv with the dataset's columns, .npy, a picture, or a folder of pictures"),
     ],
-    embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
+    embeddings: Annotated[str, typer.Option(help="file of word vectors, for models whose inputs are words")] = "",
 ) -> None:
-    """Predict with an exported model, or with the one a device has kept; CSV on standard output."""
+    """Predict with an exported model, or with one kept by a device; write CSV to standard output."""
     from florilegium.apps.predictions import write_predictions
 
     write_predictions(model, inputs, embeddings)
 
 
 def main() -> None:
-    """Entry point. A mistake in the request exits with status 2, a failed run with 1, each with one message."""
-    for name in ("SIGTERM", "SIGHUP"):  # end like Ctrl-C: a run's processes end with it
+    """Run the command line. Wrong input exits with status 2, a failed run with 1; both print one message."""
+    for name in ("SIGTERM", "SIGHUP"):  # end as on Ctrl-C, so that the run's processes end too
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
     try:

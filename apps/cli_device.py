@@ -1,4 +1,4 @@
-"""``florilegium device``: what the owner of a device asks it."""
+"""``florilegium device``: commands for the owner of a device: check data, list state, predict, export, delete."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-device = typer.Typer(no_args_is_help=True, help="What a device keeps of its runs: look at it, use it, delete it.")
+device = typer.Typer(no_args_is_help=True, help="Check a device's data; list, use or delete what it keeps of its runs.")
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 StateDir = Annotated[Path, typer.Option(help="state-dir of the SuperNode's --node-config")]
-Client = Annotated[str, typer.Option(help="client-id, where the folder holds several")]
+Client = Annotated[str, typer.Option(help="client-id, needed if the folder holds several clients")]
 
 
 @device.command()
 def check(
-    node_config: Annotated[str, typer.Argument(help='as for the SuperNode: \'data-path="/data/a" client-id="a"\'')],
-    dataset: Annotated[str, typer.Option(help="the dataset of the runs to take part in")],
+    node_config: Annotated[
+        str, typer.Argument(help='the SuperNode\'s --node-config: \'data-path="/data/a" client-id="a"\'')
+    ],
+    dataset: Annotated[str, typer.Option(help="dataset of the runs that the device will join")],
 ) -> None:
-    """Read a device's data as a run would, and say what was found."""
+    """Check a device's data: read them as a run would and print a summary."""
     from flwr.common.config import parse_config_args
 
     from florilegium.apps.device_settings import own_data, parse_node
@@ -37,7 +39,7 @@ def check(
 
 @device.command()
 def status(state_dir: StateDir) -> None:
-    """List what is kept: of which run and client, up to which round, and what it has cost in privacy."""
+    """List what the device keeps: run, client, last round, model, and privacy budget spent."""
     from florilegium.apps.device import status as look
 
     Console().print(look(state_dir))
@@ -49,10 +51,10 @@ def predict(
     inputs: Annotated[Path, typer.Argument(help=".parquet, .csv, .npy, a picture, or a folder of pictures")],
     state_dir: StateDir,
     client: Client = "",
-    embeddings: Annotated[str, typer.Option(help="the file of word vectors, for models of words")] = "",
-    schema: Annotated[Path | None, typer.Option(help="the device's own names of columns, as in its data")] = None,
+    embeddings: Annotated[str, typer.Option(help="file of word vectors, for models whose inputs are words")] = "",
+    schema: Annotated[Path | None, typer.Option(help="schema file that maps the device's column names")] = None,
 ) -> None:
-    """Predict with the device's own model; CSV on standard output."""
+    """Predict with the device's own model; write CSV to standard output."""
     from florilegium.apps.device import model_folder
     from florilegium.apps.predictions import write_predictions
 
@@ -79,9 +81,9 @@ def forget(
     run: Run,
     state_dir: StateDir,
     client: Client = "",
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="delete without confirmation")] = False,
 ) -> None:
-    """Delete all that is kept of a run: models, heads, and the account of privacy."""
+    """Delete everything that the device keeps of a run: models, heads, and the privacy account."""
     from florilegium.apps.device import forget as delete
     from florilegium.apps.device import kept
 

@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
 Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
-RunsDir = Annotated[Path | None, typer.Option(help="where runs are written (default: key runs-dir)")]
+RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 
 
 def runs_folder(runs_dir: Path | None) -> str:
-    """Return the folder of runs: the option, or the key's default."""
+    """Return the folder of runs: the option ``--runs-dir`` if given, otherwise the default of key ``runs-dir``."""
     from florilegium.apps.settings import defaults
 
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])

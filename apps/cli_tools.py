@@ -1,4 +1,4 @@
-"""Commands around runs: watch one, plan a privacy budget, write datasets."""
+"""Commands around runs: watch a run, plan a privacy budget, write datasets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ tools = typer.Typer()
 
 @tools.command()
 def census(
-    folder: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
-    year: Annotated[int, typer.Option(help="of the survey")] = 2018,
-    states: Annotated[str, typer.Option(help="abbreviations, such as CA,NY; all by default")] = "",
-    cache: Annotated[Path, typer.Option(help="where downloads are kept")] = Path("~/.florilegium/census"),
+    folder: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
+    year: Annotated[int, typer.Option(help="year of the survey")] = 2018,
+    states: Annotated[str, typer.Option(help="abbreviations of states, such as CA,NY; all by default")] = "",
+    cache: Annotated[Path, typer.Option(help="folder where downloads are kept")] = Path("~/.florilegium/census"),
 ) -> None:
     """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
     from florilegium.partitions.sources.census import download, write_census
@@ -30,10 +30,10 @@ def census(
 @tools.command()
 def watch(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
-    every: Annotated[float, typer.Option(help="seconds between looks; 0: look once", min=0)] = 2.0,
+    every: Annotated[float, typer.Option(help="seconds between updates; 0: show once", min=0)] = 2.0,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show how far a run is, what takes its time, and who is missing, until it has ended."""
+    """Show a run's progress, time per phase, and skipped clients, until it ends."""
     from florilegium.apps.watch import watch as look
     from florilegium.strategies.core.run_folder import find_run
 
@@ -42,11 +42,11 @@ def watch(
 
 @tools.command()
 def pictures(
-    source: Annotated[Path, typer.Argument(help="folder of pictures in folders <domain>/<class>/")],
-    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
-    size: Annotated[int, typer.Option(min=8, help="height and width that all pictures get")] = 64,
+    source: Annotated[Path, typer.Argument(help="folder with pictures in subfolders <domain>/<class>/")],
+    target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
+    size: Annotated[int, typer.Option(min=8, help="height and width that pictures are resized to")] = 64,
 ) -> None:
-    """Make a dataset of pictures in folders, whose domains may be clients."""
+    """Make a dataset from folders of pictures, whose domains may be clients."""
     from florilegium.partitions.sources.picture_folders import write_picture_folders
 
     write_picture_folders(source, target.absolute(), size)
@@ -57,15 +57,15 @@ def pictures(
 def privacy(
     clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
     cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
-    rounds: Annotated[int, typer.Option(help="rounds; or a client's steps in all rounds")],
-    epsilon: Annotated[float, typer.Option(help="the budget; or give --noise-multiplier")] = 0.0,
-    delta: Annotated[float, typer.Option(help="the probability that it does not hold")] = 1e-5,
-    noise_multiplier: Annotated[float, typer.Option(help="deviation of the noise ÷ clip norm")] = 0.0,
+    rounds: Annotated[int, typer.Option(help="number of rounds; or a client's steps in all rounds")],
+    epsilon: Annotated[float, typer.Option(help="the budget ε; or give --noise-multiplier")] = 0.0,
+    delta: Annotated[float, typer.Option(help="δ, the probability that the guarantee fails")] = 1e-5,
+    noise_multiplier: Annotated[float, typer.Option(help="standard deviation of the noise ÷ clip norm")] = 0.0,
     fixed: Annotated[bool, typer.Option("--fixed", help="cohorts of a fixed size: no amplification")] = False,
     clip_norm: Annotated[float, typer.Option(help="largest norm of a contribution")] = 1.0,
-    parameters: Annotated[int, typer.Option(help="of the network, to compare signal and noise")] = 0,
+    parameters: Annotated[int, typer.Option(help="parameters of the network, to compare signal and noise")] = 0,
 ) -> None:
-    """Plan a privacy budget before any run: the noise it needs, and what is left of the signal."""
+    """Plan a privacy budget before any run: the noise it needs, and the remaining signal-to-noise ratio."""
     from florilegium.apps.privacy_plan import make_plan
 
     plan = make_plan(
@@ -77,9 +77,9 @@ def privacy(
 @tools.command()
 def speech(
     source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
-    target: Annotated[Path, typer.Argument(help="where the dataset is written; key dataset names it then")],
+    target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
 ) -> None:
-    """Make a dataset of Speech Commands: spectrograms, in twelve classes, whose clients are the speakers."""
+    """Make a dataset from Speech Commands: spectrograms in twelve classes; clients are the speakers."""
     from florilegium.partitions.sources.speech import write_speech
 
     write_speech(source, target.absolute())

@@ -1,4 +1,4 @@
-"""The ClientApp: builds this process's host once and hands it every message."""
+"""The ClientApp: builds the host of this process once and passes every message to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("flwr")
 def _host(run_config: str, node_config: str) -> tuple[Host, str]:
     """Build the host of this process; return it and the hash of its code.
 
-    Both configurations are JSON, so that they can be compared.
+    Both configurations are given as JSON, so that the cache can compare them.
     """
     config, node = json.loads(run_config), json.loads(node_config)
     if not node:
@@ -45,7 +45,7 @@ def _is_simulated(context: Context) -> bool:
 
 def _host_of(context: Context) -> tuple[Host, str]:
     """Return the host of this process, and the hash of its code."""
-    # The nodes of a simulation differ in their number only, and share the host of their process.
+    # The nodes of a simulation differ only in their number, so that all nodes of a process share its host.
     node = {key: value for key, value in context.node_config.items() if key not in ("partition-id", "num-partitions")}
     run_config = json.dumps(context.run_config, sort_keys=True)
     if _is_simulated(context):
@@ -60,10 +60,12 @@ def _host_of(context: Context) -> tuple[Host, str]:
 
 @contextmanager
 def _discreet(context: Context) -> Iterator[None]:
-    """On a device, let no error's words leave that may quote its data or names of files: Flower would send them.
+    """Context manager: on a device, replace errors whose messages may quote its data or file names.
+
+    Flower would send the message to the server. The original error stays in the device's log.
 
     Raises:
-        RunError: in the place of any other.
+        RunError: in place of any error on a device.
     """
     try:
         yield
@@ -83,7 +85,7 @@ def _answer(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train, or carry out whatever phase the message names."""
+    """Train, or carry out another phase named in the message."""
     return _answer(message, context)
 
 
@@ -95,7 +97,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Say which clients live here. A node of a simulation holds none: the server knows the federation itself."""
+    """Announce the client of this node and the code's hash. Nodes of a simulation announce no clients."""
     with _discreet(context):
         if _is_simulated(context):
             answer = Announcement(False, code_of(context.run_config))

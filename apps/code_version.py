@@ -1,4 +1,4 @@
-"""A hash of the running code, so that server and clients can tell whether they run the same."""
+"""A hash of the running code, by which server and clients check that they run the same version."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LAYERS = ("apps", "clients", "common", "models", "partitions", "privacy", "strat
 
 @lru_cache(maxsize=8)
 def code_version(references: tuple[str, ...] = ()) -> str:
-    """Return twelve hex digits that change whenever a line of the package does, or of what is referenced outside it.
+    """Return a hash (twelve hex digits) of the package's source and of the referenced modules outside it.
 
-    The hash is the same wherever the package lies: in a checkout, unpacked by Flower, or installed.
+    The hash does not depend on the location of the package: a checkout, unpacked by Flower, or installed.
 
     Args:
-        references: code that the run uses, as ``module:attribute``; of modules outside the package the file is hashed.
+        references: code that the run uses, as ``module:attribute``; files of modules outside the package are hashed.
 
     Raises:
         ConfigurationError: if a referenced module has no source file.

@@ -1,4 +1,4 @@
-"""What a device keeps of its runs, for its owner: to look at, to use, to take along, to delete."""
+"""List, export and delete what a device keeps of its runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Kept:
     """What a device keeps of one client in one run.
 
     Attributes:
-        run, client: their names.
-        folder: where it is.
-        round: the last round that changed its state; 0 where the method keeps none.
+        run, client: the run's id and the client's id.
+        folder: the folder of this state.
+        round: the last round that changed the state; 0 if the method keeps none.
         model: whether there is a model to predict with.
-        epsilon: what training has cost the client's examples; 0 where they are not private.
+        epsilon: privacy budget ε that training has spent; 0 if the examples are not protected.
         size: bytes on disk.
     """
 
@@ -47,10 +47,10 @@ class Kept:
 
 
 def kept(state_dir: Path, run: str = "", client: str = "") -> list[Kept]:
-    """Return what is kept in a device's ``state-dir``: of all runs and clients, or of those named.
+    """Return what a device's ``state-dir`` holds: for all runs and clients, or only those named.
 
     Raises:
-        ConfigurationError: if there is no such folder, or nothing of what is named in it.
+        ConfigurationError: if there is no such folder, or it holds nothing of the named run or client.
     """
     if not state_dir.is_dir():
         raise ConfigurationError(f"state-dir: there is no folder {state_dir}; the SuperNode's --node-config names it")
@@ -91,7 +91,7 @@ def _look(folder: Path) -> Kept:
 
 
 def status(state_dir: Path) -> Table:
-    """Return a table of what is kept."""
+    """Return a table of what a device's ``state-dir`` holds, a row for each run and client."""
     table = Table("run", "client", "method", "last round", "model", "ε spent", "kB", title=str(state_dir))
     for one in kept(state_dir):
         card = load_model(one.folder)[1] if one.model else None
@@ -102,10 +102,10 @@ def status(state_dir: Path) -> Table:
 
 
 def model_folder(state_dir: Path, run: str, client: str = "") -> Path:
-    """Return the folder of the one model that a run has left on a device.
+    """Return the folder of the model that a run has left on a device.
 
     Raises:
-        ConfigurationError: if there is none, or several and no client is named.
+        ConfigurationError: if there is no model, or there are several and no client is named.
     """
     with_model = [one for one in kept(state_dir, run, client) if one.model]
     if not with_model:
@@ -117,7 +117,7 @@ def model_folder(state_dir: Path, run: str, client: str = "") -> Path:
 
 
 def export(source: Path, target: Path, *, onnx: bool) -> Path:
-    """Copy a model and its card to ``target``; with ``onnx`` add ``model.onnx``, of network inputs and probabilities.
+    """Copy a model and its card to ``target``; with ``onnx`` also write ``model.onnx``, which returns probabilities.
 
     Raises:
         RunError: if there is no readable model, or the network cannot be written as ONNX.
@@ -131,7 +131,7 @@ def export(source: Path, target: Path, *, onnx: bool) -> Path:
 
 
 class _Probabilities(nn.Module):
-    """A model and what makes probabilities of its outputs."""
+    """A model followed by softmax; a single output (regression) stays as it is."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -143,10 +143,10 @@ class _Probabilities(nn.Module):
 
 
 def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> None:
-    """Write a network as ONNX, for any number of inputs (n, *shape) as the network takes them.
+    """Write a network as ONNX, with inputs (n, *shape) for any n.
 
     Raises:
-        RunError: if it cannot be written so, or the packages for it are missing.
+        RunError: if the network cannot be exported, or the packages for ONNX are missing.
     """
     integers = any(isinstance(module, nn.Embedding) for module in model.modules())
     example = torch.zeros(2, *shape, dtype=torch.int64 if integers else torch.float32)
@@ -158,15 +158,15 @@ def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> None:
         assert program is not None
     except ModuleNotFoundError as error:
         raise RunError(f"ONNX needs the package {error.name}: pip install 'florilegium[onnx]'") from error
-    except Exception as error:  # whatever the exporter stumbles over
+    except Exception as error:  # the exporter raises many kinds of errors
         raise RunError(f"this network cannot be written as ONNX: {str(error).splitlines()[0]}") from error
     write_atomically(path, lambda temporary: program.save(str(temporary)))
 
 
 def forget(state_dir: Path, run: str, client: str = "") -> list[Path]:
-    """Delete all that a device keeps of a run, or of one client in it; return the folders that are gone.
+    """Delete all that a device keeps of a run, or of one client in it; return the deleted folders.
 
-    That is its models, its heads, and its account of privacy. What several clients share goes with the last of them.
+    This deletes models, heads, and the privacy account. Files shared by several clients are deleted with the last one.
     """
     if not re.fullmatch(NAME, run):
         raise ConfigurationError(f"run: '{run}' is no name of a run")

@@ -1,4 +1,4 @@
-"""What a device's owner says in its SuperNode's ``--node-config``: who it is, and where its data and its state are."""
+"""Settings of a device, from its SuperNode's ``--node-config``: client id, data, and state folder."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from florilegium.partitions.sources.words import vocabulary
 log = logging.getLogger("flwr")
 
 NEW = "new"
-"""What a client that no run has seen is called, where its model is made (``florilegium personalise``)."""
+"""Reserved client id of a new client whose model is built by ``florilegium personalise``."""
 
 
 class DeviceSettings(Section):
     """The keys of ``--node-config``.
 
     Attributes:
-        data_path: where the data are (:func:`florilegium.partitions.device_data.read_device`).
-        client_id: the client's name in runs.
-        state_dir: the folder of what it keeps; "": that of the run configuration.
+        data_path: location of the data (:func:`florilegium.partitions.device_data.read_device`).
+        client_id: the client's id in runs.
+        state_dir: folder of the client's durable state; "": the one in the run configuration.
         labeled: whether its training rows have labels that may be used.
-        schema_file: a file with its own names of columns and classes (key ``schema``).
-        dataset: its own copy of the folder that the run's ``dataset`` names, where that is a path.
-        embeddings: its own copy of the file that the run's ``embeddings`` names, for datasets of words.
+        schema_file: a file that maps the device's names of columns and classes (key ``schema``).
+        dataset: the device's copy of the dataset folder, if the run's ``dataset`` is a path.
+        embeddings: the device's copy of the run's ``embeddings`` file, for datasets of words.
     """
 
     data_path: str = Field(min_length=1)
@@ -72,12 +72,12 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
 
 
 def own_data(device: DeviceSettings, dataset: str, on: torch.device, *, embeddings: str, cache_dir: str) -> ClientData:
-    """Read a device's data as examples of ``dataset``, and log what was found.
+    """Read a device's data as examples of ``dataset`` onto device ``on``, and log a summary.
 
-    ``embeddings`` is the run's file of word vectors, where the device names no copy of its own.
+    ``embeddings`` is the run's file of word vectors; it is used if the device names no copy of its own.
 
     Raises:
-        DataError: if they cannot be used.
+        DataError: if the data cannot be used.
     """
     spec = find_spec(dataset)
     words = vocabulary(device.embeddings or embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None

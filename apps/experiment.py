@@ -1,4 +1,4 @@
-"""From a recipe, ``--set`` words and options to a complete, checked configuration, and its run."""
+"""Build and check a run's configuration from a recipe, ``--set`` assignments and options; carry out the run."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RECIPES = layer_folder("apps") / "recipes"
 def read_recipe(name: str) -> dict[str, Value]:
     """Return the keys of a recipe: a path to a TOML file, or the name of one of ``apps/recipes``.
 
-    ``extends = "<recipe>"`` takes another recipe's keys first. ``<recipe>:<variant>`` adds the keys of its table
-    ``[variants.<variant>]``, or of that of a recipe it extends. In ``init``, ``{recipe}`` is the recipe's own name, so
-    that a recipe which extends another starts from its own runs.
+    ``extends = "<recipe>"`` starts from another recipe's keys. ``<recipe>:<variant>`` adds the keys of the table
+    ``[variants.<variant>]`` of the recipe or of one it extends. In ``init``, ``{recipe}`` stands for the recipe's own
+    name, so that a recipe that extends another starts from its own runs.
 
     Raises:
-        ConfigurationError: if there is no such recipe or variant, or it is no TOML.
+        ConfigurationError: if there is no such recipe or variant, or the file is not valid TOML.
     """
     stem, _, variant = name.partition(":")
     recipe = read_layers(stem)
@@ -50,12 +50,12 @@ def read_recipe(name: str) -> dict[str, Value]:
 
 
 def recipe_name(recipe: str) -> str:
-    """Return what runs and reports call a recipe, a name or a path: ``ppfe-cifar10-dir0.3``."""
+    """Return the name of a recipe in runs and reports, such as ``ppfe-cifar10-dir0.3``, from its name or path."""
     return Path(recipe).name.removesuffix(".toml")
 
 
 def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:
-    """Return the entry ``word`` of a recipe's table, or raise :class:`ConfigurationError` with the nearest word."""
+    """Return ``table[word]``, or raise :class:`ConfigurationError` that suggests the most similar entry."""
     if word not in table:
         raise ConfigurationError(
             f"{where} has no {what} '{word}'{nearest(word, table)} Known: {', '.join(table) or 'none'}."
@@ -65,7 +65,7 @@ def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:
 
 @dataclass(frozen=True)
 class Layers:
-    """A recipe with all that it extends: its keys, those of its variants, and its sweeps as they are written."""
+    """A recipe merged with those it extends: its keys, the keys of each variant, and its sweeps as in the TOML."""
 
     keys: dict[str, Value]
     variants: dict[str, dict[str, Value]]
@@ -73,10 +73,15 @@ class Layers:
 
 
 def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
-    """Read a recipe and those it extends; what is nearer overrides what is farther.
+    """Read a recipe and those it extends; a recipe overrides the one it extends.
+
+    Args:
+        name: a recipe's name or path.
+        beside: folder of the recipe that extends this one; it is searched first.
+        seen: recipes already read, to detect a cycle.
 
     Raises:
-        ConfigurationError: if there is no such recipe, or it is no TOML, or a table is none.
+        ConfigurationError: if there is no such recipe, it is not valid TOML, or variants or sweeps are not tables.
     """
     path, content = _read_toml(name, beside)
     base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in ("variants", "sweeps")}
@@ -91,7 +96,7 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
 
 
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
-    """Return where the recipe lies, ``beside`` another one that names it perhaps, and its contents."""
+    """Return the path and the contents of a recipe, searched in the folder ``beside`` and in ``apps/recipes``."""
     candidates = [beside / name, beside / f"{name}.toml", RECIPES / name, RECIPES / f"{name}.toml"]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
@@ -104,7 +109,7 @@ def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
-    """Parse ``key=value`` words. A value is read as TOML where it is TOML, and as a plain word otherwise."""
+    """Parse assignments ``key=value``. A value is read as TOML if it is valid TOML, otherwise as a string."""
     result: dict[str, Value] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
@@ -114,16 +119,16 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        # A name may look like a number: run-name=7.
+        # The value of a string key may look like a number: run-name=7.
         word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
         result[key.strip()] = str(value) if word or not isinstance(value, bool | int | float) else value
     return result
 
 
 def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the keys that differ from the defaults: recipe, then ``--set``, then options; folders made absolute.
+    """Return the given keys: recipe, then ``--set``, then options, later ones override; folders become absolute.
 
-    With ``resume``, the keys of that run come first, so that nothing needs to be said again.
+    With ``resume``, the configuration of the resumed run comes first, so that its keys need not be repeated.
     """
     overrides = {**(read_recipe(recipe) if recipe else {}), **read_assignments(assignments), **options}
     if overrides.get("resume"):
@@ -139,7 +144,7 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
 
 
 def run_folder(settings: Settings) -> Path:
-    """Return the folder of the run that ``settings`` describes; a new one is named after time and method."""
+    """Return the folder of the run; without ``run-name`` or ``resume`` it is named after time, method and dataset."""
     if settings.resume:
         return find_run(settings.resume, settings.runs_dir)
     if settings.run_name:
@@ -155,12 +160,12 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
     """Run one experiment in ``simulation``, with a progress bar on ``console``; return the run's folder.
 
     Raises:
-        ConfigurationError: before any client is asked.
+        ConfigurationError: before the run starts, if its configuration is wrong.
         RunError: if the run failed.
     """
     settings, hyper = parse({**defaults(), **overrides})
     if settings.transfer_target:
-        from florilegium.apps.studies.transfer import (  # torch takes seconds, and no other run needs it here
+        from florilegium.apps.studies.transfer import (  # imports torch, which takes seconds; not needed otherwise
             check_target,
             transfer_once,
         )

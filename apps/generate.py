@@ -1,7 +1,7 @@
-"""``python -m florilegium.apps.generate``: write what follows from the declarations of the keys into a checkout.
+"""``python -m florilegium.apps.generate``: generate parts of a checkout's files from the declarations of the keys.
 
-These are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs, and the tables of keys in
-``docs/configuration.md``. Both stand between two marks; a test compares them with the declarations.
+These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs, and the tables of keys in
+``docs/configuration.md``. Both stand between two marker lines; a test compares them with the declarations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARKDOWN_MARKS = ("<!-- begin generated: python -m florilegium.apps.generate -->
 
 
 def config_tables() -> str:
-    """Return ``[tool.flwr.app.config]`` with every key and its default."""
+    """Return the TOML of ``[tool.flwr.app.config]`` with every key and its default."""
     lines, present = ["[tool.flwr.app.config]"], ""
     for group in groups():
         if group.table != present:
@@ -42,10 +42,10 @@ def key_tables() -> str:
 
 
 def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str:
-    """Return ``text`` with ``content`` between the two marks.
+    """Return ``text`` with ``content`` in place of what stands between the two ``marks``.
 
     Raises:
-        ConfigurationError: if they are not there, once and in this order.
+        ConfigurationError: unless both marks occur in this order, the first of them once; the message names ``where``.
     """
     before, begin, rest = text.partition(marks[0])
     _, end, after = rest.partition(marks[1])
@@ -55,7 +55,7 @@ def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Return the files of the checkout ``root`` as they should be."""
+    """Return the expected content of each file of the checkout ``root`` that has generated parts."""
     wanted = {
         root / "pyproject.toml": (TOML_MARKS, config_tables()),
         root / "docs" / "configuration.md": (MARKDOWN_MARKS, key_tables()),
@@ -67,7 +67,7 @@ def generated(root: Path) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write the files that differ."""
+    """Write the files whose generated parts are out of date."""
     root = checkout()
     if root is None:
         raise ConfigurationError("this package is installed; files are generated in a checkout alone")

@@ -1,4 +1,4 @@
-"""All configuration keys as people read them: what a key may be, what it means, which methods it belongs to."""
+"""All configuration keys for documentation: values, default, meaning, and the methods they belong to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Key:
     """One configuration key.
 
     Attributes:
-        name: its flat name, ``fedprox.mu``.
-        default: its default.
-        values: the values it may have, in Markdown.
+        name: its flat name, such as ``fedprox.mu``.
+        default: its default value.
+        values: the allowed values, in Markdown.
         meaning: what it does, in Markdown.
     """
 
@@ -40,11 +40,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Group:
-    """Keys that are listed together.
+    """Keys that are listed together in the documentation.
 
     Attributes:
-        title: what the list is called.
-        table: the table of the configuration that they are in; "" for common keys.
+        title: the heading of the list.
+        table: the configuration table of the keys; "" for common keys.
         keys: the keys, in the order of their declaration.
     """
 
@@ -67,12 +67,12 @@ def groups() -> Iterator[Group]:
 
 
 def method_keys(method: str) -> list[Key]:
-    """Return the keys of the table that a method reads, its own or one that it shares."""
+    """Return the keys of a method's configuration table, which other methods may share."""
     return [key for group in groups() if group.table == table_of(method) for key in group.keys]
 
 
 def _owner(section: type[Section], name: str) -> type[Section]:
-    """Return the base of ``section`` that declares a field."""
+    """Return the class, ``section`` or a base of it, that declares the field ``name``."""
     return next(cls for cls in reversed(section.__mro__) if name in getattr(cls, "model_fields", {}))
 
 
@@ -87,7 +87,7 @@ def _key(table: str, field: FieldInfo) -> Key:
 
 
 def _values(field: FieldInfo) -> str:
-    """Return in words which values a field may have: as its declaration says, or by its type and bounds."""
+    """Return the allowed values of a field in Markdown: as declared, or derived from its type and bounds."""
     extra = field.json_schema_extra
     if isinstance(extra, dict) and extra.get("values"):
         return str(extra["values"])

@@ -1,11 +1,12 @@
-"""Starting a simulation the careful way, and watching it to its end.
+"""Start a simulation with a SuperLink of its own and wait until it ends.
 
 ``flwr run`` leaves a SuperLink behind that keeps the folder and environment of the command that first started it, lets
 workers import whatever lies in that folder, gives each client two CPUs, and returns 0 when the run failed. So every
-command here gets a SuperLink of its own: in a new empty folder, with its own Flower home, port and Ray folder, one CPU
-per worker, no installation of packages at run time. It ends with the command, and the run's outcome is the exit status.
+command here starts its own SuperLink: in a new empty folder, with its own Flower home, port and Ray folder, one CPU
+per worker, no installation of packages at run time. It ends with the command; the exit status tells whether the run
+succeeded.
 
-Where ``RAY_ADDRESS`` names a Ray cluster, workers are placed there instead; it is left as it was.
+If ``RAY_ADDRESS`` names a Ray cluster, workers are placed there instead. The cluster keeps running afterwards.
 """
 
 from __future__ import annotations
@@ -40,30 +41,30 @@ from florilegium.common.toml import nested
 
 _POLL = 0.25
 _FIRST_ROUND = 60.0
-"""Seconds after which the log is followed in any case."""
+"""Seconds after which the log is followed even if the first round has not ended."""
 _LOOK = 2.0
-"""Seconds between two looks at whether the simulation's processes are alive."""
+"""Seconds between two checks that the simulation's processes are alive."""
 _GRACE = 15.0
-"""Seconds without a simulation process after which a run that had one is given up."""
+"""Seconds after which a run is given up if its simulation process has ended."""
 _FIRST_GRACE = 60.0
-"""The same before there is one: on a busy machine Flower's processes take long to start one another."""
+"""Seconds after which a run is given up if no simulation process ever started; Flower is slow on a busy machine."""
 
 Progress = Callable[[Mapping[str, Any]], None]
 
 
 class Simulation:
-    """A Flower simulation for one run after the other.
+    """A Flower simulation that carries out runs one after the other.
 
-    A context manager: entering starts its SuperLink and Ray, leaving ends every process.
+    A context manager: entering starts the SuperLink and Ray, leaving ends every process.
 
     Args:
-        workers: number of worker processes, one CPU each; of the whole cluster, where there is one.
+        workers: number of worker processes, one CPU each; in total, if they run on a Ray cluster.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._cluster = os.environ.get("RAY_ADDRESS", "")
-        # Ray puts sockets below its folder, and their paths must stay short.
+        # Ray puts sockets in this folder, and the length of their paths is limited.
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
@@ -97,7 +98,7 @@ class Simulation:
             self._start_ray()
 
     def _start_ray(self) -> None:
-        """Start Ray: Flower would do so only once the run is submitted. It joins the cluster that RAY_ADDRESS names."""
+        """Start Ray before a run is submitted, to save time; Flower then joins it through RAY_ADDRESS."""
         command = [
             self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1", "--port", str(self._ray_port),
             "--num-cpus", str(self._workers), "--temp-dir", str(self._home), "--include-dashboard=false",
@@ -123,9 +124,9 @@ class Simulation:
 
         Args:
             overrides: the run configuration, where it differs from the defaults.
-            device: the key ``device``: whether workers need a GPU.
+            device: value of the key ``device``; workers get a share of the GPU if it begins with "cuda".
             run_path: the folder the run will write to.
-            limit: seconds within which the SuperLink must have started, and then the run.
+            limit: seconds that the SuperLink may take to start, and then the run.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 
         Raises:
@@ -135,11 +136,11 @@ class Simulation:
             run_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
-        before = _identity(run_path / "status.json")  # of the attempt that is resumed
+        before = _identity(run_path / "status.json")  # left by the attempt that is resumed, if any
         for process in self._processes:
-            process.poll()  # those that followed the logs of earlier runs are dead, and not buried before this
-        # `flwr run` in this process, and imported while the SuperLink starts: another process would take three
-        # seconds more.
+            process.poll()  # reap finished processes, such as those that followed the logs of earlier runs
+        # `flwr run` is called in this process and imported while the SuperLink starts: a process of its own would
+        # take three seconds more.
         from flwr.cli.app import app as flwr
 
         self._wait_for_superlink(limit)
@@ -165,13 +166,13 @@ class Simulation:
             return environment
         return environment | {
             "RAY_ADDRESS": f"127.0.0.1:{self._ray_port}",
-            # Ray listens on every interface; without the token nobody can hand it work.
+            # Ray listens on every network interface; the token keeps others from submitting work.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self._token,
             "RAY_TMPDIR": str(self._home),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_worker_niceness": "0",  # Ray's 15 would leave workers what other programs leave
-            "RAY_prestart_worker_first_driver": "0",  # idle workers that no actor would take over
+            "RAY_worker_niceness": "0",  # Ray's default of 15 lets all other programs go first
+            "RAY_prestart_worker_first_driver": "0",  # prestarted workers would stay idle
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }
 
@@ -209,7 +210,7 @@ class Simulation:
         run_config = self._home / "run.toml"
         run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
         federation = {
-            # One message per worker and exchange: each costs 20 ms or more, and the strategy has balanced them.
+            # One node per worker: each message costs 20 ms or more, and the strategy balances the nodes' work.
             "num-supernodes": self._workers,
             "client-resources-num-cpus": 1,
             "init-args-logging-level": '"ERROR"',
@@ -221,12 +222,12 @@ class Simulation:
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
         ]  # fmt: skip
         with _environment(self._environment()), contextlib.redirect_stdout(io.StringIO()) as output:
-            watchdog = threading.Timer(limit, self._superlink.kill)  # a call that waits for it then fails
+            watchdog = threading.Timer(limit, self._superlink.kill)  # makes a hanging `flwr run` fail
             watchdog.start()
             try:
                 flwr(arguments, standalone_mode=False)
                 said = ""
-            except Exception as error:  # click and gRPC have their own
+            except Exception as error:  # click and gRPC have exception classes of their own
                 said = f" {error}"
             finally:
                 watchdog.cancel()
@@ -238,7 +239,10 @@ class Simulation:
     # -------------------------------------------------------------------------------------- watching
 
     def _watch(self, run_id: str, run_path: Path, before: int, limit: float, progress: Progress) -> None:
-        """Wait until the run says that it is done, or something says that it never will be."""
+        """Wait until the run has completed; raise :class:`RunError` if it failed, did not start, or ended early.
+
+        For the arguments see :meth:`run`; ``before`` identifies an earlier attempt's ``status.json``, which is ignored.
+        """
         start = time.monotonic()
         given_up = start + _FIRST_GRACE
         log = run_path / "run.log"
@@ -257,13 +261,13 @@ class Simulation:
                     self._fetch_log(run_id, log)
                 raise RunError(str(status.get("error")))
             now = time.monotonic()
-            # `flwr log` takes seconds to start, which the run itself needs until its first round is done.
+            # `flwr log` needs seconds of CPU to start; until the first round is done the run needs them itself.
             advanced = status.get("round", 0) > max(0, first_round) or now - start > _FIRST_ROUND
             if advanced and not following:
                 following = True
                 with log.open("ab") as output:
                     self._popen([self._program("flwr"), "log", run_id, "here", "--stream"], stdout=output)
-            if now >= next_look:  # a look at all processes costs some milliseconds
+            if now >= next_look:  # listing all processes takes some milliseconds
                 next_look = now + _LOOK
                 given_up = now + _GRACE if self._simulation_alive() else given_up
             if self._ray_head is not None and self._ray_head.poll() is not None:
@@ -272,7 +276,7 @@ class Simulation:
             late = not status and now - start > limit
             if (over or late) and not following:
                 self._fetch_log(run_id, log)
-            # The last status may have been written between the two looks.
+            # Read the status again: it may have been written since it was read above.
             if over and _read_status(run_path / "status.json", before) == status:
                 raise RunError(f"the simulation's processes ended before the run did. {log} ends with:\n{_tail(log)}")
             if late:
@@ -282,7 +286,7 @@ class Simulation:
             time.sleep(_POLL)
 
     def _fetch_log(self, run_id: str, log: Path) -> None:
-        """Write all that Flower has said so far to ``log``, where there is a SuperLink left to ask."""
+        """Append Flower's output so far to ``log``, if the SuperLink is still running."""
         if self._superlink.poll() is not None:
             return
         command = [self._program("flwr"), "log", run_id, "here", "--show"]
@@ -295,13 +299,13 @@ class Simulation:
     def _simulation_alive(self) -> bool:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(self._superlink.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # a child that has just ended
+                with contextlib.suppress(psutil.Error):  # the child may have just ended
                     if "flwr-simulation" in " ".join(child.cmdline()):
                         return True
         return False
 
     def _end_processes(self) -> None:
-        """End the SuperLink, the simulation, Ray, and whatever else they started."""
+        """End the SuperLink, the simulation, Ray, and all their child processes."""
         family: list[psutil.Process] = []
         for process in self._processes:
             try:
@@ -319,7 +323,7 @@ class Simulation:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Run a block with these environment variables alone."""
+    """Context manager: replace all environment variables by ``variables``, and restore them at the end."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -342,7 +346,7 @@ def _free_port() -> int:
 
 
 def _identity(path: Path) -> int:
-    """Return what tells one version of a file from the next, even of the same content; 0 where there is none."""
+    """Return the file's modification time in nanoseconds, to detect rewriting; 0 if there is no file."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -350,7 +354,7 @@ def _identity(path: Path) -> int:
 
 
 def _read_status(path: Path, before: int) -> dict[str, Any]:
-    """Return the contents of ``status.json``; nothing if it is still the version ``before``."""
+    """Return the contents of ``status.json``; {} if it is unreadable or still the version ``before``."""
     if _identity(path) == before:
         return {}
     try:

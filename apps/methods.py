@@ -1,8 +1,8 @@
-"""The registry of methods: where each one's strategy, client and keys are, and what to tell people about it.
+"""The registry of methods: title, source, and references to the strategy, client and keys of each.
 
-A method has a client file (``clients/``) and, where its server does something of its own, a strategy file
-(``strategies/``); else it names the strategy that it shares. All are named by reference and imported when used: the
-command line imports neither, a client process no strategy.
+A method has a client file (``clients/``) and, if it needs server code of its own, a strategy file (``strategies/``);
+otherwise it names the strategy that it shares with other methods. References are imported only when used: the command
+line imports neither side, and a client process imports no strategy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """One method.
+    """A method in the registry.
 
     Attributes:
-        title, source: what it is, and whose.
-        strategy, client: references to its two classes.
-        keys: reference to the section of its own keys.
-        task: what it does with a dataset: predict classes or numbers, cluster inputs, or count values.
-        table: the table of its own keys where several methods share one; "": that of its name.
+        title, source: a short description, and the paper it comes from.
+        strategy, client: references to its server and client class.
+        keys: reference to the section that declares its own configuration keys.
+        task: what it learns from a dataset: classes, numbers (regression), clusters, or histograms.
+        table: the configuration table of its keys, if several methods share one; "": the method's name.
     """
 
     title: str
@@ -40,12 +40,12 @@ class Method:
     table: str = ""
 
     def strategy_class(self) -> type[CohortStrategy]:
-        """Import and return the server side."""
+        """Import and return the strategy class."""
         found: type[CohortStrategy] = resolve(self.strategy)
         return found
 
     def client_class(self) -> type[BaseClient]:
-        """Import and return the client side."""
+        """Import and return the client class."""
         found: type[BaseClient] = resolve(self.client)
         return found
 
@@ -56,12 +56,12 @@ class Method:
 
     @property
     def references(self) -> tuple[str, str, str]:
-        """All code that the method consists of."""
+        """References to strategy, client and keys of the method."""
         return self.strategy, self.client, self.keys
 
 
 def table_of(method: str) -> str:
-    """Return the table of a method's own keys in the configuration."""
+    """Return the name of the configuration table that holds a method's own keys."""
     return METHODS[method].table or method
 
 

@@ -1,6 +1,7 @@
-"""Flower's Grid by function calls: one node in this process, for what takes less time than starting Flower.
+"""Flower's Grid inside one process: a single node called by functions, for work shorter than Flower's start-up.
 
-Used where a finished run is asked something, and where a table needs hundreds of runs of a second each.
+Used to query finished runs (``export``, ``personalise``, the studies) and for tables that need hundreds of runs of
+about a second each.
 """
 
 from __future__ import annotations
@@ -23,37 +24,37 @@ from florilegium.common.settings import Value
 
 
 class OneProcess(Grid):
-    """A single node, which answers by function calls.
+    """A Grid with a single node in this process; messages are handled by function calls.
 
     Args:
         host: runs the clients.
-        code: the hash of the code that the run consists of.
+        code: the hash of the run's code (:attr:`Assembly.code`).
     """
 
     def __init__(self, host: Host, code: str) -> None:
         self._host, self._code = host, code
         self._replies: dict[str, Message] = {}
-        # Messages are stamped with these; what Flower starts has them already, any other process has none.
+        # Every message carries these ids. Flower sets them only in the processes that it starts.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
     def set_run(self, run: Run) -> None:
-        """There is no run that Flower knows of."""
+        """Do nothing: Flower knows of no run here."""
 
     @property
     def run(self) -> Run:
-        """There is no run that Flower knows of."""
+        """Raise :class:`RunError`: Flower knows of no run here."""
         raise RunError("the run is over")
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Messages are made by their constructor."""
+        """Return a new message with these arguments."""
         return Message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the number of the node."""
+        """Return the id of the only node."""
         return [1]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have the node answer at once."""
+        """Handle each message at once, keep the reply, and yield the message's id."""
         for message in messages:
             message.metadata.__dict__["_message_id"] = name = uuid4().hex
             if message.metadata.message_type == "query.roster":
@@ -63,23 +64,23 @@ class OneProcess(Grid):
             yield name
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers."""
+        """Return the replies to these messages."""
         return [self._replies.pop(name) for name in list(message_ids)]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send and receive."""
+        """Handle the messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
 
 
 def run_here(config: Mapping[str, Value], path: Path) -> Path:
-    """Run a simulation in this process and return its folder ``path``; the results are those of a Flower run.
+    """Run a simulation in this process and return its folder ``path``; results equal those of a Flower simulation.
 
     Args:
         config: the complete run configuration, flat keys.
         path: the folder to write.
 
     Raises:
-        ConfigurationError, RunError: as a run.
+        ConfigurationError, RunError: as in a Flower simulation.
     """
     assembly = assemble(config, one_thread=True)
     host = assembly.host(assembly.simulated_clients())

@@ -1,4 +1,4 @@
-"""A client's own model out of a finished run."""
+"""Reopen a finished run to build the model of one client."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, 
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run that can be asked something.
+    """A finished run, restored from its last checkpoint, whose clients can be sent requests again.
 
     Attributes:
         settings: its configuration.
         strategy: its strategy, in the state of the last checkpoint.
-        round: its last round, which asks one node in this process.
-        host: that node.
+        round: its last round; its requests go to a single node in this process.
+        host: runs the clients of that node.
         checkpoint: the last checkpoint.
     """
 
@@ -47,19 +47,19 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     Args:
         run: the run's folder.
         data_path: the new client's folder, with ``train.parquet`` as on a device.
-        labeled: whether that has labels.
+        labeled: whether the new client's training rows have labels.
 
     Raises:
         ConfigurationError: if the run's clients are real devices, and no new one is given.
         RunError: if the run has no readable checkpoint.
     """
-    config = {**defaults(), **read_config(run)}  # an earlier version knew fewer keys
+    config = {**defaults(), **read_config(run)}  # runs from earlier versions lack newer keys
     checkpoint = read_checkpoint(run)
     if checkpoint.facts["deployed"] and data_path is None:
         raise ConfigurationError(
             f"run '{run.name}' ran on real devices: each keeps its model in <state-dir>/{run.name}/<client-id> there"
         )
-    assembly = assemble({**config, "runs-dir": str(run.parent.absolute())}, one_thread=False)  # it may have been moved
+    assembly = assemble({**config, "runs-dir": str(run.parent.absolute())}, one_thread=False)  # the run may have moved
     s = assembly.settings
     source: SimulatedClients | DeviceClient
     if data_path is not None:
@@ -68,7 +68,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         source = DeviceClient(NEW, data)
     else:
         source = assembly.simulated_clients()
-    with TemporaryDirectory() as state_dir:  # a new client leaves nothing behind
+    with TemporaryDirectory() as state_dir:  # the state of a new client is not kept
         host = assembly.host(source, state_dir if data_path else "")
         strategy = assembly.strategy(open_folder(run, config, s.method))
         grid = OneProcess(host, assembly.code)
@@ -80,16 +80,16 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
 def personalise(
     run: Path, target: Path, client_id: str = "", data_path: Path | None = None, *, labeled: bool = True
 ) -> Path:
-    """Write the model that a client would use after ``run`` to folder ``target``.
+    """Write the model that a client uses after ``run`` to folder ``target``, and return it.
 
-    The client does what it does at an evaluation: it is sent what the run's server has, and makes its own of it. Its
-    data are needed for that.
+    The client works as in an evaluation: it receives the run's final state from the server and personalises it on its
+    own data, which must therefore be available.
 
     Args:
         run: the run's folder.
-        target: where to write.
+        target: the folder to write to.
         client_id: a client of the run's federation.
-        data_path, labeled: or a new client, as of :func:`reopened`.
+        data_path, labeled: a new client instead, as in :func:`reopened`.
 
     Raises:
         ConfigurationError: if there is no such client.

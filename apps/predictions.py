@@ -1,4 +1,4 @@
-"""Predictions with an exported model, or with the one that a device has kept."""
+"""Predict with an exported model, or with one kept by a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from florilegium.partitions.spec import DatasetSpec
 
 
 def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
-    """Return the network inputs of a ``.npy`` of decoded rows."""
+    """Read a ``.npy`` file of decoded rows (n, …) and return them as network inputs."""
     try:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -28,15 +28,15 @@ def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
     expected = (*spec.shape[1:], spec.shape[0]) if spec.kind == "image" else spec.shape
     if rows.shape[1:] != expected:
         raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
-    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words come as vectors
+    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
     """Predict ``inputs`` with an exported model; write CSV to standard output.
 
-    That is the class and its probability, or the value where labels are numbers, of each row; of each picture where
-    ``inputs`` is a folder of them. A model of words needs the file of ``embeddings`` that it was trained with;
-    ``schema`` names a file with a device's own names of columns.
+    Each line has the class and its probability (or the value, in regression) of one row, or of one picture if
+    ``inputs`` is a folder of pictures. A model whose inputs are words needs the ``embeddings`` file it was trained
+    with. ``schema`` is a file that names the columns of a device's data.
     """
     model, card = load_model(model_folder)
     spec, names = find_spec(card.dataset), None

@@ -1,4 +1,4 @@
-"""What a private run must be: refusals of everything for which its guarantee would not hold, before the run starts."""
+"""Checks before a private run starts: settings for which its privacy guarantee would not hold are refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from florilegium.strategies.core.settings import ServerSettings
 
 
 def check_client_privacy(settings: ServerSettings, gap: str) -> None:
-    """Raise :class:`ConfigurationError` where the privacy of clients would not hold.
+    """Raise :class:`ConfigurationError` if client-level privacy would not hold.
 
     Args:
         settings: the run's configuration.
-        gap: what breaks it in the run's method; "" if nothing does.
+        gap: why the run's method breaks the guarantee; "" if it does not.
     """
     if gap:
         raise ConfigurationError(f"privacy.unit: 'client' cannot be had with method '{settings.method}': {gap}")
@@ -42,12 +42,12 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
 
 
 def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module) -> None:
-    """Raise :class:`ConfigurationError` where the privacy of examples would not hold.
+    """Raise :class:`ConfigurationError` if example-level privacy would not hold.
 
     Args:
         settings: the run's configuration.
-        gap: what breaks it in the method's client; "" if nothing does.
-        network: what is trained.
+        gap: why the method's client breaks the guarantee; "" if it does not.
+        network: the network that is trained.
     """
     from florilegium.privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
 

@@ -1,4 +1,4 @@
-"""A budget, planned before any run: the noise that it asks for, and what is left of the signal."""
+"""Plan a privacy budget before any run: the noise it needs and the signal-to-noise ratio that remains."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from florilegium.privacy.accounting import Release, repeated_multiplier, total
 
 @dataclass(frozen=True)
 class Plan:
-    """Sums of clipped contributions, released with Gaussian noise.
+    """The parameters and cost of releasing sums of clipped contributions with Gaussian noise.
 
     Attributes:
-        units: n, those who may take part: clients, or one client's examples.
-        cohort: m ≤ n, how many take part in a release, in expectation where ``poisson``.
-        releases: T, rounds; or one client's steps.
-        delta: δ.
-        noise_multiplier: z, the noise's deviation ÷ the clip norm C.
-        poisson: whether each unit takes part with probability m/n each time anew, which amplifies privacy; otherwise
-            nothing is amplified.
-        epsilon: ε that all releases cost a unit that may take part in all of them.
+        units: n, number of units that may take part: clients, or the examples of one client.
+        cohort: m ≤ n, number of units in a release; the expected number if ``poisson``.
+        releases: T, number of rounds, or of training steps of one client.
+        delta: δ of the guarantee.
+        noise_multiplier: z, the standard deviation of the noise ÷ the clip norm C.
+        poisson: whether each unit takes part in each release independently with probability m/n, which amplifies
+            privacy. With cohorts of a fixed size no amplification is counted.
+        epsilon: ε of all releases together, for a unit that may take part in every one.
     """
 
     units: int
@@ -33,15 +33,15 @@ class Plan:
     epsilon: float
 
     def signal_to_noise(self, parameters: int) -> float:
-        """Return m/(z·√d), the mean's norm ÷ the noise's, where all contributions are of norm C and agree.
+        """Return m/(z·√d), the signal-to-noise ratio of the mean if all contributions are equal and of norm C.
 
         Args:
-            parameters: d, how many numbers are summed.
+            parameters: d, the length of the summed vectors.
         """
         return self.cohort / (self.noise_multiplier * math.sqrt(parameters))
 
     def table(self, clip_norm: float, parameters: int) -> str:
-        """Return the plan as a Markdown table; without the signal where ``parameters`` is 0."""
+        """Return the plan as a Markdown table; without the signal-to-noise ratio if ``parameters`` is 0."""
         z, m = self.noise_multiplier, self.cohort
         rows = [
             ("taking part in a release", f"{m} of {self.units}, {'Poisson' if self.poisson else 'fixed, no'} sampling"
@@ -70,10 +70,10 @@ def make_plan(
     noise_multiplier: float = 0.0,
     poisson: bool = True,
 ) -> Plan:
-    """Return the plan for a budget ``epsilon``, or for the noise, of which one must be given.
+    """Return the plan for a budget ``epsilon`` or for a ``noise_multiplier``; exactly one must be given.
 
     Raises:
-        ConfigurationError: if the numbers do not go together.
+        ConfigurationError: if a number is out of range, or both or neither of the two are given.
     """
     if bool(epsilon) == bool(noise_multiplier):
         raise ConfigurationError("give either epsilon, for the noise it needs, or noise-multiplier, for what it costs")

@@ -1,4 +1,4 @@
-"""Runs as Markdown tables and pictures: accuracy over rounds, over bytes, of the clients, and client against client."""
+"""Reports on finished runs: Markdown tables and plots of accuracy over rounds, over bytes, and across clients."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from florilegium.strategies.core.run_folder import read_config, read_metrics
 
 GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
-"""What stands beside them after a transfer to another dataset."""
+"""Key of the final figures after a transfer to another dataset; it stands beside the groups of clients."""
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
 FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir"}
-"""Runs in which these keys are equal have the same clients, wherever their data lie."""
+"""Keys that determine the clients and their data: runs with equal values have the same federation."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a finished run left.
+    """The results of a finished run.
 
     Attributes:
-        label: how tables and legends call it.
+        label: its name in tables and legends.
         summary: ``summary.json``.
         metrics: the lines of ``metrics.jsonl``.
         clients: the lines of ``clients.csv``.
-        federation: the keys that say who the clients are.
+        federation: values of the keys ``FEDERATION``, which determine the clients and their data.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Run:
 
 
 def load_run(path: Path) -> Run:
-    """Read the folder of a run.
+    """Read the results of a finished run from its folder.
 
     Raises:
         RunError: if the run has not completed.
@@ -77,7 +77,7 @@ def _with_unique_labels(runs: Sequence[Run], paths: Sequence[Path]) -> list[Run]
 
 
 def markdown_table(runs: Sequence[Run]) -> str:
-    """Return the runs' final figures as a Markdown table, a line per run and group of clients; accuracies in %."""
+    """Return the final figures as a Markdown table, one line per run and group of clients; accuracies in %."""
     figures = [
         (run, group, run.summary["final"][group])
         for run in runs
@@ -108,10 +108,11 @@ def _cell(name: str, value: float | None) -> str:
 
 
 def paired_table(runs: Sequence[Run]) -> str:
-    """Return by how much the runs are more accurate than the first of them, as a Markdown table; "" where none can be.
+    """Return a Markdown table of each run's gain in accuracy over the first run, paired by client.
 
-    Clients differ far more among each other than methods do, so what counts is each client's own difference: their
-    mean, and its standard error s/√n. Runs of another federation, or of fewer than two common clients, are left out.
+    The table shows the mean of the clients' differences and its standard error s/√n; differences are paired because
+    clients vary far more than methods do. Runs with another federation or with fewer than two common clients are
+    skipped; the result is "" if no run remains.
     """
     first, lines = runs[0], []
     for run in runs[1:]:
@@ -141,7 +142,7 @@ def _curve(run: Run, group: str, key: str) -> tuple[list[float], list[float]]:
 
 
 def plot_runs(runs: Sequence[Run]) -> Figure:
-    """Draw accuracy over rounds, accuracy over bytes, and the histogram of the clients' final accuracies."""
+    """Plot accuracy over rounds, accuracy over bytes, and a histogram of the clients' final accuracies."""
     figure = Figure(figsize=(15, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     by_round, by_bytes, histogram = figure.subplots(1, 3)
@@ -171,7 +172,7 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
 
 
 def write_report(paths: Sequence[Path], target: Path) -> str:
-    """Write ``report.md`` and ``report.png`` on the runs in ``paths`` to folder ``target``; return the tables."""
+    """Write ``report.md`` and ``report.png`` about the runs in ``paths`` to folder ``target``; return the tables."""
     runs = _with_unique_labels([load_run(path) for path in paths], paths)
     figure = plot_runs(runs)
     write_atomically(target / "report.png", lambda temporary: figure.savefig(temporary, dpi=130, format="png"))

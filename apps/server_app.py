@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
     except Exception as error:
         message = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
-        # A run that could not be resumed stays what it was.
+        # If resuming failed, the status of the earlier run stays unchanged.
         if run is not None and (run.opened or not (run.path / "config.toml").exists()):
             run.status("failed", error=message)
         if isinstance(error, FlorilegiumError):

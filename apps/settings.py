@@ -1,4 +1,4 @@
-"""The run configuration: flat keys from Flower, checked once on both sides, as frozen typed models."""
+"""The run configuration: flat keys from Flower, checked on server and clients, as frozen typed models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Section)
 
 
 class TransferSettings(Section):
-    """What a run's features are tried on at its end."""
+    """Keys of the transfer to another dataset, an optional last step of a run."""
 
     title = "Transfer to another dataset, as the last step"
 
@@ -90,7 +90,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             f"{name}: missing, though the code declares it; pyproject.toml is older than the code: run "
             "'python -m florilegium.apps.generate'"
         )
-    config = {**known, **config}  # what is missing has been said; its default leads to no further problem
+    config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
     settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
@@ -138,16 +138,16 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
 
 
 def read_settings(run: Path) -> tuple[Settings, Section]:
-    """Return ``parse`` of the configuration of the run in ``run``; keys that it did not know yet have their defaults.
+    """Return the settings and hyper-parameters of the run in folder ``run``; keys newer than it have their defaults.
 
     Raises:
-        ConfigurationError: if it is not the folder of a run, or has keys or values that are no longer known.
+        ConfigurationError: if ``run`` is not the folder of a run, or uses keys or values that no longer exist.
     """
     return parse({**defaults(), **read_config(run)})
 
 
 def _table(config: Mapping[str, Value], name: str) -> dict[str, Value]:
-    """Return the known keys of a table, without its name."""
+    """Return the known keys of table ``name`` without the prefix ``name.``."""
     return {
         word.removeprefix(f"{name}."): value
         for word, value in config.items()
@@ -161,7 +161,7 @@ def _check(model: type[S], values: Mapping[str, Any], prefix: str, problems: lis
         return model.model_validate(coerced)
     except ValidationError as error:
         for problem in error.errors():
-            name = str(problem["loc"][0]) if problem["loc"] else ""  # none: several do not go together
+            name = str(problem["loc"][0]) if problem["loc"] else ""  # no "loc": a combination of keys is wrong
             found = f" (found: {values.get(name)!r})" if name else ""
             message = problem["msg"].removeprefix("Value error, ")
             problems.append(f"{f'{prefix}{name}'.removesuffix('.')}: {message[0].lower()}{message[1:]}{found}")
@@ -169,7 +169,7 @@ def _check(model: type[S], values: Mapping[str, Any], prefix: str, problems: lis
 
 
 def _as_float(model: type[Section], name: str, value: Any) -> Any:
-    """TOML tells 1 from 1.0; people do not. Everything else is typed strictly."""
+    """Convert an integer to a float if the key is a float, so that ``1`` may be written for ``1.0``."""
     field = model.model_fields.get(name.replace("-", "_"))
     wants_float = field is not None and field.annotation is float
     return float(value) if wants_float and type(value) is int else value

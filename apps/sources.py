@@ -1,4 +1,4 @@
-"""Where a node's clients come from: a simulated federation, or the data of one device."""
+"""Sources of a node's clients and their data: a simulated federation, or one device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from florilegium.partitions.settings import FederationSettings
 
 
 class SimulatedClients:
-    """A node of a simulation: it can stand in for any client of the federation."""
+    """The clients of a simulation's node: it can run any client of the federation."""
 
     pinned = False
 
@@ -26,14 +26,14 @@ class SimulatedClients:
         return [str(i) for i in range(len(self._federation))]
 
     def data(self, client_id: str) -> ClientData:
-        """Return the data of any client of the federation."""
+        """Return the data of a client of the federation; raise :class:`DataError` if there is no such client."""
         if not client_id.isdecimal() or int(client_id) >= len(self._federation):
             raise DataError(f"there is no client '{client_id}' in a federation of {len(self._federation)}")
         return simulated(self._federation, self._dataset, int(client_id), self._device)
 
 
 class DeviceClient:
-    """A device: one client, with the data that its owner named in the node's configuration."""
+    """The single client of a device, with the data named in the node's configuration."""
 
     pinned = True
 
@@ -46,7 +46,7 @@ class DeviceClient:
         return [self._id]
 
     def data(self, client_id: str) -> ClientData:
-        """Return the device's data, to itself alone."""
+        """Return the device's data; raise :class:`DataError` for any other client id."""
         if client_id != self._id:
             raise DataError(f"this device holds the data of client '{self._id}', not of '{client_id}'")
         return self._data

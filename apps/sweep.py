@@ -1,14 +1,14 @@
-"""A recipe's sweep: variants × values of a key × seeds, each a run, in one table and one picture.
+"""A recipe's sweep: one run for each variant × value of a key × seed, reported in one table and one picture.
 
     [sweeps.figure-3a]
     variants = ["", "fedavg", "local"]      # "" is the recipe itself
-    over = "num-clients"                    # may be left out: variants alone
+    over = "num-clients"                    # optional: without it, only variants are compared
     values = [20, 50, 100]
-    seeds = [1, 2, 3]                       # default: the recipe's own
-    clients = "unseen"                      # whose figures: default "seen"; "target": those after a transfer
-    figure = "validation_accuracy"          # which: default "accuracy", or "loss" where labels are numbers
+    seeds = [1, 2, 3]                       # default: the recipe's seed
+    clients = "unseen"                      # group to report, default "seen"; "target": figures after a transfer
+    figure = "validation_accuracy"          # figure to report, default "accuracy", or "loss" in regression
 
-Runs have names that say what they are, so that a sweep that was broken off goes on where it stopped.
+Runs are named after their settings, so that an interrupted sweep continues where it stopped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sweep(BaseModel):
 
 
 def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
-    """Refuse a cell that would have nothing to show, or could not be shown, in the end."""
+    """Raise :class:`ConfigurationError` if a run of the sweep would not produce the figure that the sweep reports."""
     lacking = {
         "unseen": "unseen-fraction" if not settings.unseen_fraction else "",
         "unlabeled": "labeled-fraction" if settings.labeled_fraction == 1 else "",
@@ -82,12 +82,12 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
 
 
 _FIGURES = ("rounds", "init", "evaluate-clients", "min-success")
-"""Keys that may change when a run is resumed, but change its figures."""
+"""Keys that may change when a run is resumed, although they change its figures."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep: its place in the table, its name, and its keys."""
+    """One run of a sweep: its variant and value (the place in the table), its name, and its keys."""
 
     variant: str
     value: Value | None
@@ -99,7 +99,7 @@ def read_sweep(recipe: str, name: str) -> Sweep:
     """Return the sweep ``name`` of a recipe.
 
     Raises:
-        ConfigurationError: if there is none, or it is not what a sweep is.
+        ConfigurationError: if there is no such sweep, or its table is invalid.
     """
     table = pick(name, read_layers(recipe).sweeps, f"recipe '{recipe}'", "sweep")
     try:
@@ -110,12 +110,12 @@ def read_sweep(recipe: str, name: str) -> Sweep:
 
 
 def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
-    """Return every run of a sweep, checked; ``overrides`` come last and apply to all, a ``seed`` in place of ``seeds``.
+    """Return every run of a sweep, checked; ``overrides`` apply to all runs, and a ``seed`` there replaces ``seeds``.
 
-    A run is named after its recipe and what sets it apart, not after the sweep: sweeps share runs.
+    A run is named after recipe, variant, value and seed, not after the sweep, so that sweeps can share runs.
 
     Raises:
-        ConfigurationError: if the configuration of one of them is wrong, or two are the same.
+        ConfigurationError: if the configuration of a run is wrong, or two runs are the same.
     """
     sweep, result = read_sweep(recipe, name), []
     for key in {sweep.over, "resume", "run-name"} & overrides.keys():
@@ -139,16 +139,16 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
 
 
 def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> list[Path]:
-    """Return the finished run of each cell: an earlier one of its name and settings, a resumed one, or a new one.
+    """Return the folder of each cell's run; finished runs are reused, unfinished ones resumed, others started.
 
     Args:
         wanted: the cells.
-        runs_dir: where runs are.
-        run: carries out a run with these keys and returns its folder.
+        runs_dir: folder of runs.
+        run: carries out a run with the given keys and returns its folder.
 
     Raises:
-        ConfigurationError: before the first run, if there is a run of a cell's name with other settings.
-        RunError: if another command is at work on the same cell, or a run failed; what has finished is kept.
+        ConfigurationError: before the first run, if a run with a cell's name but other settings exists.
+        RunError: if another command is carrying out the same cell, or a run failed; finished runs are kept.
     """
     for cell in wanted:
         _check_earlier(cell, runs_dir / cell.name)
@@ -157,10 +157,10 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
 
 
 def _check_earlier(cell: Cell, path: Path) -> None:
-    """Raise :class:`ConfigurationError` if ``path`` holds a run whose figures are not the cell's."""
+    """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings than the cell."""
     if not (path / "config.toml").exists():
         return
-    # What an earlier version wrote lacks keys that are new; it did what their defaults do.
+    # Runs from earlier versions lack newer keys; they behaved as the defaults of those keys.
     before, now = {**defaults(), **read_config(path)}, {**defaults(), **cell.keys}
     differing = differing_settings(before, now, table_of(str(now["method"])))
     differing += [f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in _FIGURES if before.get(key) != now[key]]
@@ -181,17 +181,17 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
             if any(path.glob("checkpoint/*.safetensors")):
                 keys |= {"run-name": "", "resume": cell.name}
             elif path.exists():
-                shutil.rmtree(path)  # it died before anything was worth keeping
+                shutil.rmtree(path)  # it ended before its first checkpoint
             return run(keys)
     except Timeout as error:
         raise RunError(f"another command is at work on {path}") from error
 
 
 def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
-    """Write ``report.md`` and ``report.png`` on the runs of a sweep to folder ``target``; return the table.
+    """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return the table.
 
-    Figures are those of the sweep's group of clients at the end, accuracies in %; means over seeds, and the standard
-    deviation (n − 1) where there are several.
+    The table shows the final figures of the sweep's group of clients, accuracies in %: the mean over seeds and, with
+    several seeds, the standard deviation (n − 1).
     """
     found: dict[tuple[str, Value | None], list[float]] = {}
     metric = ""
@@ -229,7 +229,7 @@ def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequenc
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation over seeds; 0 of one."""
+    """Return the standard deviation (n − 1) over seeds; 0 for a single seed."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -246,7 +246,7 @@ def _draw(
     over: str,
     title: str,
 ) -> Figure:
-    """Draw a line per variant over the key's values; bars where variants alone are compared."""
+    """Plot one line per variant over the values of the key; bars if only variants are compared."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Which version of the package runs, and which commit."""
+"""Version and commit of the running package."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from florilegium.apps.code_version import code_version, layer_folder
 
 
 def version() -> str:
-    """Return name, version, commit where it is known, and the hash of the code."""
+    """Return a line with name, version, commit (if known), and the hash of the code."""
     commit = _commit()
     known = f"commit {commit}, " if commit else ""
     return f"florilegium {project()['version']} ({known}code {code_version()})"
 
 
 def _commit() -> str:
-    """Return the commit: of the checkout, of the repository it was installed from, or of the wheel; "" if unknown."""
+    """Return the commit of the checkout, the wheel, or the repository it was installed from; "" if unknown."""
     if root := checkout():
         command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
         try:

@@ -1,4 +1,4 @@
-"""A run on one page of the terminal, while it is going on or after: how far it is, what takes time, who is missing."""
+"""Show the state of a run on one page of the terminal: progress, time per phase, and skipped clients."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LAST_FAILURES = 5
 
 
 def page(run: Path) -> Group:
-    """Return the page.
+    """Return one page about a run: state, last evaluation, exchanges by phase, and skipped clients.
 
     Raises:
-        RunError: if the folder is not that of a run that has begun.
+        RunError: if ``run`` is not the folder of a run that has begun.
     """
     status = _status(run)
     rows = _samples(run)
@@ -67,7 +67,7 @@ def page(run: Path) -> Group:
 
 
 def watch(run: Path, console: Console, every: float) -> None:
-    """Show the page until the run has ended, anew every so many seconds; once where nobody looks at a terminal."""
+    """Show the page and refresh it every ``every`` seconds until the run ends; once if 0 or not on a terminal."""
     if not console.is_terminal or not every:
         console.print(page(run))
         return
@@ -85,7 +85,7 @@ def _status(run: Path) -> dict[str, Any]:
 
 
 def _samples(run: Path) -> dict[str, dict[str, float]]:
-    """Return the numbers of ``metrics.prom`` by name and phase."""
+    """Return the samples of ``metrics.prom`` by name and phase; the phase is "" for gauges."""
     path, found = run / FILE, dict[str, dict[str, float]]()
     for family in text_string_to_metric_families(path.read_text(encoding="utf-8")) if path.exists() else ():
         for sample in family.samples:

@@ -1,1 +1,1 @@
-"""Speed of the suite against bare PyTorch, stock Flower and pfl-research, measured side by side in one run."""
+"""Benchmarks of this package against plain PyTorch, stock Flower and pfl-research, measured side by side."""

@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measure every budget of docs/architecture.md, print a table, write docs/results/speed.md.
 
-The machine must be otherwise idle. Speeds are ratios of measurements that alternate in one run: machines differ, and
-so does one machine from minute to minute.
+The machine must be otherwise idle. Speeds are ratios of measurements that alternate in one run, because speed differs
+between machines and over time on one machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 4
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what was measured, what came out, the bound, and the measurements behind it."""
+    """One line of the table: what was measured, the value, its bound (negative: "at least") and unit, and details."""
 
     what: str
     value: float
@@ -38,18 +38,18 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the bound is met ("at least" where the bound is negative)."""
+        """Whether the value meets its bound; a negative bound means "at least" its absolute value."""
         return self.value <= self.bound if self.bound > 0 else self.value >= -self.bound
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as words."""
+        """Return the cells of the row as text."""
         sign = "≤" if self.bound > 0 else "≥"
         measured, bound = f"{self.value:.2f}{self.unit}", f"{sign} {abs(self.bound):g}{self.unit}"
         return self.what, measured, bound, "yes" if self.met else "NO", self.details
 
 
 def against_plain(model: str, bound: float, workers: int) -> list[Row]:
-    """Seconds per round against the plain PyTorch loop, and against pfl-research where it is installed."""
+    """Compare the seconds per round with a plain PyTorch loop, and with pfl-research if it is installed."""
     ours, loops, theirs = [], [], []
     for _ in range(REPEATS):
         loops.append(plain.measure(model, COHORT, PLAIN_ROUNDS, workers))
@@ -68,7 +68,7 @@ def against_plain(model: str, bound: float, workers: int) -> list[Row]:
 
 
 def messages(workers: int) -> list[Row]:
-    """What exchanges cost."""
+    """Measure the time of exchanges."""
     empty, light, stock = (exchange.measure(kind, workers) for kind in ("nothing", "histogram", "stock"))
     return [
         Row(
@@ -84,7 +84,7 @@ def messages(workers: int) -> list[Row]:
 
 
 def start(workers: int) -> list[Row]:
-    """Start-up, warm: the median of five."""
+    """Measure the start-up time: the median of five runs after a warm-up."""
     suite.startup(workers)
     seconds = sorted(suite.startup(workers) for _ in range(5))
     details = f"median of five, {seconds[0]:.1f} to {seconds[-1]:.1f} s"
@@ -92,14 +92,14 @@ def start(workers: int) -> list[Row]:
 
 
 def memory(workers: int) -> list[Row]:
-    """Memory with many clients that keep a model."""
+    """Measure the memory of a run with 10,000 clients that each keep a model."""
     peak, seconds = suite.memory(workers)
     details = f"all processes; {suite.MEMORY_CLIENTS:,} clients train and store a model in {seconds:.0f} s"
     return [Row(f"memory, {suite.MEMORY_CLIENTS:,} clients with a model each", peak, 4, " GB", details)]
 
 
 def evaluation(workers: int) -> list[Row]:
-    """Cost of evaluating all clients."""
+    """Measure the cost of evaluating all clients, relative to the forward passes alone."""
     return [
         Row(f"evaluating 100 clients ÷ forward passes, `{model}`", suite.evaluation_ratio(model), 1.3, "", "one worker")
         for model in ("lenet", "cnn64")
@@ -107,9 +107,9 @@ def evaluation(workers: int) -> list[Row]:
 
 
 def ppfe(workers: int) -> list[Row]:
-    """What PPFE's stages cost beside FedAvg."""
+    """Measure the cost of PPFE's stages relative to FedAvg."""
     ours, theirs = suite.ppfe_costs(workers)
-    trainings = [full * 100 + (160 - full) * 10 for full in (4, 1)]  # a round has ten clients, some have all
+    trainings = [full * 100 + (160 - full) * 10 for full in (4, 1)]  # 10 clients a round, all 100 in `full` rounds
     each = ours[0] / theirs[0] * trainings[1] / trainings[0]
     alone = (
         f"160 rounds, four of PPFE's and one of FedAvg's with all clients: {ours[0]:.0f} s for {trainings[0]:,} "
@@ -127,7 +127,7 @@ def ppfe(workers: int) -> list[Row]:
 
 
 def pefll(workers: int) -> list[Row]:
-    """What a round of three exchanges costs beside its bare computation."""
+    """Measure the cost of a PeFLL round of three exchanges, relative to its computation in plain PyTorch."""
     ours, bare = [], []
     for _ in range(3):
         bare.append(plain_pefll.measure(20, workers))
@@ -139,7 +139,7 @@ def pefll(workers: int) -> list[Row]:
 
 
 def kmeans(workers: int) -> list[Row]:
-    """What private clustering takes after start-up."""
+    """Measure the time of private clustering, without start-up."""
     rows = []
     for recipe, bound in (("feddp-kmeans-mixture", 5), ("feddp-kmeans-clients", 8), ("feddp-kmeans-clients:n5000", 20)):
         training, evaluation = suite.kmeans_seconds(recipe, workers)
@@ -149,14 +149,14 @@ def kmeans(workers: int) -> list[Row]:
 
 
 def mdm(workers: int) -> list[Row]:
-    """What fitting a mixture of three components to 1,000 clients a round takes after start-up."""
+    """Measure the time of fitting a mixture of three components to 1,000 clients a round, without start-up."""
     seconds, rounds = suite.mdm_seconds(workers)
     details = f"{rounds} rounds, {1000 * seconds / rounds:.0f} ms each"
     return [Row("recipe `mdm` after start-up", seconds, 60, " s", details)]
 
 
 def flowdup(workers: int) -> list[Row]:
-    """What the default expansion costs a client on each batch, and what memory one takes."""
+    """Measure the time per batch and the memory of FLowDUP's random-subspace operators."""
     rows = []
     for model, bound in (("cnn", 3), ("resnet18", 150)):
         (ours, size), (other, theirs) = (operators.expansion_cost(kind, model) for kind in ("kronecker", "fastfood"))
@@ -169,7 +169,7 @@ def flowdup(workers: int) -> list[Row]:
 
 
 def fedgtst(workers: int) -> list[Row]:
-    """What the regulariser costs beside plain training."""
+    """Measure the cost of FedGTST's regulariser relative to plain training."""
     regularised, plain_epoch = regulariser.epoch_costs("lenet")
     details = (
         f"{1000 * regularised:.0f} ms against {1000 * plain_epoch:.0f} ms, {regulariser.EXAMPLES} examples, one core"
@@ -180,7 +180,7 @@ def fedgtst(workers: int) -> list[Row]:
 
 
 def fedl2p(workers: int) -> list[Row]:
-    """What implicit differentiation costs beside first-order derivatives, and what memory it takes."""
+    """Measure the time of FedL2P's implicit differentiation relative to first-order derivatives, and its memory."""
     ift, first_order = hypergradient.costs("cnn-bn")
     details = f"{1000 * ift:.0f} ms against {1000 * first_order:.0f} ms, batches of {hypergradient.BATCH}, one core"
     meta, tuning = (hypergradient.memory(kind, "cnn-bn") for kind in ("ift", "plain"))
@@ -194,7 +194,7 @@ def fedl2p(workers: int) -> list[Row]:
 
 
 def privacy(workers: int) -> list[Row]:
-    """What privacy costs in time."""
+    """Measure the time cost of client-level privacy and of DP-SGD."""
     private_round, plain_round = private.client_level(2 * ROUNDS, workers)
     details = f"{private_round:.3f} s per round against {plain_round:.3f} s"
     seconds = private.dp_sgd("lenet")
@@ -230,7 +230,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
 
 
 def machine(workers: int) -> str:
-    """Describe the machine and the versions."""
+    """Return a line that describes the machine, the versions of packages, and the number of workers."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -243,7 +243,7 @@ def machine(workers: int) -> str:
 
 
 def earlier(workers: int) -> dict[str, list[str]]:
-    """Return the table's lines from earlier runs on this machine with these versions, by section."""
+    """Return the lines of the existing table by section; none if it is of another machine or other versions."""
     text = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
     found: dict[str, list[str]] = {}
     for line in text.splitlines() if machine(workers) in text else []:
@@ -254,9 +254,9 @@ def earlier(workers: int) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Measure the named sections, or all, and write the table; sections measured earlier stay as they are."""
+    """Measure the named sections (default: all) and write the table; lines of other sections are kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("sections", nargs="*", help=f"sections to measure: {', '.join(SECTIONS)}; default: all")
     parser.add_argument("--workers", type=int, default=psutil.cpu_count())
     arguments = parser.parse_args()
     unknown = set(arguments.sections) - SECTIONS.keys()
@@ -283,8 +283,8 @@ pooling; default memory layout; `torch.optim.SGD`), as many processes as workers
 pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
 
 `cnn64` against the plain loop is close to its bound. On 2026-11-21 two passes with two repetitions gave 0.652 and
-0.656, a third with four gave 0.646. The table shows a pass with four, made in the machine's slower state and after the workers
-had been given ordinary priority (Ray gives them niceness 15): 0.63.
+0.656, a third with four gave 0.646. The table shows a pass with four, made in the machine's slower state and after the
+workers had been given ordinary priority (Ray gives them niceness 15): 0.63.
 """
 
 

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.deployment``: what a round on real devices costs beside one of a simulation.
+"""``python -m benchmarks.deployment``: compare the cost of a round on real devices with one in a simulation.
 
-A SuperLink with TLS and authenticated SuperNodes on this machine, started as ``deploy/`` does, and the same run as a
-simulation; what docs/results/deployment.md says of a round on CIFAR-10. The machine must be otherwise idle.
+It starts a SuperLink with TLS and authenticated SuperNodes on this machine, as ``deploy/`` does, and then the same run
+as a simulation. The results are in docs/results/deployment.md. The machine must be otherwise idle.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.site import site
 DEVICES, ROUNDS, WARM = 2, 6, 2
 TASK = {**KEYS, "model": "lenet", "num-clients": DEVICES, "cohort-size": 0, "participation": 1.0, "rounds": ROUNDS}
 OWN_DATA = ("partitioner", "classes-per-client", "samples-per-client")
-"""Keys that a run on real devices does not take: they have their data."""
+"""Keys that do not apply on real devices, which have their own data."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round costs: seconds; bytes of arrays, down and up; bytes on the loopback device, both ways."""
+    """Cost of a round: seconds; bytes of arrays, down and up; bytes on the loopback interface, both ways."""
 
     seconds: float
     arrays: float
@@ -46,7 +46,7 @@ def _cost(run: Path, wire: float) -> Cost:
 
 
 def deployed() -> Cost:
-    """Return the cost on devices, each with the data of a client of the task."""
+    """Return the cost of a round on devices, each with the data of one client of the task."""
     settings, _ = parse({**defaults(), **TASK})
     federation, dataset = federate(settings)
     with tempfile.TemporaryDirectory() as name, site(Path(name)) as here:
@@ -64,13 +64,13 @@ def deployed() -> Cost:
 
 
 def simulated() -> Cost:
-    """Return the cost in a simulation, where messages do not leave the machine."""
+    """Return the cost of a round in a simulation; bytes on the wire are not measured."""
     with tempfile.TemporaryDirectory() as name:
         return _cost(suite.run(TASK, DEVICES, Path(name)), 0.0)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure both runs and print a Markdown table."""
     costs = {"simulation": simulated(), "real devices": deployed()}
     print("| | messages | kB of arrays | kB on the wire | seconds |\n|---|---|---|---|---|")
     for name, cost in costs.items():

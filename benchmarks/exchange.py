@@ -1,8 +1,8 @@
-"""What a message costs: exchanges of light clients through the real simulation, ours and one message per client.
+"""Cost of messages: exchanges in Flower's simulation, with our hosting and with one message per client.
 
-Run as a script, it starts Flower's simulation engine with one of three server halves and prints seconds as JSON:
-``empty`` (a cohort that answers nothing to a broadcast of 120,000 parameters), ``histogram`` (1,000 clients count
-their classes, our hosting) and ``stock`` (the same 1,000 counts, one node and one Flower message per client).
+Run as a script, it starts Flower's simulation engine with one of three kinds of exchange and prints seconds as JSON:
+``nothing`` (a broadcast of 120,000 parameters to 1,000 clients that return nothing), ``histogram`` (1,000 clients
+return their class counts, our hosting) and ``stock`` (the same class counts, one node and one message per client).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from florilegium.strategies.fedavg import FedAvg
 CLIENTS = 1000
 PARAMETERS = 120_000
 TICK = 0.1
-"""Seconds between two looks of Flower's simulation engine for new messages."""
+"""Seconds between two polls of Flower's simulation engine for new messages."""
 KEYS = {**defaults(), "partitioner": "iid", "num-clients": CLIENTS, "cohort-size": CLIENTS}
 
 
@@ -47,12 +47,12 @@ class LightClient(BaseClient):
 
     @phase
     def nothing(self, arrays: Arrays) -> Answer:
-        """Answer nothing."""
+        """Return no arrays."""
         return Answer({}, 1)
 
     @phase
     def histogram(self, arrays: Arrays) -> Answer:
-        """Count the classes of the training examples."""
+        """Return the number of training examples of each class."""
         counts = np.bincount(self.data.train.y.numpy(), minlength=10).astype(np.float32)
         return Answer({"counts": counts}, len(self.data.train))
 
@@ -77,19 +77,19 @@ def _answer(message: Message, context: Context) -> Message:
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """Our hosting: the clients that the message names."""
+    """Run the clients named in the message (our hosting)."""
     return _answer(message, context)
 
 
 @client_app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Our hosting: who is there."""
+    """Announce a node without clients of its own, as in a simulation (our hosting)."""
     return Message(Announcement(False, "bench").pack(), reply_to=message)
 
 
 @client_app.query("histogram")
 def histogram(message: Message, context: Context) -> Message:
-    """One message per client: the node's own client counts its classes."""
+    """Return the class counts of the node's own client (one message per client)."""
     settings, _ = parse(KEYS)
     data = SimulatedClients(settings, tune_process("cpu", one_thread=True)).data(
         str(context.node_config["partition-id"])
@@ -110,7 +110,7 @@ def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
     seconds = []
     rng = np.random.default_rng(1)
     for server_round in range(repeats + 1):
-        time.sleep(rng.uniform(0, TICK))  # as in a run, an exchange begins at any moment between two ticks
+        time.sleep(rng.uniform(0, TICK))  # as in a run, start at a random time between two polls
         start = time.perf_counter()
         Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model)
         seconds.append(time.perf_counter() - start)
@@ -125,7 +125,7 @@ def _stock(grid: Grid) -> list[float]:
 
     while len(list(grid.get_node_ids())) < CLIENTS:
         time.sleep(0.1)
-    list(grid.send_and_receive(messages()[:4]))  # the workers have started
+    list(grid.send_and_receive(messages()[:4]))  # warm-up: start the workers
     start = time.perf_counter()
     replies = list(grid.send_and_receive(messages()))
     if len(replies) != CLIENTS or any(reply.has_error() for reply in replies):
@@ -142,7 +142,7 @@ def _run(kind: str, workers: int, repeats: int) -> list[float]:
     def main(grid: Grid, context: Context) -> None:
         result.extend(_stock(grid) if kind == "stock" else _hosted(grid, kind, repeats))
 
-    from benchmarks.exchange import client_app as importable  # by name, so that workers import it
+    from benchmarks.exchange import client_app as importable  # imported by name, so that workers can import it too
 
     run_simulation(
         server_app,

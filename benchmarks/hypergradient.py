@@ -1,4 +1,4 @@
-"""FedL2P's hypergradient, measured: against a first-order meta-gradient, and the memory of both against fine-tuning."""
+"""Time of FedL2P's hypergradient against a first-order meta-gradient, and its memory against fine-tuning."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples
 
 SHAPE, BATCH, REPEATS = (3, 32, 32), 32, 15
 MEMORY_BATCH = 512
-"""Large enough that what a step takes stands out from what the process has."""
+"""Batch size for measuring memory; large, so that a step's memory stands out from the rest of the process."""
 
 
 def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
-    """Return what computes a meta-gradient of λ, ``ift`` or ``fomaml+``, or (``plain``) takes a step of fine-tuning."""
+    """Return a function to measure: a meta-gradient of λ (``ift``, ``fomaml+``) or a fine-tuning step (``plain``)."""
     keys: dict[str, Value] = {
         "method": "fedl2p",
         "dataset": "cifar10",
@@ -56,9 +56,9 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
 
 
 def costs(model: str) -> tuple[float, float]:
-    """Return the median seconds of a hypergradient and of a first-order meta-gradient, on one core; they alternate.
+    """Return the median seconds of a hypergradient and of a first-order meta-gradient, on one core.
 
-    Both with the last step of fine-tuning, whose gradient they need.
+    The measurements alternate. Both include the last fine-tuning step, whose gradient they need.
     """
     tune_process("cpu", one_thread=False)
     steps = {kind: meta_gradient(kind, model, BATCH) for kind in ("ift", "fomaml+", "plain")}
@@ -67,7 +67,7 @@ def costs(model: str) -> tuple[float, float]:
 
 
 def memory(kind: str, model: str) -> float:
-    """Return the bytes by which a process grows at most in meta-gradients or steps (see :func:`meta_gradient`)."""
+    """Return the growth of a process's peak memory, in bytes, while it runs :func:`meta_gradient`'s function."""
     command = [sys.executable, "-m", "benchmarks.hypergradient", kind, model]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -77,10 +77,10 @@ def _peak() -> int:
 
 
 def main() -> None:
-    """Print by how much this process grows."""
+    """Print the growth of this process's peak memory in bytes."""
     kind, model = sys.argv[1:]
     torch.set_num_threads(1)
-    meta_gradient(kind, model, 2)()  # what any of them needs once
+    meta_gradient(kind, model, 2)()  # warm-up: memory that is allocated once
     before = _peak()
     step = meta_gradient(kind, model, MEMORY_BATCH)
     for _ in range(2):

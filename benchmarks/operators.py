@@ -1,4 +1,4 @@
-"""FLowDUP's expansion, measured: Pv and Pᵀg on one core, for the smallest and the largest network it is meant for."""
+"""Cost of FLowDUP's expansion operator P: Pv and Pᵀg on one core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPEATS = 15
 
 
 def expansion_cost(kind: str, model: str) -> tuple[float, float]:
-    """Return the median milliseconds of Pv and Pᵀg for network ``model`` on CIFAR-10, and the megabytes of P."""
+    """Return the median milliseconds of Pv and Pᵀg together for ``model`` on CIFAR-10, and the megabytes of P."""
     d = sum(parameter.numel() for parameter in build(model, (3, 32, 32), 10, 1).parameters())
     p = expansion(kind, d, DIMENSIONS, 1)
     v, g = torch.randn(DIMENSIONS, requires_grad=True), torch.randn(d)

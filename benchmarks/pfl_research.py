@@ -1,4 +1,4 @@
-"""pfl-research (Apple, ``pfl`` on PyPI): the same task in its own simulation, one process; extra ``bench``."""
+"""The common task in pfl-research's simulation (Apple, ``pfl`` on PyPI), one process; needs the extra ``bench``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def seconds_per_round(name: str, rounds: int) -> float:
 
 
 def measure(name: str, rounds: int) -> float:
-    """Return seconds per round, measured in a process of its own."""
+    """Return the seconds per round of pfl-research, measured in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.pfl_research", name, str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,6 +1,6 @@
-"""Bare PyTorch: the same SGD steps in a plain loop, default memory layout, one thread, as many processes as workers.
+"""The common task's SGD steps in a plain PyTorch loop: default memory layout, one thread, one process per worker.
 
-Run as a script, it is one of these processes: it prints the seconds its steps took.
+Run as a script, it is one of these processes and prints the seconds its steps took.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.task import BATCH, EPOCHS, IMAGES
 
 
 def network(name: str) -> nn.Sequential:
-    """Return the network as one writes it in PyTorch: convolution, ReLU, pooling."""
+    """Return the network in the usual PyTorch order of layers: convolution, ReLU, pooling."""
     c1, c2, d1, d2 = {"lenet": (16, 32, 120, 84), "cnn64": (64, 64, 120, 64)}[name]
     return nn.Sequential(
         nn.Conv2d(3, c1, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(c1, c2, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -25,7 +25,7 @@ def network(name: str) -> nn.Sequential:
 
 
 def train_clients(name: str, clients: int) -> float:
-    """Train ``clients`` clients one after the other and return the seconds it took."""
+    """Train ``clients`` clients one after the other and return the seconds, without a warm-up client."""
     torch.set_num_threads(1)
     model = network(name)
     x, y = torch.randn(IMAGES, 3, 32, 32), torch.randint(0, 10, (IMAGES,))
@@ -44,7 +44,7 @@ def train_clients(name: str, clients: int) -> float:
 
 
 def measure(name: str, cohort: int, rounds: int, processes: int) -> float:
-    """Return seconds per round when ``processes`` plain loops share a cohort, each a process of its own."""
+    """Return the seconds per round when ``processes`` processes with a plain loop each share a cohort."""
     share = cohort * rounds // processes
     command = [sys.executable, "-m", "benchmarks.plain", name, str(share)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]

@@ -1,7 +1,8 @@
-"""Bare PyTorch: the computation of a PeFLL round of the recipe ``pefll-cifar10-n100``, without any communication.
+"""The computation of a PeFLL round of the recipe ``pefll-cifar10-n100`` in plain PyTorch, without communication.
 
-As a script it is one of the client processes: it prints the seconds in which its clients describe themselves, train and
-send Δv back, a round. The server's part is measured alone, since in a round it waits for the clients and they for it.
+Run as a script, it is one of the client processes and prints the seconds per round in which its clients compute
+descriptors, train, and compute the embedding network's gradient. The server's part is measured separately, since
+server and clients wait for each other in a round.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ COHORT, IMAGES, STEPS, BATCH, CLASSES, SIZE = 5, 400, 50, 32, 10, 25
 
 
 def embedding() -> nn.Sequential:
-    """Return LeNet with a channel for each class and a descriptor as output."""
+    """Return the embedding network: LeNet with an additional input channel per class and a descriptor as output."""
     model = network("lenet")
     model[0], model[-1] = nn.Conv2d(3 + CLASSES, 16, 5), nn.Linear(84, SIZE)
     return model
 
 
 def clients(count: int, rounds: int) -> float:
-    """Return the seconds of a round's work of ``count`` clients, one after the other on one thread."""
+    """Return the seconds per round that ``count`` clients compute, one after the other on one thread."""
     torch.set_num_threads(1)
     model, φ = network("lenet"), embedding()
     x, y = torch.randn(IMAGES, 3, 32, 32), torch.randint(0, CLASSES, (IMAGES,))
@@ -53,7 +54,10 @@ def clients(count: int, rounds: int) -> float:
 
 
 def server(rounds: int) -> float:
-    """Return the seconds of a round's work of the server: five models, the way back, a step of Adam; on one thread."""
+    """Return the seconds per round that the server computes on one thread.
+
+    It generates five models, propagates their updates back through the hypernetwork, and takes a step of Adam.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     size = sum(p.numel() for p in network("lenet").parameters())
@@ -79,7 +83,7 @@ def server(rounds: int) -> float:
 
 
 def measure(rounds: int, processes: int) -> tuple[float, float]:
-    """Return the seconds of a round: of the slowest of ``processes`` client processes, and of the server."""
+    """Return the seconds per round of the slowest of ``processes`` client processes, and those of the server."""
     shares = [len(range(first, COHORT, processes)) for first in range(min(processes, COHORT))]
     command = [sys.executable, "-m", "benchmarks.plain_pefll"]
     running = [

@@ -1,4 +1,4 @@
-"""What privacy costs: rounds with client-level privacy against rounds without, and DP-SGD against bare Opacus."""
+"""Cost of privacy: rounds with client-level privacy against rounds without, and DP-SGD against plain Opacus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def client_level(rounds: int, workers: int) -> tuple[float, float]:
     for _ in range(3):
         for unit, measured in seconds.items():
             keys: dict[str, Value] = {"weighting": "uniform", "privacy.unit": unit, "privacy.sampling": "fixed"}
-            # Short updates take little noise, under which the model stays one that can be trained.
+            # A small clip norm keeps the noise small, so that the model does not diverge.
             keys |= {"privacy.noise-multiplier": 1.0, "privacy.clip-norm": 0.01} if unit == "client" else {}
             measured.append(suite.seconds_per_round("lenet", rounds, workers, **keys))
     private, plain = (float(np.median(measured)) for measured in seconds.values())
@@ -38,7 +38,7 @@ def client_level(rounds: int, workers: int) -> tuple[float, float]:
 
 
 def dp_sgd(model: str) -> dict[str, float]:
-    """Return the median seconds of an epoch, on one core: ours by "hooks" and "ghost", and bare "opacus"."""
+    """Return the median seconds of an epoch of DP-SGD on one core: ours by "hooks" and "ghost", and plain "opacus"."""
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(EXAMPLES, *SHAPE, generator=generator), torch.randint(10, (EXAMPLES,), generator=generator)
     epochs = {"hooks": _ours(model, x, y, ghost=False), "ghost": _ours(model, x, y, ghost=True)}
@@ -58,10 +58,10 @@ def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, ghost: bool) -> Calla
 
 
 def _bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
-    """Return an epoch as Opacus' documentation has it."""
+    """Return a function that trains one epoch with Opacus as in its documentation."""
     network = build(model, SHAPE, 10, 1).to(memory_format=torch.contiguous_format).train()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that noise is not for secrets
+        warnings.simplefilter("ignore")  # Opacus warns that its noise is not cryptographically secure
         private, optimizer, loader = PrivacyEngine().make_private(
             module=network,
             optimizer=torch.optim.SGD(network.parameters(), lr=0.01),

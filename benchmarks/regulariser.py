@@ -1,4 +1,4 @@
-"""FedGTST's regulariser, measured: an epoch of one client with it against one without, on one core."""
+"""Cost of FedGTST's regulariser: a client's epoch with it against one without, on one core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPEATS = 9
 
 
 def epoch_costs(model: str) -> tuple[float, float]:
-    """Return the median seconds of a regularised and of a plain epoch; they alternate."""
+    """Return the median seconds of a regularised and of a plain epoch; the measurements alternate."""
     keys: dict[str, Value] = {
         "method": "fedgtst",
         "model": model,

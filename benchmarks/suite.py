@@ -1,4 +1,4 @@
-"""``florilegium run`` itself, measured: rounds, PPFE's cost, start-up, memory with 10,000 clients, evaluation."""
+"""Measurements of ``florilegium run``: rounds, recipes, start-up, memory with 10,000 clients, evaluation."""
 
 from __future__ import annotations
 
@@ -57,31 +57,32 @@ def _finish(process: subprocess.Popen[str]) -> Path:
 
 
 def run(keys: dict[str, Value], workers: int, runs: Path) -> Path:
-    """Carry out a run in processes of its own and return its folder, which is in ``runs``."""
+    """Carry out a run in processes of its own and return its folder, a subfolder of ``runs``."""
     return _finish(_start(keys, workers, runs))
 
 
 def seconds_per_round(model: str, rounds: int, workers: int, **more: Value) -> float:
-    """Return the median seconds of a round after the first four, of the common task with ``more`` keys.
+    """Return the median seconds of a round of the common task with additional keys ``more``.
 
-    In the first, workers build their networks; in the next ones a process that copies the log starts.
+    The first four rounds are not counted: workers build their networks in the first, and the process that copies the
+    log starts during the next.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # Its last round is followed by an evaluation, of a few clients only.
+        # An evaluation follows the last round; it is limited to two clients.
         keys = {**KEYS, "model": model, "rounds": rounds + 4, "evaluate-clients": 2, **more}
         seconds = read_checkpoint(run(keys, workers, Path(folder))).facts["seconds"]
         return float(np.median(seconds[4:]))
 
 
 def pefll_seconds(rounds: int, workers: int) -> float:
-    """Return the median seconds of a round after the first four of the recipe ``pefll-cifar10-n100``."""
+    """Return the median seconds of a round of the recipe ``pefll-cifar10-n100``, without the first four."""
     with tempfile.TemporaryDirectory() as folder:
         keys = {**read_recipe("pefll-cifar10-n100"), "rounds": rounds + 4, "evaluate-every": 0, "evaluate-clients": 2}
         return float(np.median(read_checkpoint(run(keys, workers, Path(folder))).facts["seconds"][4:]))
 
 
 def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
-    """Return the seconds of a clustering, and of its evaluation, from the first message to the last."""
+    """Return the seconds of a clustering recipe's training and of its evaluation, without start-up."""
     with tempfile.TemporaryDirectory() as folder:
         path = run({**read_recipe(recipe), "evaluate-every": 0}, workers, Path(folder))
         line = json.loads((path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
@@ -89,7 +90,7 @@ def kmeans_seconds(recipe: str, workers: int) -> tuple[float, float]:
 
 
 def mdm_seconds(workers: int) -> tuple[float, int]:
-    """Return the seconds of all rounds of the recipe ``mdm`` after start-up, and their number."""
+    """Return the total seconds of all rounds of the recipe ``mdm``, without start-up, and the number of rounds."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = read_checkpoint(run(read_recipe("mdm"), workers, Path(folder))).facts["seconds"]
         return sum(seconds), len(seconds)
@@ -104,10 +105,10 @@ def _run_seconds(keys: dict[str, Value], workers: int) -> tuple[list[float], flo
 
 
 def ppfe_costs(workers: int, repeats: int = 2) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the seconds that training and final evaluation take in the recipe ``ppfe-cifar10-s2``, and in FedAvg+FT.
+    """Return the seconds of training and final evaluation of the recipe ``ppfe-cifar10-s2``, then those of FedAvg+FT.
 
-    Ten rounds of each stage are measured, alternating with FedAvg; the recipe's other rounds are taken to last as long
-    as the median of those after the fourth, when most of a cohort have begun the stage before.
+    Ten rounds of each stage are measured, alternating with FedAvg. The recipe's other rounds are assumed to take the
+    median of the rounds after the fourth, by when most clients of a cohort have already begun the stage.
     """
     rounds, few = parse_counts(str(defaults()["ppfe.stage-rounds"])), 10
     keys: dict[str, Value] = {"ppfe.stage-rounds": ",".join([str(few)] * len(rounds)), "rounds": few * len(rounds)}
@@ -122,12 +123,15 @@ def ppfe_costs(workers: int, repeats: int = 2) -> tuple[tuple[float, float], tup
 
 
 def _whole(seconds: Sequence[float], rounds: int) -> float:
-    """Return what ``rounds`` rounds take, all but the last like the median of these after the fourth."""
+    """Return the estimated seconds of ``rounds`` rounds from some measured ones.
+
+    All rounds but the last are assumed to take the median of the measured rounds after the fourth, without the last.
+    """
     return (rounds - 1) * float(np.median(seconds[4:-1])) + seconds[-1]
 
 
 def startup(workers: int) -> float:
-    """Return the seconds from the command to the first round's result, on ``digits``."""
+    """Return the seconds from the start of the command to the result of the first round, on ``digits``."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         process = _start({"rounds": 1}, workers, Path(folder))
@@ -143,9 +147,9 @@ def startup(workers: int) -> float:
 
 
 def memory(workers: int) -> tuple[float, float]:
-    """Train 10,000 clients with a model of their own each; return the peak memory in GB, and the seconds of a round.
+    """Train 10,000 clients that each keep a model; return the peak memory in GB and the seconds of a round.
 
-    Memory is the proportional set size of every process of the run, so that shared pages count once.
+    Memory is the sum of the proportional set sizes of the run's processes, so that shared pages count once.
     """
     peak = 0.0
     keys: dict[str, Value] = {
@@ -175,7 +179,7 @@ def memory(workers: int) -> tuple[float, float]:
 
 
 def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
-    """Return the time a worker takes to evaluate all clients, over the time of the forward passes alone."""
+    """Return the time of a worker's evaluation of all clients ÷ the time of the forward passes alone."""
     settings, hyper = parse({**defaults(), **KEYS, "model": model_name})
     device = tune_process("cpu", one_thread=True)
     model = build(model_name, (3, 32, 32), 10, settings.seed)
@@ -183,7 +187,7 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     host = Host(FedAvgClient, settings, hyper, model, source, "")
     asked = Request(list(source.clients()), "test", "sum", Work(1, "benchmark"))
     request = asked.pack(pack(get_arrays(model)))
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []
     for _ in range(repeats):

@@ -20,4 +20,4 @@ KEYS: dict[str, Value] = {
     "momentum": 0.9,
     "evaluate-every": 0,
 }
-"""The run configuration of the task; model and rounds are added by each measurement."""
+"""Run configuration of the task; each measurement adds the keys ``model`` and ``rounds``."""

@@ -1,4 +1,4 @@
-"""Seconds of several pieces of work on one core, which take turns, so that a machine's moods meet all of them."""
+"""Time several functions on one core in turn, so that changes in the machine's speed affect all of them equally."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def alternate(work: Mapping[str, Callable[[], object]], repeats: int, warm: int = 1) -> dict[str, float]:
-    """Return the median seconds of each piece of ``work`` over ``repeats`` turns, after ``warm`` that do not count."""
+    """Return the median seconds of each function in ``work`` over ``repeats`` turns, after ``warm`` warm-up turns."""
     seconds: dict[str, list[float]] = {kind: [] for kind in work}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -137,7 +137,9 @@ class MDMClient(BaseClient):
         are clipped separately, each to half of the squared bound, so that large clients do not lose weight.
         """
         if self._private:
-            groups = [names for names in (answer.keys() & BOUNDED, answer.keys() - BOUNDED) if names]
+            # In the order of ``answer``, not of a set, which differs between processes and would change the last bits.
+            halves = ([n for n in answer if n in BOUNDED], [n for n in answer if n not in BOUNDED])
+            groups = [names for names in halves if names]
             for names in groups:
                 whole = np.concatenate([answer[name].ravel() for name in names])
                 factor = clipping_factor(whole, self.hyper.clip / np.sqrt(len(groups))) if self._counts.any() else 0.0

@@ -1,4 +1,4 @@
-"""Audit of a run's privacy: does what it has made tell which canaries took part? (Steinke, Nasr, Jagielski 2023)"""
+"""Audit a run's privacy: guess from its models which canaries took part (Steinke, Nasr, Jagielski 2023)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Canary:
-    """What a run's models say of its canaries.
+    """The losses of a run's models on its canaries.
 
     Attributes:
-        losses: of each canary, with its wrong class, (c,): of a client that is one, the mean.
-        present: whether it took part, (c,).
+        losses: loss of each canary with its (wrong) class, (c,); for a canary client, the mean over its examples.
+        present: whether each canary took part in training, (c,).
     """
 
     losses: NDArray[np.float64]
@@ -44,14 +44,14 @@ class Canary:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a loss-threshold attack learns: those with losses below the median are guessed to have taken part.
+    """Result of a loss-threshold attack, which guesses that canaries with losses below the median took part.
 
     Attributes:
-        guesses: how many canaries it guessed, an even number.
-        correct: how many guesses are right.
-        canaries: how many there are.
-        claimed: ε of the run's own account; infinite without one.
-        delta: δ.
+        guesses: number of canaries guessed, an even number.
+        correct: number of right guesses.
+        canaries: number of canaries in the run.
+        claimed: ε of the run's own privacy account; infinite without one.
+        delta: δ of that account.
     """
 
     guesses: int
@@ -62,12 +62,12 @@ class Audit:
 
     @property
     def advantage(self) -> float:
-        """How much better than tossing a coin, −1..1: twice the share of right guesses, less one."""
+        """Advantage over random guessing, −1 to 1: twice the share of right guesses, minus one."""
         return 2 * self.correct / self.guesses - 1
 
     @property
     def bound(self) -> float:
-        """What ε is at least, at 95 % confidence."""
+        """Lower bound on ε at 95 % confidence."""
         return lower_bound(self.canaries, self.guesses, self.correct, self.delta)
 
     def table(self) -> str:
@@ -83,15 +83,15 @@ class Audit:
 
 
 def chance(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the probability of as many right guesses, were the run (ε, δ)-private.
+    """Return an upper bound on the probability of at least ``correct`` right guesses if the run is (ε, δ)-private.
 
-    A guess is right with probability e^ε/(1 + e^ε) at most; δ adds 2δc·max_i P[v > W ≥ v − i]/i, W being binomial
+    A guess is right with probability at most e^ε/(1 + e^ε); δ adds 2δc·max_i P[v > W ≥ v − i]/i, where W is binomial
     (Steinke, Nasr, Jagielski 2023, theorem 5.2).
 
     Args:
-        canaries: c, each of which took part by the toss of a fair coin.
-        guesses: r ≤ c.
-        correct: v ≤ r.
+        canaries: c, number of canaries; each took part with probability 1/2.
+        guesses: r ≤ c, number of guesses.
+        correct: v ≤ r, number of right guesses.
         epsilon, delta: ε ≥ 0, 0 ≤ δ < 1.
     """
     right = 1 / (1 + math.exp(-epsilon))
@@ -103,7 +103,7 @@ def chance(canaries: int, guesses: int, correct: int, epsilon: float, delta: flo
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float) -> float:
-    """Return the largest ε at which so many right guesses have a chance of 5 % at most; 0 where there is none."""
+    """Return the largest ε at which this many right guesses have a probability of at most 5 %; 0 if there is none."""
     low, high = 0.0, 1.0
     if chance(canaries, guesses, correct, low, delta) > 1 - CONFIDENCE:
         return 0.0
@@ -117,7 +117,7 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float) -> floa
 
 
 def attack(found: Canary, claimed: float, delta: float) -> Audit:
-    """Guess that the half with the lowest losses took part, and the other half did not."""
+    """Guess that the half of the canaries with the lowest losses took part; compare the guesses with the truth."""
     half = len(found.losses) // 2
     order = np.argsort(found.losses, kind="stable")
     correct = int(found.present[order[:half]].sum() + (~found.present[order[-half:]]).sum())
@@ -125,12 +125,12 @@ def attack(found: Canary, claimed: float, delta: float) -> Audit:
 
 
 def canaries(run: Path) -> Canary:
-    """Return the losses of a finished run's canaries.
+    """Compute the losses of a finished run's canaries.
 
-    Of examples, those of the model that their client uses; of clients, those of the model that the server has.
+    Canary examples are tested on their client's model, canary clients on the server's model.
 
     Raises:
-        RunError: if the run has fewer than two canaries, or no model to look for them in.
+        RunError: if the run has fewer than two canaries, has no such model, or its account does not cover the attack.
     """
     with reopened(run) as again:
         _check(again)
@@ -153,7 +153,7 @@ def canaries(run: Path) -> Canary:
 
 
 def _check(again: Reopened) -> None:
-    """Refuse runs whose account does not speak of what would be attacked."""
+    """Raise :class:`RunError` if the run's privacy account does not cover what the audit attacks."""
     s, p = again.settings, again.settings.privacy
     if p.unit == "none":
         return
@@ -168,7 +168,7 @@ def _check(again: Reopened) -> None:
 
 
 def _examples(federation: Federation, dataset: Dataset, client: int, own: NDArray[np.int64]) -> Examples:
-    """Return canaries as the client sees them."""
+    """Return the canaries ``own`` of a client as the client sees them: with wrong classes, rotated if it rotates."""
     x = np.asarray(dataset.train.x[federation.canaries.rows[own]])
     if federation.angles[client]:
         x = rotate_images(x, float(federation.angles[client]))
@@ -186,7 +186,7 @@ def _model_of(client: str, again: Reopened) -> nn.Module:
 
 
 def _global_model(again: Reopened) -> nn.Module:
-    """Return the model that the server has."""
+    """Return the server's model; raise :class:`RunError` if it is not a whole network."""
     model = again.host.predictor
     if again.checkpoint.arrays.keys() != exchanged(model).keys():
         raise RunError(
@@ -205,7 +205,7 @@ def _losses(model: nn.Module, examples: Examples) -> NDArray[np.float64]:
 
 
 def audit(run: Path) -> Audit:
-    """Attack a finished run, and write what came out to ``audit.md`` in its folder."""
+    """Attack a finished run, write the result to ``audit.md`` in its folder, and return it."""
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("privacy", {})
     epsilon = summary.get("epsilon", summary.get("epsilon_max"))
     result = attack(canaries(run), math.inf if epsilon is None else float(epsilon), float(summary.get("delta", 0.0)))

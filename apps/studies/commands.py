@@ -1,4 +1,4 @@
-"""The commands of single methods' studies: tables and pictures that only some runs have."""
+"""Commands for studies of single methods: tables and pictures for runs of these methods."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ studies = typer.Typer()
 def pareto(
     recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
     assignments: Assignments = None,
-    methods: Annotated[str, typer.Option(help="clustering methods; all by default")] = "",
-    epsilons: Annotated[str, typer.Option(help="budgets ε of a whole run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
-    steps: Annotated[str, typer.Option(help="steps T of FedDP-Lloyds")] = "0,1,2",
-    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ';'")] = "",
+    methods: Annotated[str, typer.Option(help="clustering methods, separated by commas; all by default")] = "",
+    epsilons: Annotated[str, typer.Option(help="privacy budgets ε of a run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
+    steps: Annotated[str, typer.Option(help="numbers of steps T of FedDP-Lloyds")] = "0,1,2",
+    splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ;")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
-    choose_k: Annotated[int, typer.Option(help="instead, one run that chooses k from 1 to this; draw the elbow")] = 0,
+    choose_k: Annotated[int, typer.Option(help="instead: choose k from 1 to this in one run; plot cost against k")] = 0,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
 ) -> None:
-    """Draw privacy against cost: all clustering methods over budgets, splits and steps."""
+    """Plot clustering cost against the privacy budget, for all clustering methods, splits and numbers of steps."""
     from florilegium.apps.experiment import recipe_name, resolve
 
     base = resolve(recipe, assignments or [], {})
@@ -52,10 +52,10 @@ def pareto(
 
 @studies.command()
 def audit(
-    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries")],
+    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries set")],
     runs_dir: RunsDir = None,
 ) -> None:
-    """Look for a run's canaries in its models: what the attack learns, and what that says of ε."""
+    """Audit a run's privacy: attack its models to detect canaries, and print the lower bound on ε."""
     from florilegium.apps.studies.audit import audit as look
     from florilegium.strategies.core.run_folder import find_run
 
@@ -68,7 +68,7 @@ def descriptors(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
 ) -> None:
-    """Show whether clients with similar data have similar descriptors, over the course of training."""
+    """Show over training whether clients with similar data have similar descriptors."""
     from florilegium.apps.studies.descriptors import write_correlations
     from florilegium.strategies.core.run_folder import find_run
 
@@ -83,7 +83,7 @@ def embed(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for embedding.md and embedding.png")] = Path("report"),
 ) -> None:
-    """Show what FLowDUP's hypernetwork sees in the clients' data: do similar clients lie together?"""
+    """Plot FLowDUP's representations of the clients' data, to show whether similar clients lie close together."""
     from florilegium.apps.studies.embed import write_embedding
     from florilegium.strategies.core.run_folder import find_run
 
@@ -97,7 +97,7 @@ def hyperparameters(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for hyperparameters.md and pictures")] = Path("report"),
 ) -> None:
-    """FedL2P: show the β and η that it gives clients, layer by layer, and whether clients of a domain get like ones."""
+    """Show FedL2P's β and η of each client, layer by layer, and whether clients of a domain get similar ones."""
     from florilegium.apps.studies.hyperparameters import write_hyperparameters
     from florilegium.strategies.core.run_folder import find_run
 
@@ -111,7 +111,7 @@ def norms(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for norms.md and norms.png")] = Path("report"),
 ) -> None:
-    """Show FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 shows FedAvg's."""
+    """Plot FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 gives those of FedAvg."""
     from florilegium.apps.studies.norms import write_norms
     from florilegium.strategies.core.run_folder import find_run
 
@@ -123,12 +123,14 @@ def norms(
 def transfer(
     runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
     assignments: Assignments = None,
-    target: Annotated[str, typer.Option(help="the dataset to transfer to (default: the runs' key)")] = "",
-    whole: Annotated[bool, typer.Option("--whole", help="train the whole network there, not a new classifier")] = False,
+    target: Annotated[str, typer.Option(help="dataset to transfer to (default: the runs' key transfer-target)")] = "",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="train the whole network there, not only the classifier")
+    ] = False,
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
 ) -> None:
-    """Try the features of runs on another dataset: a new classifier is trained and tested there."""
+    """Transfer the features of runs to another dataset: train and test a new classifier there."""
     from florilegium.apps.experiment import read_assignments
     from florilegium.apps.studies.transfer import transfer as carry_out
     from florilegium.apps.studies.transfer import write_transfers
@@ -148,7 +150,7 @@ def heterogeneity(
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for heterogeneity.md and heterogeneity.png")] = Path("report"),
 ) -> None:
-    """Show real clients beside those that a run of mdm simulates, and beside clients that are all alike."""
+    """Compare real clients with those simulated by a run of mdm, and with identically distributed clients."""
     from florilegium.apps.studies.heterogeneity import write_heterogeneity
     from florilegium.strategies.core.run_folder import find_run
 
@@ -158,11 +160,11 @@ def heterogeneity(
 
 @studies.command()
 def recovery(
-    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method mdm, of clients drawn by name")],
+    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method mdm with a named mdm-params")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for recovery.md and recovery.png")] = Path("report"),
 ) -> None:
-    """Show how well runs of mdm have found the laws that their clients were drawn from."""
+    """Show how well runs of mdm recover the known distributions that their clients were drawn from."""
     from florilegium.apps.studies.recovery import write_recovery
     from florilegium.strategies.core.run_folder import find_run
 
@@ -172,17 +174,19 @@ def recovery(
 
 @studies.command()
 def fidelity(
-    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' finds the law")],
+    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' fits the clients")],
     assignments: Assignments = None,
-    batch_sizes: Annotated[str, typer.Option(help="of local training")] = "10,20",
-    learning_rates: Annotated[str, typer.Option(help="of local training")] = "0.02,0.1",
-    epochs: Annotated[str, typer.Option(help="of local training")] = "1,2",
-    disjoint: Annotated[bool, typer.Option("--disjoint", help="simulated ones have other rows than real ones")] = False,
+    batch_sizes: Annotated[str, typer.Option(help="batch sizes of local training")] = "10,20",
+    learning_rates: Annotated[str, typer.Option(help="learning rates of local training")] = "0.02,0.1",
+    epochs: Annotated[str, typer.Option(help="numbers of epochs of local training")] = "1,2",
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint", help="give simulated clients other rows than real clients")
+    ] = False,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Train on real and on simulated clients over hyper-parameters: which simulation predicts the accuracy?"""
+    """Train on real and on simulated clients over hyper-parameters, to see which simulation predicts the accuracy."""
     from florilegium.apps.experiment import recipe_name, resolve, run_experiment
     from florilegium.apps.launch import Simulation
     from florilegium.apps.studies.fidelity import Grid, study, write_fidelity

@@ -1,4 +1,4 @@
-"""Do similar clients have similar descriptors? (PeFLL; Scott's thesis, section 4.4.1 and Figure 4.1.)"""
+"""Rank correlation between descriptor distances and class-mix distances (PeFLL; Scott, thesis, 4.4.1, Figure 4.1)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from florilegium.strategies.core.run_folder import read_checkpoint
 
 Matrix = NDArray[np.float64]
 FEWEST = 3
-"""Clients: a client's distances to the others have an order if there are two of them."""
+"""Smallest number of clients: distances to two others can be ranked."""
 
 
 def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64]) -> Matrix:
-    """Return Spearman's rank correlation of two kinds of distances, for each client of ``of``, (len(of),).
+    """Return Spearman's rank correlation between a client's descriptor distances and class-mix distances.
 
-    The distances are those of a client to all the others: between descriptors, and between class mixes.
+    The distances of a client are those to all other clients.
 
     Args:
         descriptors: v (n, l).
         mixes: shares of the classes π (n, C).
-        of: rows of the clients to judge.
+        of: indices of the clients to evaluate.
 
     Returns:
-        ρ from -1 to 1; NaN for a client to whom all others are equally near, by one of the two.
+        ρ from -1 to 1 for each client of ``of``, (len(of),); NaN if all its descriptor distances, or all its class-mix
+        distances, are equal.
     """
     found = []
     for i in of:
@@ -48,7 +49,7 @@ def rank_correlations(descriptors: Matrix, mixes: Matrix, of: NDArray[np.int64])
 
 @dataclass(frozen=True)
 class Correlation:
-    """The mean correlation over a group of clients after a round, and its standard deviation over them."""
+    """Mean and standard deviation of the rank correlations of a group of clients after a round."""
 
     round: int
     group: str
@@ -57,10 +58,10 @@ class Correlation:
 
 
 def correlations(run: Path) -> list[Correlation]:
-    """Return the correlations of a run's seen and unseen clients at every evaluation.
+    """Return the rank correlations of a run's seen and unseen clients at every evaluation.
 
     Raises:
-        RunError: if the run kept no descriptors, those of too few clients, or there is nothing to rank.
+        RunError: if the run kept no descriptors, ran on real devices, has too few clients, or all distances are equal.
     """
     files = sorted((run / "descriptors").glob("*.safetensors"), key=lambda path: int(path.stem))
     if not files:

@@ -1,4 +1,4 @@
-"""The picture by which k is chosen: clusterings of the weighted server points (Scott, thesis, D.8.3)."""
+"""The elbow plot for choosing k: cost of clustering the weighted server points (Scott, thesis, D.8.3)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from florilegium.common.settings import Value
 
 
 def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
-    """Run FedDP-KMeans with k chosen from 1 to ``largest``; draw the elbow and return k.
+    """Run FedDP-KMeans with k chosen from 1 to ``largest``; plot the cost against k and return the chosen k.
 
     Args:
         base: a recipe's keys.
-        largest: at least 3.
-        target: folder of ``elbow.png``, and of the folder ``run`` of the whole run.
+        largest: largest k to try, at least 3.
+        target: folder for ``elbow.png`` and the run's folder ``run``.
     """
     if largest < 3:
         raise ConfigurationError(f"choose-k: an elbow needs at least three values of k (found: {largest})")

@@ -1,4 +1,4 @@
-"""FLowDUP's representations of clients' data, r(X), in a picture: do similar clients lie together? (Figure 1)"""
+"""Plot FLowDUP's representations r(X) of the clients' data, to see whether similar clients lie together (Figure 1)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from florilegium.strategies.core.run_folder import read_config
 Matrix = NDArray[np.float64]
 COLOURS, MARKERS = 10, "os^Dv"
 FEWEST = 3
-"""Clients, and numbers in a representation, that a picture in a plane needs."""
+"""Smallest number of clients, and of features of a representation, for a picture in a plane."""
 
 
 @dataclass(frozen=True)
 class Representations:
-    """What a run's hypernetwork sees in its clients.
+    """The representations of a run's clients, which its hypernetwork takes as inputs.
 
     Attributes:
-        r: r(X_i), (n, e).
-        kinds: a word for each client that says how it differs: its rotation, or the classes it has.
-        unseen: which clients took no part in training, (n,).
+        r: representations r(X_i), (n, e).
+        kinds: the kind of each client: its rotation, or the classes it has.
+        unseen: whether each client took no part in training, (n,).
     """
 
     r: Matrix
@@ -43,10 +43,10 @@ class Representations:
 
 
 def representations(run: Path) -> Representations:
-    """Have every client of a finished run represent its inputs.
+    """Compute the representation of every client of a finished run.
 
     Raises:
-        RunError: if the run is not one of FLowDUP.
+        RunError: if the run's method makes no representations, as FLowDUP does.
     """
     settings, _ = read_settings(run)
     if not hasattr(METHODS[settings.method].client_class(), "represent"):
@@ -64,14 +64,14 @@ def representations(run: Path) -> Representations:
 
 
 def are_groups(kinds: Sequence[str]) -> bool:
-    """Return whether clients share kinds enough to speak of groups: two clients or more in each on average."""
+    """Return whether the kinds form groups: on average at least two clients share a kind."""
     return 2 * len(set(kinds)) <= len(kinds)
 
 
 def agreement(r: Matrix, kinds: Sequence[str], seed: int) -> float:
-    """Return the adjusted Rand index of the kinds and k-means of r, k their number: 1 where the two agree.
+    """Return the adjusted Rand index between the kinds and as many k-means clusters of r; 1 is full agreement.
 
-    NaN where the kinds are no groups: a cluster for every client would agree with a kind for every client.
+    NaN if the kinds form no groups: one cluster per client would always agree with one kind per client.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
@@ -83,7 +83,7 @@ def agreement(r: Matrix, kinds: Sequence[str], seed: int) -> float:
 
 
 def picture(found: Representations, seed: int) -> Figure:
-    """Return r of all clients in two planes, by their main directions (PCA) and by neighbourhood (t-SNE).
+    """Plot the representations of all clients in two dimensions, by PCA and by t-SNE.
 
     Clients that took no part in training have a black edge.
     """
@@ -120,7 +120,7 @@ def write_embedding(run: Path, output: Path) -> str:
     """Write ``embedding.md`` and ``embedding.png`` to ``output``; return the table.
 
     Raises:
-        RunError: if there is nothing to draw in a plane.
+        RunError: if there are too few clients or features for a picture.
     """
     found, seed = representations(run), int(read_config(run)["seed"])
     if min(found.r.shape) < FEWEST:

@@ -1,7 +1,7 @@
-"""Does a simulation predict real training? FedAvg on real and on simulated clients, over settings (Scott, 3.4.2).
+"""Compare FedAvg on real and on simulated clients over hyper-parameters (Scott, thesis, 3.4.2).
 
-Four kinds of clients: real ones; drawn from the law that ``mdm`` finds (MDM); with histograms of real ones, but other
-rows (conditional); and alike, each row any client's (IID). All are measured on the whole test split.
+There are four kinds of clients: real; drawn from the distribution fitted by ``mdm`` (MDM); with the histograms of real
+clients but other rows (conditional); and identically distributed (IID). All are evaluated on the whole test split.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ log = logging.getLogger("flwr")
 KINDS = ("real", "MDM", "conditional", "IID")
 STYLES = {"real": ("C2", ":"), "MDM": ("C3", "-"), "conditional": ("C2", "-"), "IID": ("C0", "-")}
 MOST_ROWS = 0.9
-"""Simulated clients are so many that they need no more than this share of the rows, on average."""
+"""Largest share of the rows that simulated clients may need on average; it limits their number."""
 ALIKE = 1e9
-"""α_0 of clients that are all alike."""
+"""Concentration α_0 of the Dirichlet distribution for IID clients; large, so that all have the same mix."""
 LAW = "mdm"
-"""The variant of the recipe that finds the law."""
+"""Name of the recipe's variant that fits the distribution of the clients."""
 
 Run = Callable[[Mapping[str, Value]], Path]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Hyper-parameters of FedAvg to try, all with all."""
+    """Hyper-parameters of FedAvg to try, in all combinations."""
 
     batch_sizes: Sequence[int]
     learning_rates: Sequence[float]
@@ -68,14 +68,14 @@ class Grid:
 def laws(
     base: Mapping[str, Value], law: Path, hyper: MDMHyper, target: Path, *, disjoint: bool
 ) -> dict[str, dict[str, Value]]:
-    """Write the laws of clients that are alike or have real histograms; return what each kind adds to ``base``.
+    """Write the distributions of IID and conditional clients; return the keys that each kind adds to ``base``.
 
     Args:
-        base: the keys of real clients.
-        law: the run that has found the law.
-        hyper: what it counted.
+        base: the keys of the runs with real clients.
+        law: folder of the run of ``mdm`` that fitted the distribution of the clients.
+        hyper: hyper-parameters of that run, which name the counted feature.
         target: the folder to write to.
-        disjoint: whether simulated clients share out the server's rows.
+        disjoint: whether simulated clients draw from the server's rows.
     """
     settings = parse({**defaults(), **base})[0]
     real = histograms(settings, hyper.feature, hyper.bins)
@@ -89,7 +89,7 @@ def laws(
         write_text(target / f"{kind.lower()}.json", json.dumps(content))
     paths = {"MDM": law, **{kind: target / f"{kind.lower()}.json" for kind in files}}
     rows = settings.server_examples if disjoint else len(dataset.train) - settings.server_examples
-    # Sizes are drawn, and rows must last.
+    # The sizes of simulated clients are random; with fewer clients the rows suffice.
     clients = min(len(real), int(MOST_ROWS * rows / real.sum(axis=1).mean()))
     simulated: dict[str, Value] = {"partitioner": "mdm", "samples-per-client": 0, "num-clients": clients}
     simulated |= {"client-column": "", "min-test-examples": 0, "share-out": "server" if disjoint else "clients"}
@@ -97,9 +97,9 @@ def laws(
 
 
 def _alike(real: Counts, values: Counts) -> dict[str, object]:
-    """Return the law of clients with the sizes of ``real`` ones (n,), whose rows are any of those there are.
+    """Return the distribution of IID clients: sizes as in ``real`` (n,), values in proportion to ``values`` (C,).
 
-    The server knows how often each value occurs in its data, ``values`` (C,), not at the clients.
+    ``values`` counts each value over all training rows of the dataset.
     """
     sizes = np.bincount(real)[1:]
     shares = np.maximum(values / values.sum(), 1 / ALIKE)
@@ -114,20 +114,20 @@ def _alike(real: Counts, values: Counts) -> dict[str, object]:
 def study(
     recipe: str, overrides: Mapping[str, Value], grid: Grid, runs_dir: Path, run: Run, *, disjoint: bool
 ) -> list[dict[str, float]]:
-    """Return the accuracies of every kind of clients, at every point of the grid; finished runs are not run again.
+    """Return the accuracy of each kind of clients at each point of the grid; finished runs are not repeated.
 
-    A run that fails, which is said, has accuracy NaN.
+    A run that fails has accuracy NaN; the log says why.
 
     Args:
-        recipe: of the real clients, with a variant ``mdm`` that finds their law.
-        overrides: keys that come last, in all runs.
+        recipe: recipe of the real clients, with a variant ``mdm`` that fits their distribution.
+        overrides: keys that override the others in all runs.
         grid: hyper-parameters of FedAvg.
-        runs_dir: where runs are.
-        run: carries out a run.
-        disjoint: whether simulated clients share out rows that no real client has (A.4.2), half of all.
+        runs_dir: folder of runs.
+        run: carries out a run and returns its folder.
+        disjoint: whether simulated clients use rows that no real client has, half of all rows (A.4.2).
 
     Raises:
-        ConfigurationError: if the recipe has no such variant, or test examples could be trained on.
+        ConfigurationError: if the recipe has no such variant, or simulated clients would train on test examples.
     """
     layers, name = read_layers(recipe), recipe_name(recipe)
     shared = {**overrides, **(_halves({**layers.keys, **overrides}) if disjoint else {})}
@@ -154,7 +154,7 @@ def study(
             try:
                 (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
                 row[kind] = accuracy(path, parse({**defaults(), **base})[0])
-            except RunError as error:  # too large a learning rate, say; the other settings are of use all the same
+            except RunError as error:  # for example too large a learning rate; the other settings are still useful
                 log.warning("%s: %s", own["run-name"], error)
                 row[kind] = float("nan")
         rows.append(row)
@@ -162,17 +162,17 @@ def study(
 
 
 def _halves(keys: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the keys that give half of all rows to the server."""
+    """Return the keys that reserve half of the training rows for the server."""
     _, dataset = federate(parse({**defaults(), **keys})[0])
     return {"server-examples": len(dataset.train) // 2}
 
 
 def accuracy(run: Path, settings: Settings) -> float:
-    """Return the accuracy of a run's last model on the test split, or what real clients held back where there is none.
+    """Return the accuracy of a run's last model on the test split, or on the real clients' test rows without one.
 
     Args:
-        run: the run.
-        settings: those of the real clients.
+        run: the run's folder.
+        settings: settings of the runs with real clients.
     """
     federation, dataset = federate(settings)
     split = dataset.train if dataset.test is None else dataset.test

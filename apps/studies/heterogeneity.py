@@ -1,4 +1,4 @@
-"""Real clients, simulated ones, and ones that are all alike: their histograms in one picture (Scott, thesis, 3.4.1)."""
+"""Compare the histograms of real, simulated and identically distributed clients (Scott, thesis, 3.4.1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 
 Shares = NDArray[np.float64]
 LARGEST = 1000
-"""No more clients than these are compared; more take minutes and fill the picture."""
+"""Largest number of clients that are compared; more take minutes and crowd the picture."""
 COLOURS = {"real": "C2", "MDM": "C3", "IID": "C0"}
 
 
@@ -42,12 +42,13 @@ def histograms(settings: Settings, feature: str, bins: str) -> Counts:
 
 
 def clients_of(run: Path) -> dict[str, Counts]:
-    """Return histograms of real clients, of as many drawn from the law that ``run`` has found, and of as many alike.
+    """Return the histograms (n, C) of n "real", n "MDM" and n "IID" clients.
 
-    The last have the sizes of real ones, and each example the value of any client's.
+    "MDM" clients are drawn from the distribution that ``run`` has fitted. "IID" clients have the sizes of the real
+    ones, and the values of their examples follow the pooled distribution of all clients.
 
     Raises:
-        RunError: if the run is none of method ``mdm``, or one of real devices, whose histograms nobody knows.
+        RunError: if the run is not of method ``mdm``, or ran on real devices, whose histograms are unknown.
     """
     settings, hyper = read_settings(run)
     if not isinstance(hyper, MDMHyper):
@@ -65,10 +66,9 @@ def clients_of(run: Path) -> dict[str, Counts]:
 
 
 def distance(some: Counts, others: Counts) -> float:
-    """Return how far two equally large sets of clients are apart, 0 to 1.
+    """Return the Wasserstein distance of two equally large sets of clients, 0 to 1.
 
-    The Wasserstein distance: each client has a counterpart, so that the mean total variation between the two
-    histograms' shares is as small as can be.
+    Clients are matched one to one so that the mean total variation between their normalised histograms is minimal.
     """
     gaps = cdist(_shares(some), _shares(others), "cityblock") / 2
     return float(gaps[linear_sum_assignment(gaps)].mean())
@@ -80,7 +80,7 @@ def _shares(counts: Counts) -> Shares:
 
 
 def table(clients: Mapping[str, Counts], seed: int) -> str:
-    """Return the distances of simulated clients from real ones, and of real ones from each other, in Markdown."""
+    """Return a Markdown table of each kind's distance from real clients; for "real", between two random halves."""
     real = clients["real"]
     order = numpy_generator(seed, "heterogeneity", "halves").permutation(len(real))
     half = len(real) // 2
@@ -93,7 +93,7 @@ def table(clients: Mapping[str, Counts], seed: int) -> str:
 
 
 def picture(clients: Mapping[str, Counts], seed: int) -> Figure:
-    """Return all clients in one plane, by t-SNE of their shares: similar ones lie side by side."""
+    """Plot all clients in a plane by t-SNE of their normalised histograms; similar clients lie close together."""
     from sklearn.manifold import TSNE
 
     everybody = np.concatenate([_shares(counts) for counts in clients.values()])

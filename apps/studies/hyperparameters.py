@@ -1,4 +1,4 @@
-"""What FedL2P gives each client: β and η layer by layer (the paper's figure 2), and its domains in them (figure 3)."""
+"""The β and η that FedL2P gives each client, by layer (the paper's figure 2) and by domain (figure 3)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from florilegium.strategies.fedl2p import FedL2P
 Matrix = NDArray[np.float64]
 
 SYMBOLS = {"distances": "ξ", "mixing": "β", "moments": "x", "rates": "η"}
-"""BNNet's input and output, then LRNet's."""
+"""Symbols of BNNet's input and output, then of LRNet's, by array name."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The meta-nets' inputs and outputs for every client of a run.
+    """Inputs and outputs of FedL2P's meta-nets for every client of a run.
 
     Attributes:
-        values: by symbol: ξ and β (n, B), which there are none of without batch norm; x (n, 2M); η (n, tensors).
+        values: arrays by symbol: ξ and β (n, B), absent without batch norm; x (n, 2M); η (n, tensors).
         norms, tensors: names of the B batch-norm layers, and of the parameter tensors.
         sizes: number of parameters in each tensor.
-        domains: each client's, (n,); "" where there are none.
+        domains: domain of each client, (n,); "" if the dataset has none.
     """
 
     values: Mapping[str, Matrix]
@@ -48,15 +48,15 @@ class Found:
 
     @property
     def sparsity(self) -> Matrix:
-        """Share of the parameters that a client does not tune at all, (n,)."""
+        """Share of the parameters with η = 0, which fine-tuning leaves unchanged, for each client, (n,)."""
         return np.asarray((self.values["η"] == 0) @ self.sizes / self.sizes.sum())
 
 
 def hyperparameters(run: Path) -> Found:
-    """Have every client of a finished run make its hyper-parameters.
+    """Compute the hyper-parameters of every client of a finished run.
 
     Raises:
-        RunError: if the run is neither of FedL2P nor of L2P.
+        RunError: if the run is not of method ``fedl2p`` or ``l2p``.
     """
     settings, _ = read_settings(run)
     with reopened(run) as again:
@@ -80,14 +80,14 @@ def hyperparameters(run: Path) -> Found:
 
 
 def cluster_distances(values: Matrix, domains: NDArray[np.str_]) -> Matrix:
-    """Return log(d(j, k) / √(d(j, j)·d(k, k))), d the mean distance of clients of domains j and k, (D, D).
+    """Return log(d(j, k) / √(d(j, j)·d(k, k))) for each pair of domains, (D, D).
 
-    Above 0, clients are nearer to those of their own domain (section 4.4). NaN where all of a domain are the same, as a
-    single client is.
+    d(j, k) is the mean distance between clients of domains j and k. Above 0, clients are closer to their own domain
+    than to the other (section 4.4). NaN if all clients of a domain are equal, or it has only one.
 
     Args:
-        values: a row for each client.
-        domains: their domains.
+        values: one row per client, (n, …).
+        domains: domain of each client, (n,).
     """
     kinds = np.unique(domains)
     groups = [values[domains == kind] for kind in kinds]
@@ -95,17 +95,17 @@ def cluster_distances(values: Matrix, domains: NDArray[np.str_]) -> Matrix:
     for j, one in enumerate(groups):
         for k, other in enumerate(groups):
             pairs = cdist(one, other)
-            # No client is compared with itself.
+            # The distance of a client to itself is not counted.
             d[j, k] = pairs.sum() / max(1, pairs.size - len(one)) if j == k else pairs.mean()
     within = np.sqrt(np.outer(d.diagonal(), d.diagonal()))
     return np.log(np.divide(d, within, out=np.full_like(d, np.nan), where=(within > 0) & (d > 0)))
 
 
 def agreement(values: Matrix, domains: NDArray[np.str_], seed: int) -> float:
-    """Return the adjusted Rand index of the domains and of spectral clusters, as many: 1 where the two agree.
+    """Return the adjusted Rand index between the domains and as many spectral clusters; 1 is full agreement.
 
-    The similarity of two clients is exp(−(d/d̄)²), d being their distance and d̄ the mean of all. NaN where all clients
-    are the same.
+    The similarity of two clients is exp(−(d/d̄)²), where d is their distance and d̄ the mean distance. NaN if all
+    clients are equal.
     """
     from sklearn.cluster import SpectralClustering
     from sklearn.metrics import adjusted_rand_score
@@ -120,10 +120,10 @@ def agreement(values: Matrix, domains: NDArray[np.str_], seed: int) -> float:
 
 
 def write_hyperparameters(run: Path, output: Path) -> str:
-    """Write ``hyperparameters.md``, ``layers.png`` and ``domains.png``; return the tables.
+    """Write ``hyperparameters.md``, ``layers.png`` and ``domains.png`` to ``output``; return the tables.
 
-    The last, and the indices, only where there are domains of two clients or more: clusters of one client each would
-    always agree.
+    ``domains.png`` and the Rand indices are written only if there are several domains with at least two clients each:
+    clusters of one client each would always agree.
     """
     found, seed = hyperparameters(run), int(read_config(run)["seed"])
     β, η = found.values.get("β"), found.values["η"]
@@ -147,7 +147,7 @@ def write_hyperparameters(run: Path, output: Path) -> str:
 
 
 def layers_picture(found: Found) -> Figure:
-    """Return the spread of β and η over clients, layer by layer."""
+    """Plot the spread of β and η over clients for each layer."""
     panels = [("β", found.norms)] if "β" in found.values else []
     panels += [("η", found.tensors)]
     figure = Figure(figsize=(2.5 + 0.35 * (len(found.norms) + len(found.tensors)), 3.6), layout="constrained")
@@ -166,7 +166,7 @@ def layers_picture(found: Found) -> Figure:
 
 
 def domains_picture(found: Found) -> Figure:
-    """Return the map of distances between domains in every input and output of the meta-nets."""
+    """Plot a heat map of the distances between domains for each input and output of the meta-nets."""
     kinds = np.unique(found.domains)
     figure = Figure(figsize=(3.1 * len(found.values) + 1, 3.6), layout="constrained")
     FigureCanvasAgg(figure)

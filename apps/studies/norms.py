@@ -1,4 +1,4 @@
-"""The gradient norms of FedGTST's runs over the rounds: mean and variance across clients (the paper's figure 2)."""
+"""Gradient norms of FedGTST runs over the rounds: mean and variance across clients (the paper's figure 2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 
 PARTS = 4
-"""The table has means over so many parts of a run."""
+"""Number of equal parts of a run over which the table shows means."""
 FIGURES = {"norm": "mean norm", "variance": "variance of norms", "guide": "guide norm"}
 
 
 def write_norms(paths: Sequence[Path], output: Path) -> str:
-    """Write ``norms.md`` and ``norms.png`` on runs of ``fedgtst`` to ``output``; return the table.
+    """Write ``norms.md`` and ``norms.png`` about runs of ``fedgtst`` to ``output``; return the table.
 
     Raises:
         RunError: if a run has not completed, or is of another method.

@@ -1,7 +1,7 @@
-"""Privacy against cost: every clustering method over budgets, splits and steps, and the Pareto front (Scott, 6.5, D.8).
+"""Clustering cost against privacy budget: Pareto fronts over budgets, splits and steps (Scott, thesis, 6.5, D.8).
 
-Runs take a second or two, so that they are carried out in this process and its workers, not by Flower; each leaves a
-line in ``points.csv``, and a table that was broken off goes on from there.
+Runs take a second or two, so that worker processes carry them out without Flower. Each adds a line to ``points.csv``;
+an interrupted command continues from there.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value, parse_numbers
 
 OWN = "feddp-kmeans"
-"""The method that has a split of its budget to choose."""
+"""The method whose budget can be split in different ways."""
 NOT_PRIVATE = ("k-fed", "optimal")
 SPLITS = ("0.2,0.2,0.45,0.15", "0.35,0.1,0.45,0.1", "0.25,0.25,0.25,0.25", "0.1,0.2,0.6,0.1", "0.2,0.1,0.6,0.1",
           "0.5,0.1,0.3,0.1")  # fmt: skip
-"""Shares of ε_1, ε_2, ε_3G, ε_3L to try: the thesis' two recommendations, equal ones, and others around them."""
+"""Shares of ε_1, ε_2, ε_3G, ε_3L to try: the thesis' two recommendations, equal shares, and others around them."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a method with its budget.
+    """One run: a method with its budget and seed.
 
     Attributes:
         method: the method.
-        steps: T, of FedDP-Lloyds.
-        epsilon: ε of the whole run; 0 where nothing private is asked for.
-        split: of FedDP-Init's budget; "" where there is none.
-        seed: of the run.
+        steps: T, number of steps of FedDP-Lloyds.
+        epsilon: ε of the whole run; 0 if the run releases nothing private or is not private.
+        split: split of FedDP-Init's budget; "" if the method has none.
+        seed: seed of the run.
     """
 
     method: str
@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Point:
-    """What the runs of one method and budget reached, over seeds: mean and standard deviation of the cost per point."""
+    """Result of one method and budget over seeds: mean and standard deviation of the cost per point, mean accuracy."""
 
     method: str
     steps: int
@@ -72,7 +72,7 @@ class Point:
 def cells(
     methods: Sequence[str], epsilons: Sequence[float], steps: Sequence[int], splits: Sequence[str], seeds: Sequence[int]
 ) -> list[Cell]:
-    """Return every run to make, those on the same data next to each other."""
+    """Return every run to carry out, ordered by seed so that runs on the same data are adjacent."""
     chosen = []
     for seed, method in product(seeds, methods):
         if method not in METHODS or METHODS[method].task != "clustering":
@@ -97,7 +97,7 @@ def keys_of(cell: Cell, base: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def carry_out(keys: Mapping[str, Value]) -> dict[str, float]:
-    """Run one cell in this process and return its final cost, accuracy and ε."""
+    """Carry out a run in this process and return its final cost, accuracy and spent ε."""
     from florilegium.apps.one_process import run_here
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -115,7 +115,10 @@ def carry_out(keys: Mapping[str, Value]) -> dict[str, float]:
 def sweep(
     wanted: Sequence[Cell], base: Mapping[str, Value], target: Path, workers: int, tell: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Carry out ``wanted`` in ``workers`` processes; return their lines, those of ``points.csv`` among them."""
+    """Carry out the cells ``wanted`` in ``workers`` processes; return one line for each.
+
+    Cells that already have a line in ``points.csv`` are not run again. ``tell`` is called with progress messages.
+    """
     if base.get("kmeans.privacy-unit") == "none":
         raise ConfigurationError("kmeans.privacy-unit: 'none' costs no ε to draw anything against")
     for cell in wanted:
@@ -178,7 +181,7 @@ def summarise(lines: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Return the points that no other beats: none costs less at the same ε or a smaller one; in the order of ε."""
+    """Return the Pareto front ordered by ε: the points with no cheaper point at the same or a smaller ε."""
     chosen: list[Point] = []
     for point in sorted(points, key=lambda p: (p.epsilon, p.cost)):
         if not chosen or point.cost < chosen[-1].cost:
@@ -187,7 +190,7 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 def table(points: Sequence[Point]) -> str:
-    """Return the best cost per point of each method within every budget, with what reached it, in Markdown."""
+    """Return a Markdown table of each method's best cost per point within each budget, and its accuracy."""
     methods = list(dict.fromkeys(point.method for point in points))
     budgets = sorted({point.epsilon for point in points if point.epsilon})
     lines = ["| ε | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
@@ -202,7 +205,10 @@ def table(points: Sequence[Point]) -> str:
 
 
 def questions(points: Sequence[Point]) -> str:
-    """Return what the front of FedDP-KMeans says of split and steps, as tables D.2 to D.5 do, in Markdown."""
+    """Return the mean split and the frequency of each number of steps on FedDP-KMeans' front (tables D.2 to D.5).
+
+    The result is Markdown; "" without runs of FedDP-KMeans.
+    """
     best = front([point for point in points if point.method == OWN])
     if not best:
         return ""
@@ -218,7 +224,7 @@ def questions(points: Sequence[Point]) -> str:
 
 
 def picture(points: Sequence[Point]) -> Figure:
-    """Return the fronts of all methods: cost per point against ε."""
+    """Plot the Pareto fronts of all methods: cost per point against ε."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -240,7 +246,7 @@ def picture(points: Sequence[Point]) -> Figure:
     axes.set(xlabel="ε of the whole run", ylabel="cost per point")
     finite = [point.cost for point in points if point.method == OWN or point.method == "optimal"]
     if finite:
-        # Sphere packing alone may cost a hundred times as much as anything else.
+        # Limit the axis: sphere packing alone may cost a hundred times as much as the other methods.
         low, high = min(finite), max(front_costs(points))
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
@@ -248,14 +254,14 @@ def picture(points: Sequence[Point]) -> Figure:
 
 
 def front_costs(points: Sequence[Point]) -> list[float]:
-    """Return the best cost of every method, and those of the front of FedDP-KMeans."""
+    """Return the lowest cost of each method, followed by all costs on FedDP-KMeans' front."""
     methods = dict.fromkeys(point.method for point in points)
     best = [front([point for point in points if point.method == method])[-1].cost for method in methods]
     return best + [point.cost for point in front([point for point in points if point.method == OWN])]
 
 
 def write(points: Sequence[Point], target: Path) -> str:
-    """Write ``pareto.md`` and ``pareto.png`` to ``target``; return the former."""
+    """Write ``pareto.md`` and ``pareto.png`` to ``target``; return the text of ``pareto.md``."""
     text = f"{table(points)}\n\n{questions(points)}\n"
     write_text(target / "pareto.md", text)
     write_atomically(target / "pareto.png", lambda temporary: picture(points).savefig(temporary, format="png", dpi=150))

@@ -1,4 +1,4 @@
-"""How well runs of ``mdm`` find a law that is known: errors over rounds (Scott, thesis, figures 3.2, A.3, A.4)."""
+"""Errors of the parameters that ``mdm`` fits to a known distribution, over rounds (Scott, thesis, 3.2, A.3, A.4)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ Array = NDArray[np.float64]
 
 
 def normalised_error(found: Array, truth: Array) -> float:
-    """Return NMSE(found, truth) = ‖(found − truth)/truth‖ (equation A.31)."""
+    """Return the error NMSE(found, truth) = ‖(found − truth)/truth‖ (equation A.31)."""
     return float(np.linalg.norm((found - truth) / truth))
 
 
 def errors(run: Path) -> tuple[str, Array, Array]:
-    """Return the name of a run's law, and the errors of A and of τ after every round, (T,) each.
+    """Return the name of a run's true distribution, and the errors of A and of τ after every round, (T,) each.
 
-    Components are matched by the permutation with the smallest error of A after the last round.
+    Fitted components are matched to true ones by the permutation with the smallest error of A after the last round.
 
     Raises:
-        RunError: if the run is not one of ``mdm`` with as many components as a named law.
+        RunError: if the run is not of method ``mdm``, its ``mdm-params`` is not a named distribution, or the number of
+            components differs from that distribution's.
     """
     settings, hyper = read_settings(run)
     name, history = settings.mdm_params, read_checkpoint(run).state
@@ -49,9 +50,9 @@ def errors(run: Path) -> tuple[str, Array, Array]:
 
 
 def write_recovery(runs: Sequence[Path], output: Path) -> str:
-    """Write ``recovery.md`` and ``recovery.png`` on ``runs`` to ``output``; return the table.
+    """Write ``recovery.md`` and ``recovery.png`` about ``runs`` to ``output``; return the table.
 
-    Besides the errors the table has the root mean square of the relative errors of the numbers α_kj.
+    Besides the errors, the table shows the root mean square of the relative errors of the α_kj.
     """
     found = [errors(run) for run in runs]
     lines = ["| law | error of A | relative error of each α | error of τ |", "|---|---|---|---|"]

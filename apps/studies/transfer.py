@@ -1,6 +1,6 @@
-"""Do a run's features transfer? A new classifier on them, trained and tested on another dataset (FedGTST, section 6).
+"""Transfer a run's features: train and test a new classifier on another dataset (FedGTST, section 6).
 
-The extractor, all blocks of the run's network but the last, is frozen; or the whole network goes on training.
+The feature extractor, all blocks of the run's network but the last, is frozen, or the whole network is trained.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 
 _MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
-"""Keys that may differ from the run's, besides transfer-*."""
+"""Keys that may differ from the run's configuration, besides transfer-*."""
 
 
 @dataclass(frozen=True)
 class Transferred:
-    """What became of a run's features on another dataset.
+    """Result of transferring a run's features to another dataset.
 
     Attributes:
         run: the run's id.
-        target: the dataset.
-        trained: what was trained there.
+        target: the target dataset.
+        trained: the part that was trained there: "classifier" or "whole".
         losses, accuracies: on the target's test split, after every epoch.
     """
 
@@ -64,12 +64,12 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
 
     Args:
         run: a finished run.
-        overrides: keys ``transfer-*`` that differ from the run's, or where its data are.
+        overrides: keys ``transfer-*``, device, seed or data folders that differ from the run's configuration.
         output: the folder to write to.
 
     Raises:
         ConfigurationError: if the target does not fit the run's network, the run has no classifier to replace, or an
-            override is of what the run has trained.
+            override would change the training of the run itself.
         RunError: if the run has no readable checkpoint.
     """
     if wrong := [key for key in overrides if not key.startswith("transfer-") and key not in _MAY_DIFFER]:
@@ -120,9 +120,9 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
 
 
 def transfer_once(run: Path) -> str:
-    """Carry out the last step of a run with ``transfer-target``, unless it is done, and return what to say of it.
+    """Transfer the features of a run with ``transfer-target``, if not yet done; return a message, or "".
 
-    Its figures are the group "target" of the summary; the rest is in the run's folder ``transfer``.
+    The figures become the group "target" of the run's summary; the model and curves go to its folder ``transfer``.
     """
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     if not {**defaults(), **read_config(run)}["transfer-target"] or TARGET in summary["final"]:
@@ -135,10 +135,10 @@ def transfer_once(run: Path) -> str:
 
 
 def check_target(settings: Settings, hyper: Section) -> None:
-    """Check what can be known of a transfer before the run that it ends.
+    """Check before a run that its features can be transferred to ``transfer-target`` afterwards.
 
     Raises:
-        ConfigurationError: if the target does not fit the run's network, or there will be no features to transfer.
+        ConfigurationError: if the target does not fit the run's network, or the method has no features to transfer.
     """
     source, target = find_spec(settings.dataset), _target(settings)
     method = METHODS[settings.method]
@@ -183,7 +183,7 @@ def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequen
 def _examples(
     settings: Settings, dataset: Dataset, split: Split | None, shape: Sequence[int], device: torch.device
 ) -> Examples:
-    """Return the chosen examples of a split, pictures resized to ``shape`` where theirs is another."""
+    """Return the examples of a split chosen by ``transfer-rows``; images are resized to ``shape``."""
     if split is None:
         raise ConfigurationError(f"transfer-target: '{dataset.spec.name}' has no test split")
     rows = np.arange(len(split))

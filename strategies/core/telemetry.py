@@ -1,4 +1,4 @@
-"""Counters of a running server, for Prometheus and for ``florilegium watch``."""
+"""Counters of a running server for Prometheus and ``florilegium watch``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FILE = "metrics.prom"
 
 
 class Telemetry:
-    """The counters of one run, since the start of its process.
+    """Counters and gauges of one run; counting starts anew when a run is resumed.
 
     Args:
-        run, method: labels of all counters.
-        port: port on 127.0.0.1 where they can be read by HTTP; 0: none.
+        run, method: labels of all metrics.
+        port: port on 127.0.0.1 where the metrics can be read by HTTP; 0: none.
     """
 
     def __init__(self, run: str, method: str, port: int) -> None:
@@ -29,21 +29,28 @@ class Telemetry:
             return Gauge(f"florilegium_{name}", what, [*named], registry=self._registry)
 
         self._named = named
-        self._round = gauge("round", "rounds that are done")
-        self._rounds = gauge("rounds", "rounds that the run has")
-        self._clients = gauge("clients", "clients that are there")
-        self._exchanges = counter("exchanges", "exchanges with clients")
-        self._seconds = counter("exchange_seconds", "seconds from requests to the last answer")
-        self._asked = counter("clients_asked", "clients asked")
-        self._failed = counter("clients_failed", "clients that did not contribute")
-        self._down = counter("bytes_down", "bytes of arrays that clients were sent")
-        self._up = counter("bytes_up", "bytes of arrays that clients answered")
+        self._round = gauge("round", "finished rounds")
+        self._rounds = gauge("rounds", "total number of rounds in the run")
+        self._clients = gauge("clients", "clients known to the server")
+        self._exchanges = counter("exchanges", "exchanges: requests to the nodes and their replies")
+        self._seconds = counter("exchange_seconds", "seconds from sending requests to the last reply")
+        self._asked = counter("clients_asked", "clients that were sent a request")
+        self._failed = counter("clients_failed", "clients that were asked but did not contribute")
+        self._down = counter("bytes_down", "bytes of arrays sent to clients")
+        self._up = counter("bytes_up", "bytes of arrays returned by clients")
         self._server: tuple[object, threading.Thread] | None = None
         if port:
             self._server = start_http_server(port, addr="127.0.0.1", registry=self._registry)
 
     def exchange(self, phase: str, seconds: float, asked: int, failed: int, down: float, up: float) -> None:
-        """Count an exchange: its phase, how long it took, clients, and bytes of arrays."""
+        """Count one exchange of ``phase``.
+
+        Args:
+            phase: the phase that clients carried out.
+            seconds: time from sending the requests to the last reply.
+            asked, failed: number of clients that were sent a request, and that did not contribute.
+            down, up: bytes of arrays sent to clients, and returned by them.
+        """
         values = {
             self._exchanges: 1.0, self._seconds: seconds, self._asked: asked, self._failed: failed, self._down: down,
             self._up: up,
@@ -52,12 +59,12 @@ class Telemetry:
             counter.labels(**self._named, phase=phase).inc(value)
 
     def progress(self, server_round: int, rounds: int, clients: int) -> None:
-        """Set the number of finished rounds, of all rounds, and of clients."""
+        """Set the number of finished rounds, of all rounds, and of known clients."""
         for gauge, value in ((self._round, server_round), (self._rounds, rounds), (self._clients, clients)):
             gauge.labels(**self._named).set(value)
 
     def write(self, folder: Path) -> None:
-        """Write all counters to ``metrics.prom`` in ``folder``, in Prometheus' text format, atomically."""
+        """Write all metrics to ``metrics.prom`` in ``folder``, in Prometheus' text format, atomically."""
         write_to_textfile(str(folder / FILE), self._registry)
 
     def end(self) -> None:
