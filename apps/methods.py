@@ -121,7 +121,7 @@ METHODS: Mapping[str, Method] = {
         f"{_STRATEGIES}.fedl2p:FedL2P", f"{_CLIENTS}.fedl2p:FedL2PClient", f"{_KEYS}.fedl2p:FedL2PHyper",
     ),
     "l2p": Method(
-        "The same, each client alone", "Lee et al. 2023",
+        "FedL2P without averaging: each client alone", "Lee et al. 2023",
         f"{_STRATEGIES}.l2p:L2P", f"{_CLIENTS}.l2p:L2PClient", f"{_KEYS}.fedl2p:FedL2PHyper", table="fedl2p",
     ),
     "lg-fedavg": Method(

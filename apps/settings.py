@@ -36,13 +36,13 @@ class TransferSettings(Section):
         values='dataset, ""',
     )
     transfer_rows: Annotated[str, AfterValidator(check_rows)] = key(
-        "", "only these rows of it", values="`column=value\\|value`"
+        "", "rows of the target dataset to use; \"\": all", values="`column=value\\|value`"
     )
-    transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained there, by Adam")
-    transfer_epochs: int = key(20, "epochs of this training", ge=1)
-    transfer_batch_size: int = key(256, "examples in a batch of it", ge=1)
-    transfer_learning_rate: float = key(0.001, "its learning rate", gt=0)
-    transfer_weight_decay: float = key(0.0, "its weight decay", ge=0)
+    transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained on the target dataset, by Adam")
+    transfer_epochs: int = key(20, "epochs on the target dataset", ge=1)
+    transfer_batch_size: int = key(256, "examples in a batch on the target dataset", ge=1)
+    transfer_learning_rate: float = key(0.001, "learning rate on the target dataset", gt=0)
+    transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0)
 
 
 class Settings(ClientSettings, ServerSettings, TransferSettings):
