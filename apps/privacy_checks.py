@@ -27,7 +27,9 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
     if settings.aggregation != "mean":
         raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
     if settings.oversample > 1:
-        raise ConfigurationError("oversample: who replies first is not random in a way that accounting can use; set it to 1")
+        raise ConfigurationError(
+            "oversample: who replies first is not random in a way that accounting can use; set it to 1"
+        )
     if settings.max_update_norm and settings.privacy.noise_at == "device":
         raise ConfigurationError("max-update-norm: changes come with noise of their own; privacy.clip-norm bounds them")
     if settings.patience:

@@ -36,7 +36,7 @@ class TransferSettings(Section):
         values='dataset, ""',
     )
     transfer_rows: Annotated[str, AfterValidator(check_rows)] = key(
-        "", "rows of the target dataset to use; \"\": all", values="`column=value\\|value`"
+        "", 'rows of the target dataset to use; "": all', values="`column=value\\|value`"
     )
     transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained on the target dataset, by Adam")
     transfer_epochs: int = key(20, "epochs on the target dataset", ge=1)
