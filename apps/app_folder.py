@@ -55,8 +55,8 @@ def write_app(folder: Path) -> Path:
     Raises:
         ConfigurationError: if the folder exists and is not empty.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigurationError(f"{folder} is not empty; name a new folder")
+    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is a file, or a folder that is not empty; name a new folder")
     package = folder / "florilegium"
     ignored = shutil.ignore_patterns("__pycache__")
     for layer in LAYERS:

@@ -6,7 +6,6 @@ same checks and build the same parts.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
     from florilegium.strategies.core.roster import Member
     from florilegium.strategies.core.run_folder import RunFolder
-
-log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,6 @@ class Assembly:
         s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
         if s.privacy.unit == "client":
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
-        if advice := client.finetuning_advice(s.finetune_epochs):
-            log.warning("method '%s': %s", s.method, advice)
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout)
         return strategy(Setup(s, self.hyper, client, roster, run))

@@ -30,15 +30,30 @@ def code_version(references: tuple[str, ...] = ()) -> str:
         root = layer_folder(layer)
         for path in sorted(root.rglob("*.py")):
             digest.update(f"{layer}/{path.relative_to(root).as_posix()}".encode() + path.read_bytes())
-    modules = {reference.partition(":")[0] for reference in references}
-    for module in sorted(name for name in modules if not name.startswith("florilegium.")):
-        spec = find_spec(module)
-        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-            raise ConfigurationError(f"'{module}' has no source file; server and clients cannot compare their code")
-        digest.update(module.encode() + Path(spec.origin).read_bytes())
+    tops = {reference.partition(":")[0].partition(".")[0] for reference in references} - {"florilegium"}
+    for top in sorted(tops):
+        for path in _sources(top):
+            digest.update(f"{top} {path.name}".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def layer_folder(layer: str) -> Path:
     """Return the folder of one layer of the package, wherever it is installed."""
     return next(folder for root in florilegium.__path__ if (folder := Path(root) / layer).is_dir())
+
+
+def _sources(top: str) -> list[Path]:
+    """Return the source files of a top-level package or module, in order.
+
+    Raises:
+        ConfigurationError: if it has none, as a module that was typed into an interpreter.
+    """
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        return [path for folder in spec.submodule_search_locations for path in sorted(Path(folder).rglob("*.py"))]
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise ConfigurationError(f"'{top}' has no source file; server and clients cannot compare their code")
+    return [Path(spec.origin)]

@@ -6,6 +6,7 @@ These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower n
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from florilegium.apps.app_folder import checkout
@@ -70,7 +71,7 @@ def main() -> None:
     """Write the files whose generated parts are out of date."""
     root = checkout()
     if root is None:
-        raise ConfigurationError("this package is installed; files are generated in a checkout alone")
+        sys.exit("error: this package is installed; files are generated in a checkout alone")
     for path, text in generated(root).items():
         if path.read_text(encoding="utf-8") != text:
             write_text(path, text)

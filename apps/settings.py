@@ -45,7 +45,7 @@ class TransferSettings(Section):
     transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0)
 
 
-class Settings(ClientSettings, ServerSettings, TransferSettings):
+class Settings(TransferSettings, ClientSettings, ServerSettings):
     """All common keys of a run."""
 
 
@@ -87,8 +87,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         problems.append(f"{name}: there is no such key{nearest(name, known)}")
     for name in known.keys() - config.keys():
         problems.append(
-            f"{name}: missing, though the code declares it; pyproject.toml is older than the code: run "
-            "'python -m florilegium.apps.generate'"
+            f"{name}: missing, though the code declares it; the app's pyproject.toml is older than its code: run 'make "
+            "generate' in a checkout, or 'florilegium app' for a new one"
         )
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from importlib import metadata
 
 from florilegium.apps.app_folder import checkout, project
 from florilegium.apps.code_version import code_version, layer_folder
+from florilegium.common.commit import commit_of
 
 
 def version() -> str:
@@ -20,11 +20,7 @@ def version() -> str:
 def _commit() -> str:
     """Return the commit of the checkout, the wheel, or the repository it was installed from; "" if unknown."""
     if root := checkout():
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            return ""
+        return commit_of(root)
     built = layer_folder("apps") / "commit.txt"
     if built.is_file():
         return built.read_text(encoding="utf-8").strip()

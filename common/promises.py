@@ -24,5 +24,9 @@ def gap(owner: type, promise: str, hyper: Any) -> str:
     stated = vars(owner).get(promise)
     if stated is None:
         return f"{owner.__name__} does not state {promise}, and what its base states does not count for it"
-    function: Promise = stated.__func__ if isinstance(stated, staticmethod) else stated
-    return function(hyper)
+    if not isinstance(stated, staticmethod):
+        raise TypeError(f"{owner.__name__}.{promise} must be a static method that takes the hyper-parameters")
+    broken = stated.__func__(hyper)
+    if not isinstance(broken, str):
+        raise TypeError(f"{owner.__name__}.{promise} must return a text, empty if it is kept (found: {broken!r})")
+    return broken

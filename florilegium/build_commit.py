@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
+import shutil
 from pathlib import Path
 
 from setuptools.command.build_py import build_py
@@ -13,11 +14,13 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         """Build, then write the commit."""
-        super().run()
         if self.editable_mode:
+            super().run()
             return
-        command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        target = Path(self.build_lib) / "florilegium" / "apps" / "commit.txt"
-        if done.returncode == 0 and target.parent.is_dir():
-            target.write_text(done.stdout, encoding="utf-8")
+        built, root = Path(self.build_lib) / "florilegium", Path(__file__).resolve().parent.parent
+        shutil.rmtree(built, ignore_errors=True)  # an earlier build may have left modules that are gone
+        super().run()
+        # The package cannot be imported while it is built.
+        commit = runpy.run_path(str(root / "common" / "commit.py"))["commit_of"](root)
+        if commit:
+            (built / "apps" / "commit.txt").write_text(f"{commit}\n", encoding="utf-8")

@@ -8,6 +8,7 @@ outside of every claim (docs/privacy.md).
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -204,11 +205,30 @@ class Collector(FedAvg):
     """Claims what its sum of whole models breaks."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    evaluation = False
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Ask for models instead of changes."""
-        outcome = round.ask("train", round.sample(), send=model, reduce="sum")
+        outcome = round.ask("train", round.sample(), send=model, reduce="sum", evaluation=self.evaluation)
         return {name: (array / 3).astype(array.dtype) for name, array in outcome.arrays.items()}
+
+
+class SlyCollector(Collector):
+    """The same, by the messages of an evaluation."""
+
+    privacy_gap = staticmethod(sums_of_updates)
+    evaluation = True
+
+
+class SlyListener(FedAvg):
+    """Asks for updates by the messages of an evaluation, which must be as noisy as others."""
+
+    privacy_gap = staticmethod(sums_of_updates)
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Take the mean update."""
+        outcome = round.ask("train", round.sample(), send=model, reduce="delta", evaluation=True)
+        return {name: (w + outcome.arrays[name] / outcome.weight).astype(w.dtype) for name, w in model.items()}
 
 
 def _enter(monkeypatch: pytest.MonkeyPatch, **halves: Any) -> None:
@@ -238,7 +258,31 @@ def test_the_comparison_finds_a_false_claim(
     assert neighbours.differences("fedavg", unit) > 1e-3
 
 
-def test_a_client_returns_no_sums_that_nothing_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _enter(monkeypatch, strategy=f"{__name__}:Collector")
+def test_updates_asked_for_in_an_evaluation_cost_as_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = []
+    for strategy in ("florilegium.strategies.fedavg:FedAvg", f"{__name__}:SlyListener"):
+        _enter(monkeypatch, strategy=strategy)
+        keys = _keys("fedavg", "client", tmp_path, **{"run-name": f"run{len(spent)}", "privacy.noise-multiplier": 5.0})
+        run = run_here(keys, tmp_path / str(keys["run-name"]))
+        spent.append(json.loads((run / "summary.json").read_text())["privacy"])
+    assert spent[0] == spent[1]
+    assert spent[0]["releases"] == SHORT["rounds"]
+
+
+@pytest.mark.parametrize("promise", ["return None", "return 0"])
+def test_a_promise_is_a_text(promise: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"class Forgetful:\n    @staticmethod\n    def privacy_gap(hyper): {promise}\n    transfer_gap = 1", names)
+    with pytest.raises(TypeError, match="must return a text"):
+        gap(names["Forgetful"], "privacy_gap", None)
+    with pytest.raises(TypeError, match="must be a static method"):
+        gap(names["Forgetful"], "transfer_gap", None)
+
+
+@pytest.mark.parametrize("collector", ["Collector", "SlyCollector"])
+def test_a_client_returns_no_sums_that_nothing_bounds(
+    collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _enter(monkeypatch, strategy=f"{__name__}:{collector}")
     with pytest.raises(RunError, match=r"returns arrays that privacy\.unit = 'client' cannot bound"):
         run_here(_keys("fedavg", "client", tmp_path, **{"run-name": "run"}), tmp_path / "run")

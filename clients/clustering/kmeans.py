@@ -87,7 +87,7 @@ class KMeansClient(BaseClient):
         unit = self.hyper.privacy_unit
         if unit == "none":
             return self._all_points()
-        if (radius is None or not radius > 0) and unit == "example":
+        if unit == "example" and (radius is None or not 0 < radius < np.inf):
             raise RunError(f"the request has no radius Δ > 0 to clip points to (found: {radius})")
         points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
         return clip_rows(points[np.isfinite(points).all(axis=1)], np.inf if radius is None else radius)
@@ -133,6 +133,8 @@ class KMeansClient(BaseClient):
             return Answer(arrays, len(self.data.train))
         if h.privacy_unit == "client":
             _check_each(arrays, "bound", bounds)
+        if shares < 1:
+            raise RunError(f"the request divides the noise among {shares} clients; at least 1")
         if h.noise_at == "device":
             _check_each(arrays, "noise scale", scales)
         limits = bounds if bounds is not None else [np.inf] * len(arrays)
@@ -157,5 +159,5 @@ class KMeansClient(BaseClient):
 
 def _check_each(arrays: Arrays, what: str, values: list[float] | None) -> None:
     """Raise :class:`RunError` unless there is a positive number for each of ``arrays``."""
-    if values is None or len(values) != len(arrays) or not all(value > 0 for value in values):
+    if values is None or len(values) != len(arrays) or not all(0 < value < np.inf for value in values):
         raise RunError(f"the request must have a {what} > 0 for each of {', '.join(arrays)} (found: {values})")

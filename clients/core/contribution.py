@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from florilegium.clients.core.wire import BESIDE, CLIP_NORM, NOISE, WITHIN_NOISE
+from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
 from florilegium.privacy.noise import draw, secret_generator
@@ -28,6 +29,14 @@ class Contribution:
 
     settings: PrivacySettings
     told: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        p = self.settings
+        needed = [NOISE, WITHIN_NOISE] if p.noise_at == "device" else []
+        if missing := [name for name in needed if name not in self.told]:
+            raise RunError(f"the request lacks '{missing[0]}', the noise that every client adds")
+        if self.told.get(CLIP_NORM, p.clip_norm) <= 0:
+            raise RunError(f"the request's '{CLIP_NORM}' is not above 0")
 
     def __call__(self, change: Arrays) -> Arrays:
         """Return the update ``change`` clipped to norm C over all its arrays, plus noise if devices add it."""

@@ -21,7 +21,7 @@ from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.reduce import UPDATES, Reduction
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, pack
@@ -103,7 +103,8 @@ class Host:
         if not request.clients:
             return Message(self._answer_stock(request, own), reply_to=message)
         p = self._settings.privacy
-        protection = Contribution(p, request.protection) if p.unit == "client" else None
+        private = p.unit == "client"
+        protection = Contribution(p, request.protection) if private and request.reduce in UPDATES else None
         reduction = Reduction(request.reduce, request.arrays, protection, self._settings.max_update_norm)
         done: list[str] = []
         failures: dict[str, str] = {}
@@ -113,7 +114,7 @@ class Host:
                 client = self._client(client_id, request.work)
                 received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
                 answer = client.perform(request.phase, received, request.arguments)
-                if trains and protection is not None and not reduction.changes and answer.arrays:
+                if private and protection is None and answer.arrays:
                     raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
                 reduction.check(answer.arrays)
                 _check_numbers(answer)

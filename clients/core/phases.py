@@ -13,6 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 P = TypeVar("P", bound=Callable[..., Any])
@@ -128,6 +129,7 @@ def phase(method: P) -> P:
     return method
 
 
+@cache
 def contracts_of(client: type) -> dict[str, Contract]:
     """Return the contracts of all phases of a client class, by name."""
     members = {name: getattr(client, name) for name in dir(client)}
@@ -135,11 +137,12 @@ def contracts_of(client: type) -> dict[str, Contract]:
 
 
 def check_overrides(client: type) -> None:
-    """Raise :class:`TypeError` if the class overrides a phase without ``@phase``."""
-    for name, member in vars(client).items():
-        inherited = next((vars(base)[name] for base in client.__mro__[1:] if name in vars(base)), None)
-        if _is_phase(inherited) and not _is_phase(member):
-            raise TypeError(f"{client.__qualname__}.{name} overrides a phase; mark it with @phase")
+    """Raise :class:`TypeError` if the class overrides a phase without ``@phase``, itself or through another base."""
+    phases = {name for base in client.__mro__ for name, member in vars(base).items() if _is_phase(member)}
+    for name in sorted(phases):
+        if not _is_phase(getattr(client, name)):
+            owner = next(base for base in client.__mro__ if name in vars(base))
+            raise TypeError(f"{owner.__qualname__}.{name} overrides a phase; mark it with @phase")
 
 
 def _is_phase(member: object) -> bool:

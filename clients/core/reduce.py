@@ -18,7 +18,9 @@ from florilegium.models.parameters import Arrays
 
 Protection = Callable[[Arrays], Arrays]
 
-REDUCTIONS = ("delta", "deltas", "sum", "stack")
+UPDATES = ("delta", "deltas")
+"""Reductions of changes of what was sent, which can be clipped."""
+REDUCTIONS = (*UPDATES, "sum", "stack")
 
 _BLOCK = 1 << 16
 """Number of array entries that are added at a time, so that intermediate results stay in the processor's cache."""
@@ -34,20 +36,17 @@ class Reduction:
             all of them; those beside the network (:data:`florilegium.clients.core.wire.BESIDE`) are optional.
         protect: applied to each client's update, all its arrays together, before it is added to the others.
         longest: largest Euclidean norm allowed for a client's update; 0: no limit.
-
-    Attributes:
-        changes: whether updates (returned − sent) are combined; ``protect`` applies to these only.
     """
 
     def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None, longest: float = 0.0) -> None:
         if kind not in REDUCTIONS:
             raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
-        self.changes, self._stacks = kind in ("delta", "deltas"), kind in ("stack", "deltas")
+        self._changes, self._stacks = kind in UPDATES, kind in ("stack", "deltas")
         self._sent = sent
         self._protect = protect
         self._longest = longest
         self._shapes: dict[str, tuple[int, ...]] | None = (
-            {name: array.shape for name, array in sent.items()} if self.changes else None
+            {name: array.shape for name, array in sent.items()} if self._changes else None
         )
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
@@ -65,7 +64,7 @@ class Reduction:
                 raise RunError(
                     f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
                 )
-        if self.changes and self._longest:
+        if self._changes and self._longest:
             norm = math.sqrt(sum(float(np.square(change).sum()) for change in self._change(arrays).values()))
             if norm > self._longest:
                 raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
@@ -74,13 +73,13 @@ class Reduction:
         return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
-        return self.changes and name.startswith(BESIDE) and name not in answered
+        return self._changes and name.startswith(BESIDE) and name not in answered
 
     def add(self, arrays: Arrays, weight: float) -> None:
         """Add the arrays of one client, which :meth:`check` has accepted, with ``weight`` wᵢ."""
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
-        if self.changes and (self._protect or self._stacks):
+        if self._changes and (self._protect or self._stacks):
             change = self._change(arrays)
             arrays = self._protect(change) if self._protect else change
         for name, array in arrays.items():
@@ -89,7 +88,7 @@ class Reduction:
                 continue
             if name not in self._sums:
                 self._sums[name] = np.zeros(array.shape)
-            if not self.changes:
+            if not self._changes:
                 self._sums[name] += array
             elif self._protect:
                 self._sums[name] += weight * array
@@ -107,7 +106,7 @@ class Reduction:
 
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in which an array is sent: that of the model for updates, else its own."""
-        return self._sent[name].dtype if self.changes and name in self._sent else array.dtype
+        return self._sent[name].dtype if self._changes and name in self._sent else array.dtype
 
 
 def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any], weight: float) -> None:

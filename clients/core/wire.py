@@ -6,6 +6,7 @@ explains the fields.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,6 +116,8 @@ class Request:
         Raises:
             RunError: if a field is missing or of another type.
         """
+        if "config" not in content:
+            raise RunError("the request has no record 'config'")
         config = dict(cast(ConfigRecord, content["config"]))
         arrays, scatter = _arrays(content, "arrays"), _arrays(content, "scatter")
         if not config.get("clients"):
@@ -123,7 +126,7 @@ class Request:
             return Request([], "train" if trains else "test", "", work, config, {}, arrays, scatter)
         take = partial(_take, config)
         work = Work(
-            take("round", int), take("run", str), take("identity", str), take("lineage", list),
+            take("round", int), take("run", str), take("identity", str), take("lineage", list, of=int),
             take("checkpoint", int), take("keep", bool, False),
             take("trainings", float, None), take("tests", float, None),
         )  # fmt: skip
@@ -132,12 +135,24 @@ class Request:
         return Request(clients, phase, reduce, work, config, protection, arrays, scatter)
 
 
-def _take(config: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    """Remove field ``name`` from a request's ``config`` and return it; check its type."""
+def _take(config: dict[str, Any], name: str, kind: type, default: Any = ..., *, of: type = str) -> Any:
+    """Remove a field of a request and return it; ``of`` is the type of a list's elements.
+
+    Raises:
+        RunError: if it is missing, of another type, negative, NaN or infinite.
+    """
     value = config.pop(name, default)
-    if value is ... or (value is not default and type(value) is not kind):
+    fits = value is not ... and type(value) is kind
+    if fits and kind is list:
+        fits = all(type(entry) is of for entry in value) and (of is str or min(value, default=0) >= 0)
+    if fits and kind in (int, float):
+        fits = math.isfinite(value) and value >= 0
+    if not fits and (value is ... or value is not default):
         found = "nothing" if value is ... else repr(value)
-        raise RunError(f"the request's field '{name}' must be of type {kind.__name__} (found: {found})")
+        wanted = f"a list of {of.__name__}" if kind is list else kind.__name__
+        raise RunError(
+            f"the request's field '{name}' must be of type {wanted}, finite and not negative (found: {found})"
+        )
     return value
 
 

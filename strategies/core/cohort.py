@@ -343,6 +343,8 @@ class CohortStrategy(WithoutHooks):
             raise ConfigurationError(
                 "train_config, evaluate_config: a phase takes its own arguments alone; leave both out"
             )
+        if advice := self.client.finetuning_advice(self.settings.finetune_epochs):
+            log.warning("method '%s': %s", self.settings.method, advice)
         self.roster.unfit = self.unfit
         self.roster.wait(grid, timeout)
         self.check_roster()

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from flwr.app import Message
@@ -81,7 +81,7 @@ class Exchange:
     @property
     def updates(self) -> bool:
         """Whether clients return updates (returned − sent) for training."""
-        return self.reduce == "delta" and not self.evaluation
+        return self.reduce == "delta"
 
 
 class Round:
@@ -140,12 +140,12 @@ class Round:
             TypeError: if ``arguments`` do not fit the phase's signature.
             RunError: if too few clients succeeded (:meth:`require`).
         """
+        _check_options(cohort, reduce, scatter or {}, shapes or {})
         strategy = self._strategy
-        updates = reduce == "delta" and not evaluation
         exchange = Exchange(
             phase, self._checked(phase, arguments), cohort, strategy.roster.assign(cohort, evaluation=evaluation),
             reduce, send, scatter or {}, shapes or {}, evaluation,
-            updates and strategy.settings.aggregation != "mean", time.perf_counter(),
+            reduce == "delta" and strategy.settings.aggregation != "mean", time.perf_counter(),
         )  # fmt: skip
         expected = self._expected(exchange)
         replies = deliver(
@@ -153,6 +153,8 @@ class Round:
             deployed=strategy.roster.deployed, enough=exchange.wanted if exchange.wanted < len(cohort) else 0,
         )  # fmt: skip
         outcome = self._collect(exchange, expected, replies)
+        if not cohort and exchange.updates and strategy.protection is not None:
+            return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
@@ -163,8 +165,6 @@ class Round:
             RunError: if a smaller share than ``min-success`` has succeeded.
         """
         strategy = self._strategy
-        if asked == 0 and strategy.protection is not None:
-            return outcome  # Poisson sampling drew no client, and only noise is released
         spent = len(strategy.accounts.spent & outcome.failures.keys())  # not counted as failures
         if spent and spent >= asked:
             raise BudgetSpentError("all clients that were asked have spent their budgets")
@@ -243,6 +243,8 @@ class Round:
         if exchange.robust and outcome.clients:
             s = strategy.settings
             outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, exchange.wanted)
+        if strategy.protection is not None and not exchange.updates and outcome.arrays:
+            raise RunError(f"phase '{exchange.phase}' returns arrays that privacy.unit = 'client' cannot protect")
         if strategy.protection is not None and exchange.updates:
             members, size = len(strategy.trainable()), strategy.cohort_size(self.number)
             outcome = strategy.protection.protect(outcome, size, members, exchange.send or {})
@@ -250,3 +252,19 @@ class Round:
             strategy.bytes_down += down
             strategy.bytes_up += up
         return outcome
+
+
+def _check_options(
+    cohort: Sequence[str],
+    reduce: Reduce,
+    scatter: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Raise :class:`TypeError` if the options of :meth:`Round.ask` cannot be meant."""
+    if reduce not in get_args(Reduce):
+        raise TypeError(f"reduce: '{reduce}' is unknown; allowed: {', '.join(get_args(Reduce))}")
+    for name, array in scatter.items():
+        if len(array) != len(cohort):
+            raise TypeError(f"scatter: '{name}' has {len(array)} entries for {len(cohort)} clients")
+    if shapes and reduce == "delta":
+        raise TypeError("shapes: those of changes are the shapes of what is sent; leave them out")

@@ -48,6 +48,10 @@ FREE_ON_RESUME = frozenset(
 )
 
 
+_ADAM_BEFORE_0_2 = ("pefll", "pfedhn")
+"""Methods for which "adam" meant Adam in version 0.1.0; for all others it meant FedAdam."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Everything that the server needs to continue a run.
@@ -207,11 +211,14 @@ def find_run(name: str, runs_dir: str) -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the flat configuration of the run in ``path``."""
+    """Return the flat configuration of the run in ``path``, in the words of this version."""
     try:
-        return flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8")))
+        config = flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8")))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} is not the folder of a run: {error}") from error
+    if config.get("server-optimizer") == "adam" and config.get("method") not in _ADAM_BEFORE_0_2:
+        config["server-optimizer"] = "fedadam"
+    return config
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from florilegium.apps.code_version import code_version
 from florilegium.apps.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.keys import Key, groups, method_keys
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import defaults, parse, sections
+from florilegium.common.commit import commit_of
 from florilegium.common.errors import ConfigurationError
+from florilegium.strategies.core.run_folder import read_config
 from tests.processes import ROOT
 from tests.support import config
 
@@ -95,8 +98,47 @@ def test_help_says_what_positional_arguments_are() -> None:
     assert "a recipe's name, or a TOML file" in shown
 
 
-def test_the_version_names_the_commit(tmp_path: Path) -> None:
+def test_the_version_names_the_commit() -> None:
     command = [sys.executable, "-m", "florilegium", "--version"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert shown.startswith("florilegium 0.")
-    assert "code " in shown
+    assert f"commit {head.stdout.strip()}" in shown
+    assert f"code {code_version()}" in shown
+
+
+def test_a_commit_is_that_of_the_checkout_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert commit_of(ROOT)
+    assert commit_of(ROOT / "apps") == ""  # an archive that was unpacked inside another checkout
+    assert commit_of(tmp_path) == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit_of(ROOT) == ""  # no git
+
+
+class TestCode:
+    """The hash covers what a method's references name outside the package."""
+
+    def test_a_module_or_package_of_the_users_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "ownpackage").mkdir()
+        for name in ("__init__", "method", "helper"):
+            (tmp_path / "ownpackage" / f"{name}.py").write_text(f"# {name}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        code_version.cache_clear()
+        before = code_version(("ownpackage.method:Client",))
+        assert before != code_version()
+        (tmp_path / "ownpackage" / "helper.py").write_text("# changed\n")
+        code_version.cache_clear()
+        assert code_version(("ownpackage.method:Client",)) != before
+
+    @pytest.mark.parametrize("reference", ["nowhere.method:Client", "__main__:Client", "sys:path"])
+    def test_what_has_no_source_is_refused(self, reference: str) -> None:
+        with pytest.raises(ConfigurationError, match="has no source file"):
+            code_version((reference,))
+
+
+def test_a_run_of_an_earlier_version_is_read_in_todays_words(tmp_path: Path) -> None:
+    for method, expected in (("fedavg", "fedadam"), ("pefll", "adam")):
+        (tmp_path / "config.toml").write_text(f'method = "{method}"\nserver-optimizer = "adam"\n')
+        assert read_config(tmp_path)["server-optimizer"] == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ import pytest
 
 from florilegium.apps.app_folder import COMPONENTS, PUBLISHER
 from florilegium.apps.code_version import LAYERS, code_version
+from florilegium.common.commit import commit_of
 from florilegium.partitions.datasets import load
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
@@ -110,7 +112,8 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
 def test_the_command_line_works_where_the_wheel_is_installed(installed: Installed, tmp_path: Path) -> None:
     assert "fedavg" in installed.run("florilegium", "methods")
     assert "fedprox.mu" in installed.run("florilegium", "keys", "fedprox")
-    assert f"code {code_version()}" in installed.run("florilegium", "--version")
+    shown, commit = installed.run("florilegium", "--version"), commit_of(ROOT)
+    assert f"commit {commit}, code {code_version()}" in shown
     options = settings(**{"num-clients": 3})
     write_device(*federate(options), 0, tmp_path / "device")
     config = f'data-path="{tmp_path / "device"}" client-id="a"'
@@ -131,6 +134,38 @@ def test_the_main_job_runs_where_the_wheel_is_installed(installed: Installed, tm
     predicted = installed.run("florilegium", "device", "predict", "run", inputs, "--state-dir", str(tmp_path / "state"))
     rows = len(load("digits", "", str(CACHE)).train)
     assert 1 < len(predicted.splitlines()) <= rows + 1
+
+
+@pytest.mark.simulation
+def test_the_main_job_runs_from_a_checkout_in_a_folder_of_others(installed: Installed, tmp_path: Path) -> None:
+    """Editable, as this environment has it, among packages of our layers' names."""
+    words = ["--runs-dir", str(tmp_path), "--workers", "2", "--set", f"cache-dir={CACHE}", *SHORT]
+    done = subprocess.run(
+        [str(BIN / "florilegium"), "run", *words], cwd=installed.folder, capture_output=True, text=True, check=False,
+        env=processes.environment(tmp_path / "flwr") | {"PYTHONPATH": str(installed.home / "elsewhere")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wheel_can_be_built_without_git(tmp_path: Path) -> None:
+    """Of an unpacked archive, too, and after a build of another version in the same folder."""
+    source = tmp_path / "source"
+    for folder in (*LAYERS, "florilegium"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, source / name)
+    stale = source / "build" / "lib" / "florilegium" / "apps" / "gone.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    build = ["-c", "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": ""}
+    done = subprocess.run(
+        [sys.executable, *build], cwd=source, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = zipfile.ZipFile(next((source / "dist").glob("*.whl"))).namelist()
+    assert "florilegium/apps/cli.py" in names
+    assert not {"florilegium/apps/gone.py", "florilegium/apps/commit.txt"} & set(names)
 
 
 @pytest.mark.simulation

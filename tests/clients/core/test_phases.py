@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
@@ -83,6 +84,17 @@ def test_overriding_a_phase_without_the_mark_is_an_error_when_the_class_is_made(
                 return Answer({}, 0)
 
 
+def test_overriding_a_phase_by_another_base_is_an_error_too() -> None:
+    class Mixin:
+        def train(self, arrays: Arrays) -> Answer:
+            return Answer({}, 0)
+
+    with pytest.raises(TypeError, match=r"Mixin.train overrides a phase; mark it with @phase"):
+
+        class Mixed(Mixin, FedAvgClient):  # type: ignore[misc]
+            pass
+
+
 def test_a_client_checks_what_arrives() -> None:
     network = build("mlp", (1, 8, 8), 10, 1)
     data = simulated(*federate(settings(**{"num-clients": 3})), 0)
@@ -99,6 +111,8 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("field", "value"),
         [("round", 1.0), ("round", True), ("run", 3), ("lineage", "1"), ("keep", 1), ("trainings", "2"), ("phase", 1),
+         ("round", -1), ("lineage", [-1]), ("lineage", ["1"]),
+         ("clients", [1]), ("tests", float("inf")), ("noise", -0.1),
          ("noise", "0.1")],
     )  # fmt: skip
     def test_a_field_of_another_type_is_refused(self, field: str, value: Any) -> None:
@@ -128,6 +142,20 @@ class TestRound:
         self.grid.sent.clear()
         self.model = assembly.initial
         return Round(self.strategy, self.grid, 1)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"reduce": "detla"}, "reduce: 'detla' is unknown; allowed: delta, sum, stack"),
+            ({"reduce": "deltas"}, "reduce: 'deltas' is unknown"),
+            ({"scatter": {"v": np.zeros((7, 2))}}, r"scatter: 'v' has 7 entries for \d clients"),
+            ({"shapes": {"v": (2,)}}, "shapes: those of changes"),
+        ],
+    )
+    def test_options_that_cannot_be_meant(self, round: Round, options: dict[str, Any], said: str) -> None:
+        with pytest.raises(TypeError, match=said):
+            round.ask("train", round.sample(), **{"reduce": "delta", "send": self.model, **options})
+        assert not self.grid.sent
 
     @pytest.mark.parametrize("wrong", [{"evaluaton": True}, {"nu": 0.1}, {"mu": "0.1"}, {"send_": {}}])
     def test_a_misspelt_option_or_argument(self, round: Round, wrong: dict[str, Any]) -> None:

@@ -299,7 +299,7 @@ def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., P
 
 
 def test_with_noise_nobody_may_be_late(run: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigurationError, match="oversample: whose answer comes first"):
+    with pytest.raises(ConfigurationError, match="oversample: who replies first"):
         run("noisy", oversample=1.5, **{"privacy.unit": "client", "privacy.noise-multiplier": 1.0})
 
 
