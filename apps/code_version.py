@@ -49,7 +49,8 @@ def _sources(top: str) -> list[Path]:
         ConfigurationError: if it has none, as a module that was typed into an interpreter.
     """
     try:
-        spec = find_spec(top)
+        # Every process has another "__main__".
+        spec = None if top == "__main__" else find_spec(top)
     except (ImportError, ValueError):
         spec = None
     if spec is not None and spec.submodule_search_locations:

@@ -7,10 +7,7 @@ or compute something else, so the promises of its base class do not count for it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-Promise = Callable[[Any], str]
 
 
 def gap(owner: type, promise: str, hyper: Any) -> str:

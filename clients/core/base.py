@@ -18,8 +18,7 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of
-from florilegium.clients.core.phases import phase as phase
+from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train

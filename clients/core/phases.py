@@ -12,9 +12,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar
+
+from florilegium.clients.core.wire import PROTECTION, Work
 
 P = TypeVar("P", bound=Callable[..., Any])
 
@@ -29,8 +31,8 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 """The annotations that an argument may have, each with the types that values (of a list: elements) may have."""
 RESERVED = frozenset(
     [
-        "phase", "round", "reduce", "clients", "run", "identity", "lineage", "checkpoint", "keep", "trainings", "tests",
-        "server-round", "noise", "send", "scatter", "shapes", "evaluation", "out_of", "cohort",
+        *(field.name for field in fields(Work)), *PROTECTION, "phase", "reduce", "clients", "server-round",
+        "cohort", "send", "scatter", "shapes", "evaluation", "out_of",
     ]
 )  # fmt: skip
 """Names that arguments must not have: requests use them on the wire, or ``Round.ask`` as options."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -188,9 +189,9 @@ class CohortStrategy(WithoutHooks):
             )
         return self.server_part(replaced(self.settings, network, trained.arrays))
 
+    @abstractmethod
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Carry out one round and return the new global model."""
-        raise NotImplementedError(f"{type(self).__name__} defines no train_round")
 
     def report(self) -> dict[str, Any]:
         """Return the method's own block of ``summary.json``."""

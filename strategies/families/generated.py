@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -70,9 +71,9 @@ class Generated(CohortStrategy):
 
     # ------------------------------------------------------------------------- what a method provides
 
+    @abstractmethod
     def describe(self, round: Round, clients: Sequence[str], model: Arrays) -> tuple[list[str], Tensor, dict[str, str]]:
         """Return for an evaluation the clients that have a descriptor, their descriptors (c, l), and others' errors."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------- learning
 

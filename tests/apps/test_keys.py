@@ -42,10 +42,8 @@ def test_every_key_has_a_meaning_and_is_listed_once() -> None:
 
 
 def test_every_default_is_in_its_range() -> None:
-    for table, section in sections().items():
-        values = {str(f.alias): f.default for f in section.model_fields.values()}
-        section.model_validate(values)
-        assert table or "privacy" in values
+    for section in sections().values():
+        section.model_validate({str(field.alias): field.default for field in section.model_fields.values()})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from florilegium.apps.assembly import assemble, open_folder
 from florilegium.clients.core.base import Answer, BaseClient
-from florilegium.clients.core.phases import ContractError, contracts_of, phase
+from florilegium.clients.core.phases import RESERVED, ContractError, contracts_of, phase
 from florilegium.clients.core.wire import Request, Work, pack
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import RunError
@@ -105,6 +106,11 @@ def test_a_client_checks_what_arrives() -> None:
         perform(client, "train", get_arrays(network), mu="1")
     with pytest.raises(RunError, match="has no phase 'descend'"):
         perform(client, "descend", get_arrays(network))
+
+
+def test_no_argument_can_hide_an_option_of_ask() -> None:
+    options = set(inspect.signature(Round.ask).parameters) - {"self", "arguments"}
+    assert options <= RESERVED
 
 
 class TestRequest:
