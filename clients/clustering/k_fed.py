@@ -26,7 +26,7 @@ class KFedClient(KMeansClient):
         Raises:
             RunError: if the client has no points.
         """
-        points = self._all_points()
+        points = self.all_points()
         rows = self.hyper.local_k or self.hyper.k
         k = min(rows, len(points))
         rng = numpy_generator(self.settings.seed, "client", self.client_id, self.round, "cluster")

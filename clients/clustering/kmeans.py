@@ -63,7 +63,7 @@ class KMeansClient(BaseClient):
         self.predictor = centers_network((centers.shape[1],), len(centers))
         set_arrays(self.predictor, {"nearest.centers": centers.astype(np.float32)})
         table = np.zeros((len(centers), find_spec(self.settings.dataset).classes))
-        points = self._all_points()
+        points = self.all_points()
         if not figures:
             return Answer({"table": table}, len(points))
         labels, squares = nearest(points, centers)
@@ -82,28 +82,33 @@ class KMeansClient(BaseClient):
             radius: Δ, the norm to which points are clipped, with example-level privacy.
 
         Raises:
-            RunError: with example-level privacy, if the radius is missing; without privacy, as :meth:`_all_points`.
+            RunError: with example-level privacy, if the radius is missing; without privacy, as :meth:`all_points`.
         """
         unit = self.hyper.privacy_unit
         if unit == "none":
-            return self._all_points()
+            return self.all_points()
         if unit == "example" and (radius is None or not 0 < radius < np.inf):
             raise RunError(f"the request has no radius Δ > 0 to clip points to (found: {radius})")
-        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
+        points = self._flat()
         return clip_rows(points[np.isfinite(points).all(axis=1)], np.inf if radius is None else radius)
 
-    def _all_points(self) -> Array:
+    def all_points(self) -> Array:
         """Return the client's points (m, d).
 
         Raises:
             RunError: if there are none, or one is NaN or infinite.
         """
-        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
+        points = self._flat()
         finite = np.isfinite(points).all(axis=1)
         if not len(points):
             raise RunError("it has no points to cluster")
         if not finite.all():
             raise RunError(f"point {int(np.argmin(finite))} has a NaN or infinite feature")
+        return points
+
+    def _flat(self) -> Array:
+        """Return the training inputs as rows of numbers (n, d), unchecked."""
+        points: NDArray[np.float64] = self.data.train.x.flatten(1).double().numpy(force=True)
         return points
 
     def clusters(self, points: Array, labels: Labels, k: int) -> Arrays:
