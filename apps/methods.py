@@ -7,11 +7,12 @@ line imports neither side, and a client process imports no strategy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from florilegium.common.references import resolve
+from florilegium.common.plugins import Registry
+from florilegium.common.references import name_of, resolve
 from florilegium.common.settings import Section
 
 if TYPE_CHECKING:
@@ -21,43 +22,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A method in the registry.
+    """A method: a client, a strategy, and keys of its own.
 
     Attributes:
         title, source: a short description, and the paper it comes from.
-        strategy, client: references to its server and client class.
-        keys: reference to the section that declares its own configuration keys.
+        strategy, client: its server and client class, or references to them; by default the strategy is FedAvg's.
+        keys: the section that declares its own configuration keys, or a reference to it.
         task: what it learns from a dataset: classes, numbers (regression), clusters, or histograms.
-        table: the configuration table of its keys, if several methods share one; "": the method's name.
+        table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
+            package, the name of the client class in lower case without "Client".
     """
 
     title: str
     source: str
-    strategy: str
-    client: str
-    keys: str = "florilegium.common.settings:NoHyper"
+    strategy: str | type[CohortStrategy] = "florilegium.strategies.fedavg:FedAvg"
+    client: str | type[BaseClient] = "florilegium.clients.fedavg:FedAvgClient"
+    keys: str | type[Section] = "florilegium.common.settings:NoHyper"
     task: Literal["classification", "regression", "clustering", "histograms"] = "classification"
     table: str = ""
 
     def strategy_class(self) -> type[CohortStrategy]:
         """Import and return the strategy class."""
-        found: type[CohortStrategy] = resolve(self.strategy)
+        found: type[CohortStrategy] = resolve(self.strategy) if isinstance(self.strategy, str) else self.strategy
         return found
 
     def client_class(self) -> type[BaseClient]:
         """Import and return the client class."""
-        found: type[BaseClient] = resolve(self.client)
+        found: type[BaseClient] = resolve(self.client) if isinstance(self.client, str) else self.client
         return found
 
     def hyper(self) -> type[Section]:
         """Import and return the section of the method's own keys."""
-        found: type[Section] = resolve(self.keys)
+        found: type[Section] = resolve(self.keys) if isinstance(self.keys, str) else self.keys
         return found
 
     @property
     def references(self) -> tuple[str, str, str]:
         """References to strategy, client and keys of the method."""
-        return self.strategy, self.client, self.keys
+        strategy, client, keys = (
+            part if isinstance(part, str) else name_of(part) for part in (self.strategy, self.client, self.keys)
+        )
+        return strategy, client, keys
 
 
 def table_of(method: str) -> str:
@@ -78,7 +83,7 @@ def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KM
     )  # fmt: skip
 
 
-METHODS: Mapping[str, Method] = {
+_OWN = {
     "fedavg": Method("Federated averaging", "McMahan et al. 2017", _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient"),
     "fedprox": Method(
         "Proximal local objectives", "Li et al. 2020",
@@ -193,3 +198,43 @@ METHODS: Mapping[str, Method] = {
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip
+
+
+def _read(found: Any, reference: str) -> Method:
+    """Return the method that another package provides: a :class:`Method`, or a client class for FedAvg's strategy.
+
+    Raises:
+        TypeError: if ``found`` is neither, or its parts are of other types.
+        ValueError: if its keys would stand in a table of the suite's own.
+    """
+    from florilegium.clients.core.base import BaseClient
+    from florilegium.strategies.core.cohort import CohortStrategy
+
+    if isinstance(found, type) and issubclass(found, BaseClient):
+        found = Method((found.__doc__ or found.__name__).strip().splitlines()[0], reference, client=reference)
+    if not isinstance(found, Method):
+        raise TypeError(f"expected a florilegium.Method or a subclass of BaseClient (found: {_described(found)})")
+    parts = (
+        ("strategy", found.strategy_class(), CohortStrategy), ("client", found.client_class(), BaseClient),
+        ("keys", found.hyper(), Section),
+    )  # fmt: skip
+    for what, part, base in parts:
+        if not (isinstance(part, type) and issubclass(part, base)):
+            raise TypeError(f"its {what} must be a subclass of {base.__name__} (found: {_described(part)})")
+    table = found.table or _kebab(found.client_class().__name__.removesuffix("Client"))
+    if table in {method.table or name for name, method in _OWN.items()} | {"privacy"} and found.hyper().model_fields:
+        raise ValueError(f"its keys would stand in table [{table}], which is the suite's own; set Method.table")
+    return replace(found, table=table)
+
+
+def _described(found: Any) -> str:
+    return f"class {found.__name__}" if isinstance(found, type) else f"{type(found).__name__} {found!r:.60}"
+
+
+def _kebab(name: str) -> str:
+    """Return a class name in lower case with hyphens: ``FedMine`` gives "fed-mine"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+METHODS: Registry[Method] = Registry("method", "a method", _OWN, _read)
+"""All methods by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""

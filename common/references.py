@@ -26,3 +26,17 @@ def resolve(reference: str) -> Any:
     if not hasattr(found, attribute):
         raise ConfigurationError(f"'{reference}': module '{module}' has no '{attribute}'")
     return getattr(found, attribute)
+
+
+def name_of(thing: Any) -> str:
+    """Return the reference ``package.module:attribute`` of a class or function.
+
+    Raises:
+        ConfigurationError: if it cannot be imported by that name, such as a function inside a function.
+    """
+    reference = f"{thing.__module__}:{thing.__qualname__}"
+    if "<" in reference:
+        raise ConfigurationError(
+            f"'{reference}' has no name that can be imported; define it at the top level of a module or notebook"
+        )
+    return reference

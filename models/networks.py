@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.plugins import Registry
 from florilegium.common.seeds import torch_initialisation
 
 if TYPE_CHECKING:
     from torch import nn
 
-NETWORKS: Mapping[str, str] = {
+    Builder = Callable[[tuple[int, ...], int], nn.Module]
+
+_OWN = {
     "lenet": "florilegium.models.convnets:lenet",
     "cnn64": "florilegium.models.convnets:cnn64",
     "cnn128": "florilegium.models.convnets:cnn128",
@@ -28,6 +30,18 @@ NETWORKS: Mapping[str, str] = {
     "centers": "florilegium.models.centers:centers",
 }
 """Function that builds each network; imported when used, since torch and torchvision take seconds to import."""
+
+
+def _read(found: Any, reference: str) -> Builder:
+    """Return the function of another package that builds a network; raise ``TypeError`` if it is not callable."""
+    if not callable(found):
+        raise TypeError(f"expected a function (input shape, classes) → torch.nn.Module (found: {found!r:.60})")
+    builder: Builder = found
+    return builder
+
+
+NETWORKS: Registry[Builder] = Registry("model", "a network", _OWN, _read)
+"""All networks by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
 FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
 """Networks for text, with the kind of dataset that each needs; all others are for images and tables."""
@@ -48,14 +62,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequ
     Raises:
         ConfigurationError: if there is no such network, or it does not accept inputs of this shape.
     """
-    if name not in NETWORKS:
-        raise ConfigurationError(
-            f"model: '{name}' is not a network{nearest(name, NETWORKS)} Known: {', '.join(NETWORKS)}."
-        )
     import torch
 
-    module, _, function = NETWORKS[name].partition(":")
-    builder: Callable[[tuple[int, ...], int], nn.Sequential] = getattr(importlib.import_module(module), function)
+    builder = NETWORKS[name]
     with torch_initialisation(seed, "model", name):
         try:
             network = builder(shape, classes)

@@ -232,7 +232,7 @@ class SlyListener(FedAvg):
 
 
 def _enter(monkeypatch: pytest.MonkeyPatch, **halves: Any) -> None:
-    monkeypatch.setitem(METHODS, "fedavg", replace(METHODS["fedavg"], **halves))  # type: ignore[arg-type]
+    monkeypatch.setitem(METHODS.own, "fedavg", replace(METHODS["fedavg"], **halves))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

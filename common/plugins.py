@@ -1,0 +1,118 @@
+"""Registries that other packages can extend: methods, networks, datasets and partitioners.
+
+A name in the configuration is one of three things: an entry of the suite's own table, an entry point that an installed
+package declares (groups ``florilegium.methods``, ``.networks``, ``.datasets``, ``.partitioners``), or a reference
+``package.module:attribute``. The object behind a name is imported only when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.references import resolve
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Entries of one kind by name; looking up an unknown name raises :class:`ConfigurationError`.
+
+    Args:
+        key: the configuration key whose values the names are.
+        what: what an entry is, with its article, for error messages.
+        own: the suite's own entries: objects, or references to them.
+        read: turns the object that a package provides into an entry. It receives the object and its reference, and
+            raises ``TypeError`` or ``ValueError`` that says what the object should be.
+
+    Attributes:
+        own: the suite's own entries.
+    """
+
+    def __init__(
+        self, key: str, what: str, own: Mapping[str, T | str], read: Callable[[Any, str], T] = lambda found, _: found
+    ) -> None:
+        self.own = dict(own)
+        self._key = key
+        self._what = what
+        self._read = read
+        self._found: dict[str, T] = {}
+
+    @cached_property
+    def _installed(self) -> dict[str, EntryPoint]:
+        """Entry points of installed packages, by name; the suite's own names come first."""
+        group = {"method": "methods", "model": "networks", "dataset": "datasets", "partitioner": "partitioners"}
+        points = entry_points(group=f"florilegium.{group[self._key]}")
+        return {point.name: point for point in points if point.name not in self.own}
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from sorted(self._installed)
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self._installed)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is an entry of this name; the suite's own are not imported for it."""
+        if name in self.own:
+            return True
+        try:
+            self[str(name)]
+        except ConfigurationError:
+            return False
+        return True
+
+    def __getitem__(self, name: str) -> T:
+        """Return the entry of this name.
+
+        Args:
+            name: a name of the suite's own or of an installed package's, or a reference.
+
+        Raises:
+            ConfigurationError: if there is no such entry, or the object behind the name is not what is needed. The
+                message names the configuration key.
+        """
+        if name in self.own:
+            entry = self.own[name]
+            return resolve(entry) if isinstance(entry, str) else entry
+        reference = self.reference(name)
+        if not reference:
+            raise ConfigurationError(
+                f"{self._key}: '{name}' is not {self._what}{nearest(name, self)} Known: {', '.join(self)}. One of your "
+                "own is named 'package.module:attribute'"
+            )
+        # The object of a name typed into a notebook may change.
+        if name not in self._found or reference.startswith("__main__:"):
+            self._found[name] = self._load(name, reference)
+        return self._found[name]
+
+    def _load(self, name: str, reference: str) -> T:
+        try:
+            found = resolve(reference)
+        except Exception as error:  # the code of another package may raise anything
+            said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+            raise ConfigurationError(f"{self._key}: '{name}' cannot be imported: {said}") from error
+        try:
+            return self._read(found, reference)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
+
+    def reference(self, name: str) -> str:
+        """Return the reference ``package.module:attribute`` behind a name that is not the suite's own; "" for others."""
+        if name in self.own:
+            return ""
+        if name in self._installed:
+            return self._installed[name].value
+        return name if ":" in name else ""
+
+    def origin(self, name: str) -> str:
+        """Return where an entry comes from: "florilegium", or a package's name and version, or its module."""
+        if name in self.own:
+            return "florilegium"
+        point = self._installed.get(name)
+        if point is not None and point.dist is not None:
+            return f"{point.dist.name} {point.dist.version}"
+        return name.partition(":")[0]
