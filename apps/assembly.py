@@ -16,6 +16,7 @@ from torch import nn
 
 from florilegium.apps.code_version import code_version
 from florilegium.apps.methods import METHODS, Method, table_of
+from florilegium.apps.packages import in_notebook, used_code, versions
 from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
@@ -45,6 +46,7 @@ class Assembly:
         network: the network, initialised from the run's seed. A host in this process trains it in place.
         initial: copies of the network's initial arrays.
         device: the torch device for the clients of this process.
+        one_process: whether server and clients share this process, so that a notebook's own code can be used.
     """
 
     config: Mapping[str, Value]
@@ -54,11 +56,12 @@ class Assembly:
     network: nn.Sequential
     initial: Arrays
     device: torch.device
+    one_process: bool = False
 
     @property
     def code(self) -> str:
-        """The hash of the package's code and of the method's code outside it."""
-        return code_version(self.method.references)
+        """The hash of the package's code and of the code outside it that the run uses."""
+        return code_of(self.config, one_process=self.one_process)
 
     def simulated_clients(self) -> SimulatedClients:
         """Return the clients of the simulated federation, all of which one node can run."""
@@ -82,16 +85,17 @@ class Assembly:
         if s.privacy.unit == "client":
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
-        roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout)
+        roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         return strategy(Setup(s, self.hyper, client, roster, run))
 
 
-def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
+def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:
     """Check a complete run configuration and build the parts of the run.
 
     Args:
         config: flat keys.
         one_thread: whether this process computes with one thread, as in a simulation with a process per core.
+        one_process: whether server and clients share this process.
 
     Raises:
         ConfigurationError: if the configuration is wrong, or the method does not support it.
@@ -102,7 +106,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
     network = build(settings.model, spec.shape, spec.classes, settings.seed)
     if settings.privacy.unit == "example":
         check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
-    return Assembly(config, settings, hyper, method, network, get_arrays(network), device)
+    return Assembly(config, settings, hyper, method, network, get_arrays(network), device, one_process)
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFolder:
@@ -112,10 +116,10 @@ def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFold
     return RunFolder(path, config, table_of(method))
 
 
-def code_of(config: Mapping[str, Value]) -> str:
+def code_of(config: Mapping[str, Value], *, one_process: bool = False) -> str:
     """Return the hash of a run's code (:attr:`Assembly.code`) without building the run."""
-    method = METHODS.get(str(config.get("method")))
-    return code_version(method.references if method else ())
+    typed_in = in_notebook(config) if one_process else []
+    return code_version(tuple(reference for reference in used_code(config) if reference not in typed_in))
 
 
 def population(settings: Settings) -> list[Member]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from florilegium.apps.cli_device import device
 from florilegium.apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
 from florilegium.apps.cli_tools import tools
+from florilegium.apps.packages import add_folder
 from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
 
@@ -143,10 +144,10 @@ def partition(
 ) -> None:
     """Show a federation: the number of training examples of each client and class."""
     from florilegium.apps.experiment import resolve
-    from florilegium.apps.settings import defaults, parse
+    from florilegium.apps.settings import complete, parse
     from florilegium.partitions.federation import federate
 
-    settings, _ = parse({**defaults(), **resolve(recipe, assignments or [], {})})
+    settings, _ = parse(complete(resolve(recipe, assignments or [], {})))
     federation, dataset = federate(settings)
     counts = federation.class_counts(dataset)
     many = dataset.spec.classes > 20
@@ -293,6 +294,7 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # end as on Ctrl-C, so that the run's processes end too
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
+    add_folder(Path.cwd())  # so that `--set method=mine:Client` finds mine.py here
     try:
         cli(standalone_mode=True)
     except FlorilegiumError as error:

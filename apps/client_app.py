@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 
 from flwr.app import Context, Message
@@ -13,6 +14,8 @@ from flwr.clientapp import ClientApp
 
 from florilegium.apps.assembly import assemble, code_of
 from florilegium.apps.device_settings import own_data, parse_node
+from florilegium.apps.packages import NOT_INSTALLED, versions
+from florilegium.apps.settings import received
 from florilegium.apps.sources import DeviceClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
@@ -28,7 +31,7 @@ def _host(run_config: str, node_config: str) -> tuple[Host, str]:
 
     Both configurations are given as JSON, so that the cache can compare them.
     """
-    config, node = json.loads(run_config), json.loads(node_config)
+    config, node = received(json.loads(run_config)), json.loads(node_config)
     if not node:
         assembly = assemble(config, one_thread=True)
         return assembly.host(assembly.simulated_clients()), assembly.code
@@ -83,6 +86,12 @@ def _answer(message: Message, context: Context) -> Message:
         return host.answer(message, own=str(own))
 
 
+def _missing(context: Context) -> list[str]:
+    """Return the versions of the packages that the run needs, if one of them is not installed on this device."""
+    found = versions(received(context.run_config))
+    return found if any(one.endswith(NOT_INSTALLED) for one in found) else []
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train, or carry out another phase named in the message."""
@@ -100,8 +109,10 @@ def roster(message: Message, context: Context) -> Message:
     """Announce the client of this node and the code's hash. Nodes of a simulation announce no clients."""
     with _discreet(context):
         if _is_simulated(context):
-            answer = Announcement(False, code_of(context.run_config))
+            answer = Announcement(False, code_of(received(context.run_config)))
+        elif missing := _missing(context):
+            answer = Announcement(True, "", packages=missing)
         else:
             host, code = _host_of(context)
-            answer = host.announce(code)
+            answer = replace(host.announce(code), packages=versions(received(context.run_config)))
     return Message(answer.pack(), reply_to=message)

@@ -20,7 +20,7 @@ def code_version(references: tuple[str, ...] = ()) -> str:
     The hash does not depend on the location of the package: a checkout, unpacked by Flower, or installed.
 
     Args:
-        references: code that the run uses, as ``module:attribute``; files of modules outside the package are hashed.
+        references: code that the run uses, as ``module:attribute``; all files of their top-level packages are hashed.
 
     Raises:
         ConfigurationError: if a referenced module has no source file.

@@ -22,7 +22,7 @@ from rich.progress import (
 
 from florilegium.apps.code_version import layer_folder
 from florilegium.apps.launch import Simulation
-from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
@@ -163,7 +163,7 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         ConfigurationError: before the run starts, if its configuration is wrong.
         RunError: if the run failed.
     """
-    settings, hyper = parse({**defaults(), **overrides})
+    settings, hyper = parse(complete(overrides))
     if settings.transfer_target:
         from florilegium.apps.studies.transfer import (  # imports torch, which takes seconds; not needed otherwise
             check_target,

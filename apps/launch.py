@@ -35,7 +35,9 @@ import tomli_w
 import typer
 
 from florilegium.apps.app_folder import checkout, write_app
+from florilegium.apps.settings import packed
 from florilegium.common.errors import RunError
+from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.common.toml import nested
 
@@ -59,10 +61,12 @@ class Simulation:
 
     Args:
         workers: number of worker processes, one CPU each; in total, if they run on a Ray cluster.
+        import_path: folders with modules of other packages that the runs need (:func:`packages.import_path`).
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, import_path: str = "") -> None:
         self._workers = workers
+        self._import_path = import_path or os.environ.get(PATH_VARIABLE, "")
         self._cluster = os.environ.get("RAY_ADDRESS", "")
         # Ray puts sockets in this folder, and the length of their paths is limited.
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
@@ -161,6 +165,7 @@ class Simulation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
+            PATH_VARIABLE: self._import_path,
         }
         if self._cluster:
             return environment
@@ -208,7 +213,7 @@ class Simulation:
 
     def _submit(self, flwr: typer.Typer, overrides: Mapping[str, Value], device: str, limit: float) -> str:
         run_config = self._home / "run.toml"
-        run_config.write_text(tomli_w.dumps(nested(overrides)), encoding="utf-8")
+        run_config.write_text(tomli_w.dumps(nested(packed(overrides))), encoding="utf-8")
         federation = {
             # One node per worker: each message costs 20 ms or more, and the strategy balances the nodes' work.
             "num-supernodes": self._workers,

@@ -82,7 +82,7 @@ def run_here(config: Mapping[str, Value], path: Path) -> Path:
     Raises:
         ConfigurationError, RunError: as in a Flower simulation.
     """
-    assembly = assemble(config, one_thread=True)
+    assembly = assemble(config, one_thread=True, one_process=True)
     host = assembly.host(assembly.simulated_clients())
     strategy = assembly.strategy(open_folder(path, config, assembly.settings.method))
     grid, rounds = OneProcess(host, assembly.code), assembly.settings.rounds

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from florilegium.apps.assembly import assemble, open_folder
 from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
 from florilegium.apps.one_process import OneProcess
-from florilegium.apps.settings import Settings, defaults
+from florilegium.apps.settings import Settings, complete
 from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
@@ -53,13 +53,14 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         ConfigurationError: if the run's clients are real devices, and no new one is given.
         RunError: if the run has no readable checkpoint.
     """
-    config = {**defaults(), **read_config(run)}  # runs from earlier versions lack newer keys
+    config = complete(read_config(run))  # runs from earlier versions lack newer keys
     checkpoint = read_checkpoint(run)
     if checkpoint.facts["deployed"] and data_path is None:
         raise ConfigurationError(
             f"run '{run.name}' ran on real devices: each keeps its model in <state-dir>/{run.name}/<client-id> there"
         )
-    assembly = assemble({**config, "runs-dir": str(run.parent.absolute())}, one_thread=False)  # the run may have moved
+    config = {**config, "runs-dir": str(run.parent.absolute())}  # the run may have moved
+    assembly = assemble(config, one_thread=False, one_process=True)
     s = assembly.settings
     source: SimulatedClients | DeviceClient
     if data_path is not None:

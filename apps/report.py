@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings import complete
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value
@@ -64,7 +64,7 @@ def load_run(path: Path) -> Run:
     if (path / "clients.csv").exists():
         with (path / "clients.csv").open(encoding="utf-8", newline="") as file:
             clients = list(csv.DictReader(file))
-    federation = {key: value for key, value in {**defaults(), **config}.items() if key in FEDERATION}
+    federation = {key: value for key, value in complete(config).items() if key in FEDERATION}
     return Run(label, summary, read_metrics(path), clients, federation)
 
 

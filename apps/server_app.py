@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from florilegium.apps.assembly import assemble, open_folder
 from florilegium.apps.experiment import run_folder
-from florilegium.apps.settings import parse
+from florilegium.apps.settings import parse, received
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
 from florilegium.strategies.core.run_folder import RunFolder
@@ -23,10 +23,11 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     run: RunFolder | None = None
     try:
-        settings, _ = parse(context.run_config)
-        run = open_folder(run_folder(settings), context.run_config, settings.method)
+        config = received(context.run_config)
+        settings, _ = parse(config)
+        run = open_folder(run_folder(settings), config, settings.method)
         print(f"run folder: {run.path}", flush=True)
-        assembly = assemble(context.run_config, one_thread=True)
+        assembly = assemble(config, one_thread=True)
         strategy = assembly.strategy(run)
         strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import tomli_w
 from pydantic import AfterValidator, ValidationError
 
-from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.methods import METHODS, Method, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import Section, Value, key
+from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import FOR_TEXT, NETWORKS
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.settings import check_rows
+from florilegium.partitions.spec import DatasetSpec
 from florilegium.privacy.settings import PrivacySettings
 from florilegium.strategies.core.run_folder import read_config
 from florilegium.strategies.core.settings import ServerSettings
@@ -45,35 +49,96 @@ class TransferSettings(Section):
     transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0)
 
 
-class Settings(TransferSettings, ClientSettings, ServerSettings):
+class PackageSettings(Section):
+    """The key that carries the keys of other packages through Flower, whose run configuration knows ours alone."""
+
+    title = "Methods and partitioners of other packages"
+
+    package_keys: str = key(
+        "",
+        "their own keys as TOML, such as `fed-mine.strength = 0.3`, for plain `flwr run`; "
+        "elsewhere they are written like any key",
+        values="TOML",
+    )
+
+
+class Settings(PackageSettings, TransferSettings, ClientSettings, ServerSettings):
     """All common keys of a run."""
 
 
+PACKAGE_KEYS = "package-keys"
+
+
 def sections() -> dict[str, type[Section]]:
-    """Return every table of the configuration by its name; "" holds the common keys."""
+    """Return every table of the suite's own configuration by its name; "" holds the common keys."""
     tables: dict[str, type[Section]] = {"": Settings, "privacy": PrivacySettings}
-    for name, method in METHODS.items():
-        if method.hyper().model_fields:
-            tables[table_of(name)] = method.hyper()
-    return tables
+    return tables | {
+        table_of(name): METHODS[name].hyper() for name in METHODS.own if METHODS[name].hyper().model_fields
+    }
+
+
+def package_sections(config: Mapping[str, Value]) -> dict[str, type[Section]]:
+    """Return the tables of the methods and partitioners that ``config`` takes from other packages, by name."""
+    method = str(config.get("method", ""))
+    if method in METHODS.own or METHODS.problem(method):
+        return {}
+    return {table_of(method): METHODS[method].hyper()}
+
+
+def _flat(tables: Mapping[str, type[Section]]) -> dict[str, Value]:
+    """Return the keys of ``tables`` with their defaults, flat."""
+    return {
+        f"{table}.{field.alias}" if table else str(field.alias): field.default
+        for table, section in tables.items()
+        for field in section.model_fields.values()
+        if not isinstance(field.default, Section)
+    }
 
 
 @lru_cache(maxsize=1)
 def defaults() -> dict[str, Value]:
-    """Return every key of the run configuration with its default, flat: ``{"fedprox.mu": 0.01, …}``."""
-    return {
-        f"{table}.{field.alias}" if table else str(field.alias): field.default
-        for table, section in sections().items()
-        for field in section.model_fields.values()
-        if not isinstance(field.default, Section)
-    }
+    """Return every key of the suite's own with its default, flat: ``{"fedprox.mu": 0.01, …}``."""
+    return _flat(sections())
+
+
+def complete(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a complete run configuration: the given keys, and the defaults of all others that the run may have.
+
+    Raises:
+        ConfigurationError: if key ``package-keys`` is not valid TOML.
+    """
+    return received({**defaults(), **given})
+
+
+def received(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run configuration as Flower delivers it, with the keys of other packages in their own places.
+
+    Raises:
+        ConfigurationError: if key ``package-keys`` is not valid TOML.
+    """
+    try:
+        own = flatten(tomllib.loads(str(config.get(PACKAGE_KEYS, ""))))
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise ConfigurationError(
+            f"{PACKAGE_KEYS}: {config[PACKAGE_KEYS]!r} is not valid TOML such as 'fed-mine.strength = 0.3': {error}"
+        ) from error
+    spread = {**config, **({PACKAGE_KEYS: ""} if PACKAGE_KEYS in config else {}), **own}
+    return {**_flat(package_sections(spread)), **spread}
+
+
+def packed(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return given keys as Flower accepts them: those of other packages as one text, in key ``package-keys``."""
+    foreign = {name: value for name, value in given.items() if name not in defaults()}
+    known = {name: value for name, value in given.items() if name in defaults()}
+    return known | ({PACKAGE_KEYS: tomli_w.dumps(nested(foreign))} if foreign else {})
 
 
 def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     """Check a complete run configuration.
 
     Args:
-        config: flat keys, as ``context.run_config`` has them; a method's own keys start with its name and a dot.
+        config: flat keys, as :func:`complete` and :func:`received` return them; a method's own keys start with the
+            name of its table and a dot.
 
     Returns:
         The common settings and the hyper-parameters of the chosen method.
@@ -82,7 +147,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         ConfigurationError: that lists every wrong key with its value, what is allowed, and the nearest known word.
     """
     problems = []
-    known = defaults()
+    known = {**defaults(), **_flat(package_sections(config))}
     for name in config.keys() - known.keys():
         problems.append(f"{name}: there is no such key{nearest(name, known)}")
     for name in known.keys() - config.keys():
@@ -92,49 +157,49 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         )
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
-    private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
+    private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)
     settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
-    for name, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
-        word = str(config.get(name))
-        if word not in table:
-            problems.append(f"{name}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
+    method, model = str(config["method"]), str(config["model"])
+    problems += [problem for problem in (METHODS.problem(method), NETWORKS.problem(model)) if problem]
+    word = str(config["partitioner"])
+    if word not in PARTITIONERS:
+        problems.append(f"partitioner: '{word}' is unknown{nearest(word, PARTITIONERS)}")
+    entry = METHODS[method] if not METHODS.problem(method) else None
     try:
-        spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
-        text = spec.kind if spec.kind in FOR_TEXT.values() else None
-        if model in NETWORKS and FOR_TEXT.get(model) != text:
-            fitting = [name for name in NETWORKS if FOR_TEXT.get(name) == text]
-            problems.append(
-                f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
-            )
-        tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
-        fitting = [name for name, method in METHODS.items() if method.task in tasks]
-        if config.get("method") in METHODS and config["method"] not in fitting:
-            problems.append(
-                f"method: '{config['method']}' does not predict the labels of '{spec.name}'. Allowed: "
-                f"{', '.join(fitting)}"
-            )
-        clustering = config.get("method") in METHODS and METHODS[str(config["method"])].task == "clustering"
-        if model in NETWORKS and clustering != (model == "centers"):
-            problems.append(
-                f"model: '{config.get('method')}' "
-                + ("finds centres: it needs model = 'centers'" if clustering else "trains a network, not 'centers'")
-                + f" (found: '{model}')"
-            )
+        problems += _unsuitable(find_spec(str(config["dataset"])), method, entry, model)
     except ConfigurationError as error:
         problems.append(str(error))
-    method = str(config.get("method"))
-    if settings and settings.validation_fraction and method in METHODS and METHODS[method].task != "classification":
+    if settings and settings.validation_fraction and entry and entry.task != "classification":
         problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
     if settings and settings.finetune_bn != "running" and not settings.finetune_epochs:
         problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
     hyper = None
-    if method in METHODS:
-        hyper = _check(METHODS[method].hyper(), _table(config, table_of(method)), f"{table_of(method)}.", problems)
+    if entry:
+        table = table_of(method)
+        hyper = _check(entry.hyper(), _table(config, table, known), f"{table}.", problems)
     if problems or settings is None or hyper is None:
         raise ConfigurationError(
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
         )
     return settings, hyper
+
+
+def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str) -> Iterator[str]:
+    """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
+    text = spec.kind if spec.kind in FOR_TEXT.values() else None
+    if model in NETWORKS.own and FOR_TEXT.get(model) != text:
+        fitting = [name for name in NETWORKS.own if FOR_TEXT.get(name) == text]
+        yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
+    if entry is None:
+        return
+    tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
+    if entry.task not in tasks:
+        fitting = [name for name in METHODS.own if METHODS[name].task in tasks]
+        yield f"method: '{method}' does not predict the labels of '{spec.name}'. Allowed: {', '.join(fitting)}"
+    if not NETWORKS.problem(model) and (entry.task == "clustering") != (model == "centers"):
+        needs = "finds centres: it needs model = 'centers'" if entry.task == "clustering" else (
+            "trains a network, not 'centers'")  # fmt: skip
+        yield f"model: '{method}' {needs} (found: '{model}')"
 
 
 def read_settings(run: Path) -> tuple[Settings, Section]:
@@ -143,15 +208,15 @@ def read_settings(run: Path) -> tuple[Settings, Section]:
     Raises:
         ConfigurationError: if ``run`` is not the folder of a run, or uses keys or values that no longer exist.
     """
-    return parse({**defaults(), **read_config(run)})
+    return parse(complete(read_config(run)))
 
 
-def _table(config: Mapping[str, Value], name: str) -> dict[str, Value]:
-    """Return the known keys of table ``name`` without the prefix ``name.``."""
+def _table(config: Mapping[str, Value], name: str, known: Collection[str]) -> dict[str, Value]:
+    """Return the ``known`` keys of table ``name`` without the prefix ``name.``."""
     return {
         word.removeprefix(f"{name}."): value
         for word, value in config.items()
-        if word.startswith(f"{name}.") and word in defaults()
+        if word.startswith(f"{name}.") and word in known
     }
 
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from florilegium.apps.experiment import pick, read_layers, read_recipe, recipe_name
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.report import load_run
-from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.apps.studies.transfer import check_target, transfer_once
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
@@ -130,7 +130,7 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
             words[2:2] = [f"{sweep.over}-{value}"] if value is not None else []
             label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
             keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}
-            _check(name, sweep, *parse({**defaults(), **keys}))
+            _check(name, sweep, *parse(complete(keys)))
             result.append(Cell(variant, value, label, keys))
     names = [cell.name for cell in result]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -161,7 +161,7 @@ def _check_earlier(cell: Cell, path: Path) -> None:
     if not (path / "config.toml").exists():
         return
     # Runs from earlier versions lack newer keys; they behaved as the defaults of those keys.
-    before, now = {**defaults(), **read_config(path)}, {**defaults(), **cell.keys}
+    before, now = complete(read_config(path)), complete(cell.keys)
     differing = differing_settings(before, now, table_of(str(now["method"])))
     differing += [f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in _FIGURES if before.get(key) != now[key]]
     if differing:

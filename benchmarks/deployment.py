@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks import suite
 from benchmarks.task import KEYS
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings import complete, parse
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint
@@ -47,7 +47,7 @@ def _cost(run: Path, wire: float) -> Cost:
 
 def deployed() -> Cost:
     """Return the cost of a round on devices, each with the data of one client of the task."""
-    settings, _ = parse({**defaults(), **TASK})
+    settings, _ = parse(complete(TASK))
     federation, dataset = federate(settings)
     with tempfile.TemporaryDirectory() as name, site(Path(name)) as here:
         for client in range(DEVICES):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import alternate
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings import complete, parse
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import train
 from florilegium.clients.core.wire import Work
@@ -38,7 +38,7 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
         "validation-fraction": 0.5,
         "fedl2p.hypergradient": "ift" if kind == "plain" else kind,
     }
-    settings, hyper = parse({**defaults(), **keys})
+    settings, hyper = parse(complete(keys))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2 * batch, *SHAPE, generator=generator).to(memory_format=torch.channels_last)
     examples = Examples(x, torch.randint(10, (2 * batch,), generator=generator))

@@ -56,14 +56,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self.own) + len(self._installed)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is an entry of this name; the suite's own are not imported for it."""
-        if name in self.own:
-            return True
-        try:
-            self[str(name)]
-        except ConfigurationError:
-            return False
-        return True
+        return not self.problem(str(name))
 
     def __getitem__(self, name: str) -> T:
         """Return the entry of this name.
@@ -100,8 +93,18 @@ class Registry(Mapping[str, T], Generic[T]):
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
 
+    def problem(self, name: str) -> str:
+        """Return why there is no entry of this name, "" if there is one; the suite's own are not imported for it."""
+        if name in self.own:
+            return ""
+        try:
+            self[name]
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
     def reference(self, name: str) -> str:
-        """Return the reference ``package.module:attribute`` behind a name that is not the suite's own; "" for others."""
+        """Return the reference ``package.module:attribute`` behind a name; "" for a name of the suite's own."""
         if name in self.own:
             return ""
         if name in self._installed:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from types import ModuleType
 from typing import Any
 
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, nearest
+
+PATH_VARIABLE = "FLORILEGIUM_PATH"
+"""Environment variable: folders with modules of your own, searched after all installed packages.
+
+``PYTHONPATH`` would be searched first, so that a folder ``datasets`` of yours would hide a package of that name.
+"""
 
 
 def resolve(reference: str) -> Any:
@@ -17,15 +26,24 @@ def resolve(reference: str) -> Any:
     module, separator, attribute = reference.partition(":")
     if not separator or not module or not attribute:
         raise ConfigurationError(f"'{reference}' is no reference; expected 'package.module:attribute'")
+    sys.path += [
+        folder for folder in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if folder not in ("", *sys.path)
+    ]
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, but something that it imports is missing
         raise ConfigurationError(f"'{reference}': there is no module '{error.name}'") from error
-    if not hasattr(found, attribute):
-        raise ConfigurationError(f"'{reference}': module '{module}' has no '{attribute}'")
-    return getattr(found, attribute)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ConfigurationError(f"'{reference}': {_described(found)} has no '{name}'{nearest(name, dir(found))}")
+        found = getattr(found, name)
+    return found
+
+
+def _described(found: Any) -> str:
+    return f"module '{found.__name__}'" if isinstance(found, ModuleType) else f"'{found.__qualname__}'"
 
 
 def name_of(thing: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.settings import Settings, complete, parse
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Work
@@ -33,7 +33,7 @@ def config(**overrides: Value) -> dict[str, Value]:
     keys = {key.replace("_", "-"): value for key, value in overrides.items()}
     if DATASETS.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
         keys = {"model": "char-lstm", **keys}
-    return {**defaults(), **folders, **keys}
+    return complete({**folders, **keys})
 
 
 def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, **overrides: Value) -> Any:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.one_process import run_here
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import Value
@@ -27,7 +27,7 @@ def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
     """
     if largest < 3:
         raise ConfigurationError(f"choose-k: an elbow needs at least three values of k (found: {largest})")
-    keys = {**defaults(), **base, "method": "feddp-kmeans", "kmeans.choose-k": largest}
+    keys = complete({**base, "method": "feddp-kmeans", "kmeans.choose-k": largest})
     path = run_here({**keys, "runs-dir": str(target.absolute()), "run-name": "run"}, target.absolute() / "run")
     clustering = json.loads((path / "summary.json").read_text(encoding="utf-8"))["kmeans"]
     figure = Figure(figsize=(5, 3.4), layout="constrained")

@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from florilegium.apps.experiment import pick, read_layers, recipe_name
-from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.settings import Settings, complete, parse
 from florilegium.apps.studies.heterogeneity import histograms
 from florilegium.apps.sweep import Cell, run_cells
 from florilegium.clients.core.training import evaluate
@@ -77,7 +77,7 @@ def laws(
         target: the folder to write to.
         disjoint: whether simulated clients draw from the server's rows.
     """
-    settings = parse({**defaults(), **base})[0]
+    settings = parse(complete(base))[0]
     real = histograms(settings, hyper.feature, hyper.bins)
     _, dataset = federate(settings)
     feature = find_feature(dataset.spec, hyper.feature, hyper.bins)
@@ -134,10 +134,10 @@ def study(
     base: dict[str, Value] = {**layers.keys, **shared}
     finds = {**layers.keys, **pick(LAW, layers.variants, f"recipe '{recipe}'", "variant"), **shared}
     suffix = "-disjoint" if disjoint else ""
-    _, hyper = parse({**defaults(), **finds})
+    _, hyper = parse(complete(finds))
     if not isinstance(hyper, MDMHyper):
         raise ConfigurationError(f"recipe '{recipe}': its variant '{LAW}' must be of method 'mdm'")
-    if not disjoint and federate(parse({**defaults(), **base})[0])[0].test_from_train:
+    if not disjoint and federate(parse(complete(base))[0])[0].test_from_train:
         raise ConfigurationError(
             f"recipe '{recipe}': '{base['dataset']}' has no test split, so that simulated clients would train on what "
             "real ones are tested on; compare with --disjoint"
@@ -153,7 +153,7 @@ def study(
             own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
             try:
                 (path,) = run_cells([Cell(kind, None, str(own["run-name"]), own)], runs_dir, run)
-                row[kind] = accuracy(path, parse({**defaults(), **base})[0])
+                row[kind] = accuracy(path, parse(complete(base))[0])
             except RunError as error:  # for example too large a learning rate; the other settings are still useful
                 log.warning("%s: %s", own["run-name"], error)
                 row[kind] = float("nan")
@@ -163,7 +163,7 @@ def study(
 
 def _halves(keys: Mapping[str, Value]) -> dict[str, Value]:
     """Return the keys that reserve half of the training rows for the server."""
-    _, dataset = federate(parse({**defaults(), **keys})[0])
+    _, dataset = federate(parse(complete(keys))[0])
     return {"server-examples": len(dataset.train) // 2}
 
 

@@ -24,7 +24,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value, parse_numbers
@@ -91,7 +91,7 @@ def cells(
 
 def keys_of(cell: Cell, base: Mapping[str, Value]) -> dict[str, Value]:
     """Return the complete configuration of a run."""
-    keys = {**defaults(), **base, "method": cell.method, "rounds": cell.steps + 1, "seed": cell.seed}
+    keys = complete({**base, "method": cell.method, "rounds": cell.steps + 1, "seed": cell.seed})
     keys |= {"kmeans.epsilon": cell.epsilon} if cell.epsilon else {}
     return keys | {"kmeans.epsilons": ""} | ({"kmeans.split": cell.split} if cell.split else {})
 

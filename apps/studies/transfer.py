@@ -19,7 +19,7 @@ from torch import nn
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.report import TARGET
-from florilegium.apps.settings import Settings, defaults, parse
+from florilegium.apps.settings import Settings, complete, parse
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.training import evaluate, features, train
 from florilegium.clients.core.worker import tune_process
@@ -76,7 +76,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
         raise ConfigurationError(
             f"{wrong[0]}: run '{run.name}' has it already; what may differ is transfer-*, {', '.join(_MAY_DIFFER)}"
         )
-    settings, hyper = parse({**defaults(), **read_config(run), **overrides})
+    settings, hyper = parse(complete({**read_config(run), **overrides}))
     if not settings.transfer_target:
         raise ConfigurationError("transfer-target: name the dataset to transfer to")
     device = tune_process(settings.device, one_thread=False)
@@ -125,7 +125,7 @@ def transfer_once(run: Path) -> str:
     The figures become the group "target" of the run's summary; the model and curves go to its folder ``transfer``.
     """
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    if not {**defaults(), **read_config(run)}["transfer-target"] or TARGET in summary["final"]:
+    if not complete(read_config(run))["transfer-target"] or TARGET in summary["final"]:
         return ""
     result = transfer(run, {}, run / "transfer")
     write_transfers([result], [run.name], run / "transfer")

@@ -204,6 +204,7 @@ class Announcement:
         clients: ids of its clients, if pinned.
         train, test: numbers of their examples.
         labeled: whether they have labels to train with.
+        packages: packages outside this one that the run needs, with the versions that the node has.
     """
 
     pinned: bool
@@ -212,11 +213,18 @@ class Announcement:
     train: list[int] = field(default_factory=list)
     test: list[int] = field(default_factory=list)
     labeled: list[bool] = field(default_factory=list)
+    packages: list[str] = field(default_factory=list)
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
         words = ConfigRecord(
-            {"pinned": self.pinned, "code": self.code, "clients": self.clients, "labeled": self.labeled}
+            {
+                "pinned": self.pinned,
+                "code": self.code,
+                "clients": self.clients,
+                "labeled": self.labeled,
+                "packages": self.packages,
+            }
         )
         return RecordDict({"roster": words, "sizes": MetricRecord({"train": self.train, "test": self.test})})
 
@@ -231,4 +239,5 @@ class Announcement:
             list(cast(list[int], sizes["train"])),
             list(cast(list[int], sizes["test"])),
             list(cast(list[bool], words["labeled"])),
+            [str(package)[:80] for package in cast(list[str], words.get("packages", []))[:20]],
         )

@@ -67,6 +67,7 @@ class Roster:
         population: returns the clients of a simulation; not called if nodes are real devices.
         expected: number of clients to wait for if nodes are real devices.
         code: hash of the server's code; nodes that run other code are refused.
+        packages: packages outside this one that the run needs, with versions; devices must have the same.
         patience: seconds that a node may take to reply to the roster query; for it a device starts a process and reads
             its data.
 
@@ -80,11 +81,17 @@ class Roster:
     """
 
     def __init__(
-        self, population: Callable[[], Sequence[Member]], expected: int, code: str, patience: float = 60.0
+        self,
+        population: Callable[[], Sequence[Member]],
+        expected: int,
+        code: str,
+        patience: float = 60.0,
+        packages: Sequence[str] = (),
     ) -> None:
         self._population = population
         self._expected = expected
         self._code = code
+        self._packages = list(packages)
         self._patience = patience
         self.unfit: Callable[[Member], str] = lambda client: ""
         self.nodes: list[int] = []
@@ -221,6 +228,11 @@ class Roster:
         Raises:
             RunError: if the node cannot take part in this run.
         """
+        if answer.packages != self._packages and answer.pinned:
+            raise RunError(
+                f"node {node} has other packages than this run needs ({', '.join(answer.packages) or 'none'}; needed: "
+                f"{', '.join(self._packages) or 'none'}). Install them on the device, then restart its SuperNode."
+            )
         if answer.code != self._code:
             raise RunError(
                 f"node {node} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "

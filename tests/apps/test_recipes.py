@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from florilegium.apps.experiment import RECIPES, read_layers, read_recipe
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
@@ -18,7 +18,7 @@ SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["",
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_recipes_are_valid(name: str) -> None:
-    settings, hyper = parse({**defaults(), **read_recipe(name)})
+    settings, hyper = parse(complete(read_recipe(name)))
     if settings.method == "ppfe":
         assert plan(hyper, settings.model, settings.dataset, settings.seed).rounds == settings.rounds
 

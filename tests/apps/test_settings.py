@@ -58,10 +58,10 @@ class TestFailure:
     @pytest.mark.parametrize(
         ("key", "value", "says"),
         [
-            ("method", "fedavgg", "method: 'fedavgg' is unknown; did you mean 'fedavg'"),
+            ("method", "fedavgg", "method: 'fedavgg' is not a method; did you mean 'fedavg'"),
             ("dataset", "cifar11", "dataset: 'cifar11' is not a dataset; did you mean 'cifar10'"),
             ("partitioner", "clases", "partitioner: 'clases' is unknown; did you mean 'classes'"),
-            ("model", "lenett", "model: 'lenett' is unknown; did you mean 'lenet'"),
+            ("model", "lenett", "model: 'lenett' is not a network; did you mean 'lenet'"),
             ("learnin-rate", 0.1, "learnin-rate: there is no such key; did you mean 'learning-rate'"),
             ("fedprox.nu", 0.1, "fedprox.nu: there is no such key; did you mean 'fedprox.mu'"),
             ("model", "char-lstm", "model: 'char-lstm' does not take the inputs of 'digits'. Allowed: lenet"),
