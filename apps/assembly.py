@@ -6,7 +6,8 @@ same checks and build the same parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.worker import tune_process
+from florilegium.common.errors import FlorilegiumError, Interrupted
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.networks import build
@@ -32,7 +34,7 @@ from florilegium.partitions.federation import federate
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
     from florilegium.strategies.core.roster import Member
-    from florilegium.strategies.core.run_folder import RunFolder
+    from florilegium.strategies.core.run_folder import RunFolder, Watcher
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,24 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     return Assembly(config, settings, hyper, method, network, get_arrays(network), device, one_process)
 
 
-def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFolder:
+def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:
     """Return a :class:`RunFolder` at ``path`` for a run with this configuration; nothing is written yet."""
     from florilegium.strategies.core.run_folder import RunFolder
 
-    return RunFolder(path, config, table_of(method))
+    return RunFolder(path, config, table_of(method), watcher)
+
+
+@contextmanager
+def outcome_noted(run: RunFolder) -> Iterator[None]:
+    """Context of a run: if it fails or is stopped, its ``status.json`` says so; the exception is raised again."""
+    try:
+        yield
+    except BaseException as error:
+        words = str(error) if isinstance(error, FlorilegiumError | Interrupted) else f"{type(error).__name__}: {error}"
+        # If resuming failed, the status of the earlier run stays unchanged.
+        if run.opened or not (run.path / "config.toml").exists():
+            run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
+        raise
 
 
 def code_of(config: Mapping[str, Value], *, one_process: bool = False) -> str:

@@ -15,6 +15,7 @@ from florilegium.apps.cli_device import device
 from florilegium.apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
 from florilegium.apps.cli_tools import tools
 from florilegium.apps.packages import add_folder
+from florilegium.apps.progress import on_terminal
 from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
 
@@ -62,7 +63,7 @@ def run(
         from florilegium.apps.experiment import resolve, run_experiment
 
         overrides = resolve(recipe, assignments or [], _options(runs_dir))
-        path = run_experiment(simulation, overrides, Console(stderr=True))
+        path = run_experiment(simulation, overrides, on_terminal(Console(stderr=True)))
     print(path)
 
 
@@ -87,11 +88,11 @@ def compare(
             raise ConfigurationError(
                 f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
             )
-    console, paths = Console(stderr=True), []
+    display, paths = on_terminal(Console(stderr=True)), []
     with Simulation(workers) as simulation:
         for method in methods:
             overrides = resolve(recipe, assignments or [], {**_options(runs_dir), "method": method})
-            paths.append(run_experiment(simulation, overrides, console))
+            paths.append(run_experiment(simulation, overrides, display))
     target = output or paths[0].parent / f"compare-{paths[0].name}"
     print(write_report(paths, target))
     print(target)
@@ -112,10 +113,10 @@ def sweep(
     from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
-    wanted, console = cells(recipe, name, overrides), Console(stderr=True)
+    wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
     folder = Path(str(overrides["runs-dir"]))
     with Simulation(workers) as simulation:
-        paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, console))
+        paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))
     print(target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -10,18 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from florilegium.apps.code_version import layer_folder
-from florilegium.apps.launch import Simulation
+from florilegium.apps.engine import Engine
+from florilegium.apps.progress import Display
 from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
@@ -152,16 +145,24 @@ def run_folder(settings: Settings) -> Path:
         if (path / "config.toml").exists():
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{Path(settings.dataset).name}"
-    return folder(settings.runs_dir) / f"{stem}-{os.getpid()}"
+    words = [time.strftime("%Y%m%d-%H%M%S"), settings.method, Path(settings.dataset).name, str(os.getpid())]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
+    taken = sum(1 for _ in folder(settings.runs_dir).glob(f"{stem}*"))
+    return folder(settings.runs_dir) / (f"{stem}-{taken + 1}" if taken else stem)
 
 
-def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], console: Console) -> Path:
-    """Run one experiment in ``simulation``, with a progress bar on ``console``; return the run's folder.
+def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Display) -> Path:
+    """Carry out one run and return its folder.
+
+    Args:
+        engine: carries it out: a Flower simulation, or this process.
+        overrides: the run configuration, where it differs from the defaults.
+        display: shows the progress.
 
     Raises:
         ConfigurationError: before the run starts, if its configuration is wrong.
         RunError: if the run failed.
+        KeyboardInterrupt: if it was stopped; the message says how to go on.
     """
     settings, hyper = parse(complete(overrides))
     if settings.transfer_target:
@@ -173,27 +174,17 @@ def run_experiment(simulation: Simulation, overrides: Mapping[str, Value], conso
         check_target(settings, hyper)
     path = run_folder(settings)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
-    )  # fmt: skip
-    seen_round = 0
-
-    def show(status: Mapping[str, Any]) -> None:
-        nonlocal seen_round
-        figures = status.get("figures") or {}
-        name = "accuracy" if any("accuracy" in values for values in figures.values()) else "loss"
-        shown = [f"{group} {values[name]:.3f}" for group, values in figures.items() if name in values]
-        text = f"{name} {'  '.join(shown)}" if shown else ""
-        bar.update(task, completed=status.get("round", 0), figures=text)
-        evaluated = int(status.get("evaluated", 0))
-        if text and evaluated > seen_round:
-            seen_round = evaluated
-            bar.console.print(f"round {evaluated:>5}   {text}", highlight=False)
-
-    with Progress(*columns, console=console, refresh_per_second=2) as bar:
-        task = bar.add_task(f"{settings.method} on {settings.dataset}", total=settings.rounds, figures="starting")
-        simulation.run(named, settings.device, path, settings.start_timeout, show)
+    try:
+        with display(f"{settings.method} on {Path(settings.dataset).name}", settings.rounds) as show:
+            engine.run(named, settings.device, path, settings.start_timeout, show)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"run {path.name} was stopped{_said(error)}; go on with resume = '{path.name}'"
+        ) from error
     if settings.transfer_target:
-        console.print(transfer_once(path), highlight=False)
+        print(transfer_once(path), file=sys.stderr)
     return path
+
+
+def _said(error: BaseException) -> str:
+    return f" ({error})" if str(error) else ""

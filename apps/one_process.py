@@ -6,21 +6,25 @@ about a second each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from threadpoolctl import threadpool_limits
 
-from florilegium.apps.assembly import assemble, open_folder
+from florilegium.apps.assembly import assemble, open_folder, outcome_noted
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import Watcher
 
 
 class OneProcess(Grid):
@@ -72,19 +76,39 @@ class OneProcess(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def run_here(config: Mapping[str, Value], path: Path) -> Path:
-    """Run a simulation in this process and return its folder ``path``; results equal those of a Flower simulation.
+def run_here(config: Mapping[str, Value], path: Path, watcher: Watcher | None = None) -> Path:
+    """Run a simulation in this process and return its folder ``path``.
+
+    Results equal those of a Flower simulation with one worker, bit for bit. The process computes with one thread while
+    the run lasts.
 
     Args:
         config: the complete run configuration, flat keys.
         path: the folder to write.
+        watcher: follows the run.
 
     Raises:
         ConfigurationError, RunError: as in a Flower simulation.
+        Interrupted: if the watcher has stopped the run after a round.
     """
-    assembly = assemble(config, one_thread=True, one_process=True)
-    host = assembly.host(assembly.simulated_clients())
-    strategy = assembly.strategy(open_folder(path, config, assembly.settings.method))
-    grid, rounds = OneProcess(host, assembly.code), assembly.settings.rounds
-    strategy.start(grid, pack(assembly.initial), num_rounds=rounds)
+    with _one_thread():
+        assembly = assemble(config, one_thread=False, one_process=True)
+        run = open_folder(path, config, assembly.settings.method, watcher)
+        with outcome_noted(run):
+            host = assembly.host(assembly.simulated_clients())
+            strategy = assembly.strategy(run)
+            grid, rounds = OneProcess(host, assembly.code), assembly.settings.rounds
+            strategy.start(grid, pack(assembly.initial), num_rounds=rounds)
     return path
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Context in which PyTorch and NumPy compute with one thread, as the workers of a simulation do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)

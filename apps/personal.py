@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch import nn
+
 from florilegium.apps.assembly import assemble, open_folder
 from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
 from florilegium.apps.one_process import OneProcess
@@ -16,6 +18,9 @@ from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
 from florilegium.common.errors import ConfigurationError
+from florilegium.models.networks import build
+from florilegium.models.parameters import exchanged, set_arrays
+from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, read_config
@@ -97,12 +102,39 @@ def personalise(
         RunError: if the run has no readable checkpoint, or the client cannot be served.
     """
     with reopened(run, data_path, labeled=labeled) as again:
-        if not again.strategy.makes_models:
-            raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
         client_id = NEW if data_path is not None else client_id
-        if client_id not in (known := again.strategy.roster.clients):
-            raise ConfigurationError(
-                f"client: there is no client '{client_id}' in run '{run.name}'; its clients are 0 to {len(known) - 1}"
-            )
-        again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
-        return save_model(target, again.host.predictor, client_id, run.name, again.settings)
+        return save_model(target, model_of(again, client_id, run.name), client_id, run.name, again.settings)
+
+
+def model_of(again: Reopened, client_id: str, run: str) -> nn.Module:
+    """Return the model that a client of a reopened run predicts with; it belongs to the run's host.
+
+    Raises:
+        ConfigurationError: if the run has no such client, or its method makes no models.
+        RunError: if the client cannot be served.
+    """
+    if not again.strategy.makes_models:
+        raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
+    if client_id not in (known := again.strategy.roster.clients):
+        raise ConfigurationError(
+            f"client: there is no client '{client_id}' in run '{run}'; its clients are 0 to {len(known) - 1}"
+        )
+    again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
+    return again.host.predictor
+
+
+def global_model(again: Reopened) -> nn.Module:
+    """Return the global model of a reopened run, a network in the run's architecture.
+
+    Raises:
+        ConfigurationError: if the server's arrays are not a whole network.
+    """
+    s, arrays = again.settings, again.checkpoint.arrays
+    spec = find_spec(s.dataset)
+    network = build(s.model, spec.shape, spec.classes, s.seed)
+    if arrays.keys() != exchanged(network).keys():
+        raise ConfigurationError(
+            f"method '{s.method}' has no global model, the server holds a part of it or something else; name a client"
+        )
+    set_arrays(network, arrays)
+    return network

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from florilegium.apps.settings import defaults
 from florilegium.clients.core.export import load_model, predict
 from florilegium.common.errors import DataError
+from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.datasets import find_spec
-from florilegium.partitions.device_data import read_device_schema, read_inputs
+from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 
@@ -29,6 +33,38 @@ def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
     if rows.shape[1:] != expected:
         raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
     return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
+
+
+def inputs_of(inputs: Any, config: Mapping[str, Value]) -> tuple[torch.Tensor, DatasetSpec]:
+    """Return network inputs for the dataset of a run's configuration, and the dataset's description.
+
+    Args:
+        inputs: rows in the dataset's decoded form, a table of its columns, or a path to a file of rows or pictures.
+        config: the run's configuration.
+
+    Raises:
+        DataError: if the inputs do not fit the dataset.
+    """
+    spec = find_spec(str(config["dataset"]))
+    words = None
+    if spec.kind == "words":
+        words = vocabulary(str(config.get("embeddings", "")), str(config["cache-dir"]), spec.shape[1])
+    if isinstance(inputs, str | Path):
+        path = Path(inputs)
+        return (_rows(path, spec) if path.suffix == ".npy" else read_inputs(path, spec, words)[0]), spec
+    if hasattr(inputs, "to_dict"):
+        inputs = inputs.to_dict("list")
+    return read_rows(inputs, spec, words), spec
+
+
+def table_of_predictions(model: torch.nn.Module, x: torch.Tensor, spec: DatasetSpec) -> pd.DataFrame:
+    """Return what ``model`` predicts for inputs (n, …): columns "class" and "probability", or "value" (regression)."""
+    outputs = predict(model, x)
+    if spec.kind == "regression":
+        return pd.DataFrame({"value": outputs[:, 0].numpy()})
+    best, classes = outputs.max(dim=1)
+    named = [spec.labels[label] if spec.labels else label for label in classes.tolist()]
+    return pd.DataFrame({"class": named, "probability": best.numpy()})
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:

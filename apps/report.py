@@ -56,8 +56,18 @@ def load_run(path: Path) -> Run:
     """
     if not (path / "summary.json").exists():
         raise RunError(f"run {path} has not completed: it has no summary.json. Go on with it: resume = '{path.name}'.")
-    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    config = read_config(path)
+    return read_run(path)
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read the results of several runs, finished or not; those with equal labels are told apart by their names."""
+    return _with_unique_labels([read_run(path) for path in paths], paths)
+
+
+def read_run(path: Path) -> Run:
+    """Read the results so far of a run from its folder; without ``summary.json`` its summary has only the method."""
+    config, file = read_config(path), path / "summary.json"
+    summary = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"method": config["method"]}
     tuned = config["finetune-epochs"] and METHODS[summary["method"]].client_class().uses_finetuning == "option"
     label = summary["method"] + ("+ft" if tuned else "")
     clients: list[dict[str, str]] = []

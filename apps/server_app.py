@@ -7,12 +7,11 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from florilegium.apps.assembly import assemble, open_folder
+from florilegium.apps.assembly import assemble, open_folder, outcome_noted
 from florilegium.apps.experiment import run_folder
 from florilegium.apps.settings import parse, received
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
-from florilegium.strategies.core.run_folder import RunFolder
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -21,21 +20,16 @@ log = logging.getLogger("flwr")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
-    run: RunFolder | None = None
     try:
         config = received(context.run_config)
         settings, _ = parse(config)
         run = open_folder(run_folder(settings), config, settings.method)
         print(f"run folder: {run.path}", flush=True)
-        assembly = assemble(config, one_thread=True)
-        strategy = assembly.strategy(run)
-        strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
+        with outcome_noted(run):
+            assembly = assemble(config, one_thread=True)
+            strategy = assembly.strategy(run)
+            strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)
-    except Exception as error:
-        message = str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
-        # If resuming failed, the status of the earlier run stays unchanged.
-        if run is not None and (run.opened or not (run.path / "config.toml").exists()):
-            run.status("failed", error=message)
-        if isinstance(error, FlorilegiumError):
-            log.error("%s", message)
+    except FlorilegiumError as error:
+        log.error("%s", error)
         raise

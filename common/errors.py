@@ -34,6 +34,10 @@ class FileError(RunError):
     """A file cannot be written. The message names the file."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user has stopped a run after a whole round, which is in its checkpoint, so that it can be resumed."""
+
+
 class BudgetSpentError(RunError):
     """The remaining privacy budget of a client does not suffice for another round of training."""
 

@@ -1,11 +1,98 @@
-"""Federated-learning methods as one Flower App.
+"""Federated-learning methods as one Flower App and one Python package: ``import florilegium as fl``.
+
+The names below are the public interface (docs/python.md); all else is internal. Each is imported when it is first used.
 
 In an installed package the layers (``florilegium.apps``, ``florilegium.strategies``, …) lie in this folder. In a
 checkout, and where Flower has unpacked the app, they lie beside it, at the top level, and are found there.
 """
 
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 _here = _Path(__file__).resolve().parent
 if not (_here / "apps").is_dir():
     __path__.append(str(_here.parent))
+
+if _TYPE_CHECKING:
+    from florilegium.apps.api.running import Comparison, Sweep, compare, run, sweep
+    from florilegium.apps.api.runs import Run
+    from florilegium.apps.api.runs import list_runs as runs
+    from florilegium.apps.api.runs import open_run as open
+    from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
+    from florilegium.apps.methods import Method
+    from florilegium.clients.core.base import Answer, BaseClient
+    from florilegium.clients.core.phases import phase
+    from florilegium.clients.families.decoupled import DecoupledClient
+    from florilegium.clients.fedavg import FedAvgClient
+    from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError, RunError
+    from florilegium.common.settings import Section, key
+    from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+    from florilegium.partitions.spec import DatasetSpec
+    from florilegium.strategies.core.cohort import CohortStrategy
+    from florilegium.strategies.core.round import Round
+    from florilegium.strategies.families.decoupled import SharedBody
+    from florilegium.strategies.fedavg import FedAvg
+
+_PUBLIC = {
+    # runs
+    "run": "apps.api.running:run",
+    "compare": "apps.api.running:compare",
+    "sweep": "apps.api.running:sweep",
+    "open": "apps.api.runs:open_run",
+    "runs": "apps.api.runs:list_runs",
+    "Run": "apps.api.runs:Run",
+    "Comparison": "apps.api.running:Comparison",
+    "Sweep": "apps.api.running:Sweep",
+    # what there is
+    "methods": "apps.api.tables:methods",
+    "datasets": "apps.api.tables:datasets",
+    "keys": "apps.api.tables:keys",
+    "partition": "apps.api.tables:partition",
+    "Partition": "apps.api.tables:Partition",
+    # to write a method
+    "Method": "apps.methods:Method",
+    "BaseClient": "clients.core.base:BaseClient",
+    "FedAvgClient": "clients.fedavg:FedAvgClient",
+    "DecoupledClient": "clients.families.decoupled:DecoupledClient",
+    "Answer": "clients.core.base:Answer",
+    "phase": "clients.core.phases:phase",
+    "CohortStrategy": "strategies.core.cohort:CohortStrategy",
+    "FedAvg": "strategies.fedavg:FedAvg",
+    "SharedBody": "strategies.families.decoupled:SharedBody",
+    "Round": "strategies.core.round:Round",
+    "Section": "common.settings:Section",
+    "key": "common.settings:key",
+    "Arrays": "models.parameters:Arrays",
+    "get_arrays": "models.parameters:get_arrays",
+    "set_arrays": "models.parameters:set_arrays",
+    # to bring data
+    "DatasetSpec": "partitions.spec:DatasetSpec",
+    # errors
+    "FlorilegiumError": "common.errors:FlorilegiumError",
+    "ConfigurationError": "common.errors:ConfigurationError",
+    "DataError": "common.errors:DataError",
+    "RunError": "common.errors:RunError",
+}
+"""The public names, and where each is defined."""
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "__version__":
+        from florilegium.apps.app_folder import project
+
+        return project()["version"]
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'florilegium' has no attribute '{name}'")
+    from importlib import import_module
+
+    module, _, attribute = _PUBLIC[name].partition(":")
+    found = getattr(import_module(f"florilegium.{module}"), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC, "__version__"])

@@ -284,6 +284,15 @@ def read_inputs(
     return reader.files([path], str(path)).x, None
 
 
+def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> torch.Tensor:
+    """Return decoded rows as network inputs: uint8 images (n, height, width, channels), texts, or columns by name.
+
+    Raises:
+        DataError: if the rows do not fit the dataset.
+    """
+    return _Reader(spec, words, DeviceSchema(), labeled=False).arrays(rows, None, "inputs", "train").x
+
+
 def report(data: ClientData, spec: DatasetSpec) -> str:
     """Return a summary of a device's data for its own log: number of examples, and of each class."""
     text = f"{len(data.train)} training and {len(data.test)} test examples"

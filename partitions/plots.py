@@ -10,6 +10,8 @@ from datasets import disable_progress_bars
 from flwr_datasets.partitioner import Partitioner
 from flwr_datasets.visualization import plot_label_distributions
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.pyplot import close
 
 from florilegium.common.files import write_atomically
 from florilegium.partitions.shares import Federation
@@ -34,6 +36,12 @@ class _AsPartitioner(Partitioner):
 
 def plot_federation(federation: Federation, dataset: Dataset, path: Path, title: str) -> None:
     """Write a PNG heat map, clients × classes, of the numbers of training examples to ``path``."""
+    figure = draw_federation(federation, dataset, title)
+    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, bbox_inches="tight", format="png"))
+
+
+def draw_federation(federation: Federation, dataset: Dataset, title: str) -> Figure:
+    """Return a heat map, clients × classes, of the numbers of training examples."""
     disable_progress_bars()
     clients, classes = len(federation), dataset.spec.classes
     annotate = clients * classes <= 400
@@ -52,5 +60,6 @@ def plot_federation(federation: Federation, dataset: Dataset, path: Path, title:
         plot_kwargs={"annot": annotate, "fmt": "d", "linewidths": 0.4 if annotate else 0},
     )
     axes.set(xlabel="class", ylabel="client")
+    close(figure)  # or a notebook would show it twice
     FigureCanvasAgg(figure)
-    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, bbox_inches="tight", format="png"))
+    return figure

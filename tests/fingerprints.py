@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import defaults
@@ -172,7 +171,7 @@ def simulated(wanted: Mapping[str, Keys], folder: Path) -> dict[str, Any]:
         for number, (name, keys) in enumerate(wanted.items()):
             differing = {k: v for k, v in config(**keys).items() if v != defaults()[k]}
             changed = {**differing, "runs-dir": str(folder), "run-name": f"simulated-{number}"}
-            found[name] = fingerprint(run_experiment(simulation, changed, Console(stderr=True, quiet=True)))
+            found[name] = fingerprint(run_experiment(simulation, changed, silent))
     return found
 
 

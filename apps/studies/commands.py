@@ -197,7 +197,7 @@ def fidelity(
     folder, console = Path(str(overrides["runs-dir"])), Console(stderr=True)
     with Simulation(workers) as simulation:
         rows = study(
-            recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, console), disjoint=disjoint
+            recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, display), disjoint=disjoint
         )
     target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
     print(write_fidelity(rows, target))

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.wire import pack, unpack
-from florilegium.common.errors import BudgetSpentError, ConfigurationError
+from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.initial import named_by_init
@@ -76,14 +76,18 @@ class Rounds:
             self._ended = self._ended or (new and self._strategy.finished(server_round))
             self._ended = self._ended or self._spent_after(server_round, new=new)
             final = bool(server_round == self._last or self._ended)
+            run = self._strategy.run
             if final or (new and s.evaluate_every and server_round % s.evaluate_every == 0):
                 self._evaluate(server_round, model, final=final)
+                final = final or run.ended
                 self._save(server_round, model)
-            elif new and s.checkpoint_every and server_round % s.checkpoint_every == 0:
+            elif new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0)):
                 self._save(server_round, model)
             self._report_progress("running", server_round, self._last)
             if final:
                 break
+            if run.watcher.interrupted:
+                raise Interrupted(f"stopped after round {server_round}")
         self._finish()
         self._result.arrays = pack(model)
         return self._result
@@ -97,13 +101,12 @@ class Rounds:
         with earlier_version(s.init):
             first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
         model, done = first, 0
-        if s.resume:
-            checkpoint = run.reopen(self._last)
+        if s.resume and (checkpoint := run.reopen(self._last)) is not None:
             model, done = checkpoint.arrays, checkpoint.round
             strategy.take_back(checkpoint)
             self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
             self._save(done, model)  # records this resume in the lineage, for a later resume
-        else:
+        elif not s.resume:
             run.create()
         strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         if strategy.protection is not None:

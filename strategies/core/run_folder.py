@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tomli_w
 from safetensors import safe_open
@@ -48,6 +48,9 @@ FREE_ON_RESUME = frozenset(
 )
 
 
+STOP = "stop"
+"""A file of this name in a run's folder asks the run to end with its next evaluation."""
+
 _ADAM_BEFORE_0_2 = ("pefll", "pfedhn")
 """Methods for which "adam" meant Adam in version 0.1.0; for all others it meant FedAdam."""
 
@@ -69,6 +72,32 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
+class Watcher(Protocol):
+    """Follows a run in its own process, and may end it."""
+
+    interrupted: bool
+    """Whether the run is to stop after the present round, to be resumed later."""
+
+    def evaluated(self, line: Mapping[str, Any]) -> bool:
+        """Receive the figures of an evaluation, a line of ``metrics.jsonl``; return whether the run ends with it."""
+
+    def progressed(self, status: Mapping[str, Any]) -> None:
+        """Receive the contents of ``status.json`` whenever they change."""
+
+
+class Unwatched:
+    """A run that nobody follows in its own process."""
+
+    interrupted = False
+
+    def evaluated(self, line: Mapping[str, Any]) -> bool:
+        """Return that the run goes on."""
+        return False
+
+    def progressed(self, status: Mapping[str, Any]) -> None:
+        """Ignore the status."""
+
+
 class RunFolder:
     """Reads and writes the files of one run.
 
@@ -76,14 +105,25 @@ class RunFolder:
         path: the folder.
         config: the complete run configuration, with flat keys.
         table: name of the table with the method's own keys.
+        watcher: follows the run in this process.
 
     Attributes:
         records: the lines of ``metrics.jsonl``, in the order of rounds.
         opened: whether the run has opened the folder with :meth:`create` or :meth:`reopen`.
+        watcher: as given.
+        ended: whether the watcher has ended the run at an evaluation.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, bool | int | float | str], table: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, bool | int | float | str],
+        table: str,
+        watcher: Watcher | None = None,
+    ) -> None:
         self.path = path
+        self.watcher: Watcher = watcher or Unwatched()
+        self.ended = False
         self._table = table
         self._config = dict(config)
         self.records: list[dict[str, Any]] = []
@@ -110,22 +150,23 @@ class RunFolder:
         self._write_config()
         self.opened = True
 
-    def reopen(self, rounds: int) -> Checkpoint:
-        """Return the checkpoint to continue from; delete the metrics that were written after it.
+    def reopen(self, rounds: int) -> Checkpoint | None:
+        """Return the checkpoint to continue from, or None if there is none; delete metrics that are newer than it.
 
         Raises:
             ConfigurationError: if there is no such run, a key that changes the results differs, or the run has more
                 than ``rounds`` rounds already.
-            RunError: if the checkpoint is missing or damaged.
+            RunError: if the checkpoint is damaged.
         """
         if differing := differing_settings(read_config(self.path), self._config, self._table):
             raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
-        checkpoint = read_checkpoint(self.path)
-        if checkpoint.round > rounds:
+        checkpoint = read_checkpoint(self.path) if _checkpoints(self.path) else None
+        done = checkpoint.round if checkpoint else -1
+        if done > rounds:
             raise ConfigurationError(
-                f"resume: run '{self.name}' has {checkpoint.round} rounds already, rounds = {rounds} asks for fewer"
+                f"resume: run '{self.name}' has {done} rounds already, rounds = {rounds} asks for fewer"
             )
-        self.records = [record for record in read_metrics(self.path) if record["round"] <= checkpoint.round]
+        self.records = [record for record in read_metrics(self.path) if record["round"] <= done]
         self._write_metrics()
         self._write_config()
         self.opened = True
@@ -137,13 +178,22 @@ class RunFolder:
     # ---------------------------------------------------------------------------------------- during
 
     def status(self, state: str, **facts: object) -> None:
-        """Write ``status.json``: ``state`` is "running", "completed" or "failed"; ``facts`` are further entries."""
+        """Write ``status.json``.
+
+        Args:
+            state: "running", "completed", "stopped" (by its user, to be resumed) or "failed".
+            facts: further entries.
+        """
         write_text(self.path / "status.json", json.dumps({"state": state, **facts}) + "\n")
+        self.watcher.progressed({"state": state, **facts})
 
     def record(self, line: dict[str, Any]) -> None:
         """Append a line to ``metrics.jsonl``, or replace the line of the same round."""
         self.records = [record for record in self.records if record["round"] != line["round"]] + [line]
         self._write_metrics()
+        stop = self.path / STOP
+        self.ended = self.watcher.evaluated(line) or stop.exists()
+        stop.unlink(missing_ok=True)
 
     def _write_metrics(self) -> None:
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
@@ -245,13 +295,18 @@ def earlier_version(run: str) -> Iterator[None]:
         ) from error
 
 
+def _checkpoints(path: Path) -> list[Path]:
+    """Return the checkpoint files of the run in ``path``, the newest last."""
+    return sorted(path.glob("checkpoint/round-*.safetensors"))
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the newest checkpoint of the run in ``path``.
 
     Raises:
         RunError: if there is no checkpoint, or it is damaged.
     """
-    files = sorted(path.glob("checkpoint/round-*.safetensors"))
+    files = _checkpoints(path)
     if not files:
         raise RunError(f"run '{path.name}' has no checkpoint yet; start it anew")
     try:

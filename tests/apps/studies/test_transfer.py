@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from safetensors.numpy import load_file
 from sklearn.linear_model import LogisticRegression
 
@@ -152,7 +151,7 @@ def test_what_cannot_be_is_said_before_the_run(tmp_path: Path) -> None:
     simulation = Simulation(1)  # which is not started
     keys: dict[str, Value] = {**KEYS, "transfer-target": "cifar10", "runs-dir": str(tmp_path)}
     with pytest.raises(ConfigurationError, match="3 channels"):
-        run_experiment(simulation, keys, Console())
+        run_experiment(simulation, keys, silent)
     assert not list(tmp_path.iterdir())
 
 

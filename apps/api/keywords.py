@@ -1,0 +1,80 @@
+"""Configuration keys from Python: keywords, nested tables, and your own classes, functions and arrays as values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from florilegium.apps.packages import KINDS, NOTEBOOK
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.references import name_of
+from florilegium.common.settings import Value
+
+
+def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
+    """Return keywords as flat configuration keys.
+
+    ``learning_rate=0.1`` sets ``learning-rate``; ``fedprox={"mu": 0.1}`` sets ``fedprox.mu``. A method, model, dataset
+    or partitioner may be your own class, function or object, defined at the top level of a module or notebook; a
+    dataset may also be arrays (:func:`florilegium.partitions.sources.arrays.array_dataset`).
+
+    Raises:
+        ConfigurationError: if a value is of no suitable type.
+    """
+    flat = _flat(keywords)
+    cache = str(flat.get("cache-dir", defaults()["cache-dir"]))
+    return {key: _value(key, value, cache) for key, value in flat.items()}
+
+
+def _flat(keywords: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in keywords.items():
+        key = f"{prefix}{name.replace('_', '-')}"
+        # A dict is a table of keys; as a dataset it is the arrays.
+        flat |= _flat(value, f"{key}.") if isinstance(value, Mapping) and key != "dataset" else {key: value}
+    return flat
+
+
+def _value(key: str, value: Any, cache: str) -> Value:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, bool | int | float | str):
+        return value
+    if key == "dataset" and not callable(value) and not _is_spec(value):
+        from florilegium.partitions.sources.arrays import array_dataset
+
+        return array_dataset(value, cache_dir=cache)
+    if key in KINDS:
+        return _reference(key, value)
+    raise ConfigurationError(f"{key}: {type(value).__name__} {value!r:.60} is no value; give a number, text or bool")
+
+
+def _is_spec(value: Any) -> bool:
+    from florilegium.partitions.spec import DatasetSpec
+
+    return isinstance(value, DatasetSpec)
+
+
+def _reference(key: str, thing: Any) -> str:
+    """Return the reference to an object of your own, by its name or by the variable that holds it.
+
+    Raises:
+        ConfigurationError: if it has no name that can be imported.
+    """
+    if hasattr(thing, "__qualname__"):
+        return name_of(thing)
+    for module in (NOTEBOOK, type(thing).__module__):
+        for name, value in vars(sys.modules.get(module, object)).items():
+            if value is thing:
+                return f"{module}:{name}"
+    raise ConfigurationError(
+        f"{key}: this {type(thing).__name__} has no name; assign it to a variable at the top level of your module or "
+        "notebook, or name it 'package.module:attribute'"
+    )

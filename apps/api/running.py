@@ -1,0 +1,255 @@
+"""Carry out runs from Python: one, several methods and seeds, or a recipe's sweep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from florilegium.apps.api.keywords import read_keywords
+from florilegium.apps.api.runs import GROUPS, Run
+from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
+from florilegium.apps.experiment import resolve, run_experiment, short_name
+from florilegium.apps.packages import import_path, in_notebook
+from florilegium.apps.progress import Display, silent, suitable
+from florilegium.apps.settings import complete, parse
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import STOP
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EngineName = Literal["process", "ray"]
+
+
+def run(
+    recipe: str | None = None,
+    *,
+    engine: EngineName = "process",
+    workers: int = 0,
+    progress: bool = True,
+    on_evaluation: OnEvaluation | None = None,
+    **keys: Any,
+) -> Run:
+    """Carry out one run and return it.
+
+    Args:
+        recipe: a recipe's name such as "ppfe-cifar10-s2" or, with a variant, "ppfe-cifar10-s2:fedper"; or a TOML file.
+        engine: "process": in this process, one client after the other; "ray": on worker processes, as ``florilegium
+            run`` does.
+        workers: number of worker processes of the engine "ray"; 0: one for each core.
+        progress: whether to show a progress bar.
+        on_evaluation: called after every evaluation with the round and the figures of each group of clients, such as
+            ``{"seen": {"accuracy": 0.91, …}}``. If it returns true, the run ends with this evaluation (with "ray", with
+            the next one).
+        keys: configuration keys, ``_`` for ``-``; tables as dicts: ``fedprox={"mu": 0.1}``. ``resume="RUN"`` goes on
+            with a run.
+
+    Returns:
+        The run. After Ctrl-C a KeyboardInterrupt says how to go on; the run then ended after a whole round.
+
+    Raises:
+        ConfigurationError: before the run starts, if its configuration is wrong.
+        RunError: if the run failed.
+    """
+    overrides = resolve(recipe, [], read_keywords(keys))
+    with _engine(engine, workers, [overrides], on_evaluation) as chosen:
+        return Run(run_experiment(chosen, overrides, _display(progress)))
+
+
+class Comparison:
+    """Several methods on one federation, with one or more seeds.
+
+    Args:
+        runs: each method's runs, one for each seed.
+    """
+
+    def __init__(self, runs: Mapping[str, Sequence[Run]]) -> None:
+        self.runs = {method: list(own) for method, own in runs.items()}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Final figures: a row per method and group of clients, with mean and standard deviation (n − 1) over seeds."""
+        rows = []
+        for method, runs in self.runs.items():
+            for group in GROUPS:
+                finals = [run.summary["final"][group] for run in runs if group in run.summary.get("final", {})]
+                if finals:
+                    rows.append({"method": method, "clients": group, "seeds": len(finals), **_pooled(finals)})
+        return pd.DataFrame(rows)
+
+    def plot(self) -> Figure:
+        """Return a figure of all runs: accuracy over rounds, over bytes, and a histogram of the clients' accuracies."""
+        from florilegium.apps.report import plot_runs, read_runs
+
+        return plot_runs(read_runs([run.path for runs in self.runs.values() for run in runs]))
+
+    def _repr_html_(self) -> str:
+        return str(self.table.to_html(index=False, float_format="{:.4f}".format))
+
+
+def _pooled(finals: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    shown: dict[str, float] = {}
+    for name in ("accuracy", "accuracy_global", "loss"):
+        values = [figures[name] for figures in finals if name in figures]
+        if values:
+            shown[name] = float(np.mean(values))
+            if len(values) > 1:
+                shown[f"{name}_sd"] = float(np.std(values, ddof=1))
+    return shown
+
+
+def compare(
+    methods: Sequence[Any],
+    recipe: str | None = None,
+    *,
+    seeds: Sequence[int] = (),
+    engine: EngineName = "process",
+    workers: int = 0,
+    progress: bool = True,
+    **keys: Any,
+) -> Comparison:
+    """Run several methods on the same clients, with the same cohorts and initial model, and compare them.
+
+    Args:
+        methods: names of methods, or your own (:func:`run`).
+        recipe, engine, workers, progress, keys: as for :func:`run`.
+        seeds: seeds to run every method with; default: the seed of the configuration.
+
+    Raises:
+        ConfigurationError: before the first run, if the configuration of one is wrong.
+        RunError: if a run failed.
+    """
+    if isinstance(methods, str) or not methods:
+        raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
+    cells: list[tuple[str, dict[str, Value]]] = []
+    for method in methods:
+        for chosen_seed in [{"seed": int(seed)} for seed in seeds] or [{}]:
+            own = {**keys, "method": method, **chosen_seed}
+            overrides = resolve(recipe, [], read_keywords(own))
+            parse(complete(overrides))
+            cells.append((short_name(str(overrides["method"])), overrides))
+    runs: dict[str, list[Run]] = {}
+    with _engine(engine, workers, [overrides for _, overrides in cells], None) as chosen:
+        for name, overrides in cells:
+            runs.setdefault(name, []).append(Run(run_experiment(chosen, overrides, _display(progress))))
+    return Comparison(runs)
+
+
+class Sweep:
+    """The runs of a recipe's sweep.
+
+    Attributes:
+        table: a row per variant, value of the swept key and seed, with the run's name and final figures.
+        runs: the runs, in the order of the table.
+        report: the report in Markdown: the sweep's table.
+        path: folder of the report and its picture.
+    """
+
+    def __init__(self, table: pd.DataFrame, runs: Sequence[Run], report: str, path: Path) -> None:
+        self.table, self.runs, self.report, self.path = table, list(runs), report, path
+
+    def _repr_markdown_(self) -> str:
+        return self.report
+
+
+def sweep(
+    recipe: str, name: str, *, engine: EngineName = "process", workers: int = 0, progress: bool = True, **keys: Any
+) -> Sweep:
+    """Carry out a recipe's sweep, a table or figure of a paper; finished runs are reused.
+
+    Args:
+        recipe: a recipe's name, or a TOML file.
+        name: one of its sweeps.
+        engine, workers, progress, keys: as for :func:`run`; the keys apply to all runs.
+
+    Raises:
+        ConfigurationError: before the first run, if the configuration of one is wrong.
+        RunError: if a run failed; finished runs are kept.
+    """
+    from florilegium.apps.experiment import recipe_name
+    from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
+
+    overrides = resolve(None, [], read_keywords(keys))
+    wanted = cells(recipe, name, overrides)
+    folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
+    with _engine(engine, workers, [dict(cell.keys) for cell in wanted], None) as chosen:
+        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))
+    target = folder / f"{recipe_name(recipe)}-{name}"
+    report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
+    runs = [Run(path) for path in paths]
+    rows = [
+        {"variant": cell.variant, "value": cell.value, "seed": cell.keys["seed"], "run": one.name, "clients": group}
+        | {figure: number for figure, number in figures.items() if figure in ("accuracy", "loss")}
+        for cell, one in zip(wanted, runs, strict=True)
+        for group, figures in one.summary["final"].items()
+    ]
+    return Sweep(pd.DataFrame(rows), runs, report, target)
+
+
+def _display(progress: bool) -> Display:
+    return suitable() if progress else silent
+
+
+@contextmanager
+def _engine(
+    name: str, workers: int, wanted: Sequence[Mapping[str, Value]], on_evaluation: OnEvaluation | None
+) -> Iterator[Engine]:
+    """Context of an engine for the runs ``wanted``.
+
+    Raises:
+        ConfigurationError: for an unknown engine, or one that cannot carry out the runs.
+    """
+    if name == "process":
+        if workers > 1:
+            raise ConfigurationError(f"workers: the engine 'process' has one (found: {workers}); use engine='ray'")
+        yield InThisProcess(on_evaluation)
+        return
+    if name != "ray":
+        raise ConfigurationError(f"engine: '{name}' is unknown. Allowed: process, ray")
+    from florilegium.apps.cli_options import CORES
+    from florilegium.apps.launch import Simulation
+
+    configs = [complete(keys) for keys in wanted]
+    if typed_in := [reference for config in configs for reference in in_notebook(config)]:
+        raise ConfigurationError(
+            f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
+            "save it in a module of its own, or use engine='process'"
+        )
+    with Simulation(workers or CORES, import_path(configs[0])) as simulation:
+        yield _Watched(simulation, on_evaluation) if on_evaluation else simulation
+
+
+class _Watched:
+    """A simulation whose evaluations are passed on; a file asks it to end."""
+
+    def __init__(self, simulation: Engine, on_evaluation: OnEvaluation) -> None:
+        self._simulation, self._on_evaluation = simulation, on_evaluation
+
+    def run(
+        self,
+        overrides: Mapping[str, Value],
+        device: str,
+        run_path: Path,
+        limit: float,
+        progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Carry out one run (:meth:`Engine.run`)."""
+        last = 0
+
+        def show(status: Mapping[str, Any]) -> None:
+            nonlocal last
+            progress(status)
+            evaluated = int(status.get("evaluated", 0))
+            if evaluated > last and status.get("figures"):
+                last = evaluated
+                if self._on_evaluation(evaluated, json.loads(json.dumps(status["figures"]))):
+                    (run_path / STOP).touch()
+
+        self._simulation.run(overrides, device, run_path, limit, show)

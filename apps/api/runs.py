@@ -1,0 +1,175 @@
+"""A run as an object: its figures as tables, its models, its predictions and its picture."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value, folder
+from florilegium.strategies.core.run_folder import find_run, read_config, read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+GROUPS = ("seen", "unseen", "unlabeled", "target")
+
+
+class Run:
+    """A run in its folder, finished or not. Tables are read anew whenever they are asked for.
+
+    Args:
+        path: the run's folder.
+
+    Attributes:
+        path: the run's folder.
+        name: the run's id.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    def __repr__(self) -> str:
+        return f"<florilegium run {self.name}: {self.state}, {self.config['method']} on {self.config['dataset']}>"
+
+    def _repr_html_(self) -> str:
+        last = self.metrics.tail(len(self.metrics["group"].unique())) if len(self.metrics) else self.metrics
+        shown = last[[name for name in ("round", "group", "accuracy", "loss") if name in last]]
+        return (
+            f"<p><code>{self.name}</code>: {self.state}</p>{shown.to_html(index=False, float_format='{:.4f}'.format)}"
+        )
+
+    @property
+    def state(self) -> str:
+        """How far the run is: "running", "completed", "stopped" (to be resumed), "failed", or "unknown"."""
+        try:
+            return str(json.loads((self.path / "status.json").read_text(encoding="utf-8"))["state"])
+        except (OSError, ValueError, KeyError):
+            return "unknown"
+
+    @cached_property
+    def config(self) -> dict[str, Value]:
+        """The complete configuration, with flat keys such as ``"learning-rate"`` and ``"fedprox.mu"``."""
+        return read_config(self.path)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The contents of ``summary.json``: final figures, rounds, seconds, bytes; {} until the run has completed."""
+        path = self.path / "summary.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """All evaluations: a row per round and group of clients, with accuracy and loss (fractions), bytes, seconds."""
+        rows = [
+            {"round": line["round"], "group": group, **line[group]}
+            | {name: value for name, value in line.items() if name not in (*GROUPS, "round")}
+            for line in read_metrics(self.path)
+            for group in GROUPS
+            if group in line
+        ]
+        return pd.DataFrame(rows, columns=None if rows else ["round", "group"])
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """The last evaluation, a row per client: group, numbers of examples, accuracy, loss."""
+        path = self.path / "clients.csv"
+        words = {"client": str, "name": str}
+        return pd.read_csv(path, dtype=words, keep_default_na=False, na_values=["", "nan"]) if path.exists() else (
+            pd.DataFrame(columns=["client", "group"])
+        )  # fmt: skip
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Clients that did not contribute to an exchange: round, phase, client, reason."""
+        path = self.path / "failures.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return pd.DataFrame([json.loads(line) for line in lines], columns=["round", "phase", "client", "reason"])
+
+    def model(self, client: str | int | None = None) -> nn.Module:
+        """Return the run's model from its last checkpoint, ready for inference.
+
+        Args:
+            client: a client's id, or its name in the data: the model that this client predicts with, personalised where
+                the method does that. None: the global model.
+
+        Raises:
+            ConfigurationError: if there is no such client, or the method has no global model.
+            RunError: if the run has no checkpoint yet.
+        """
+        from florilegium.apps.personal import global_model, model_of, reopened
+
+        with reopened(self.path) as again:
+            model = global_model(again) if client is None else model_of(again, str(client), self.name)
+            return copy.deepcopy(model).eval().requires_grad_(False)
+
+    def predict(self, inputs: Any, client: str | int | None = None) -> pd.DataFrame:
+        """Return predictions of :meth:`model`: a row per input with "class" and "probability", or "value" (regression).
+
+        Args:
+            inputs: rows in the dataset's decoded form: uint8 images (n, height, width, channels), features (n, d),
+                texts, a DataFrame of the dataset's columns; or a path to a file of such rows, as for ``florilegium
+                predict``.
+            client: as for :meth:`model`.
+
+        Raises:
+            DataError: if the inputs do not fit the dataset.
+        """
+        from florilegium.apps.predictions import inputs_of, table_of_predictions
+
+        x, spec = inputs_of(inputs, self.config)
+        return table_of_predictions(self.model(client), x, spec)
+
+    def plot(self) -> Figure:
+        """Return a figure: accuracy over rounds, accuracy over bytes, and a histogram of the clients' accuracies."""
+        from florilegium.apps.report import plot_runs, read_run
+
+        return plot_runs([read_run(self.path)])
+
+    def export(self, target: str | Path, client: str | int) -> Path:
+        """Write a client's model to a folder, as ``florilegium export`` does; return the folder."""
+        from florilegium.apps.personal import personalise
+
+        return personalise(self.path, Path(target), str(client))
+
+
+def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
+    """Return a run by its id or folder.
+
+    Args:
+        name: the id under ``runs_dir``, or the path of a run's folder.
+        runs_dir: the folder of runs; by default that of the key ``runs-dir``.
+
+    Raises:
+        ConfigurationError: if there is no such run; the message lists the newest ones.
+    """
+    return Run(find_run(str(name), str(runs_dir or defaults()["runs-dir"])))
+
+
+def list_runs(runs_dir: str | Path | None = None) -> pd.DataFrame:
+    """Return a table of all runs in a folder, the newest first: name, state, method, dataset, seed, rounds, accuracy."""
+    root = folder(str(runs_dir or defaults()["runs-dir"]))
+    paths = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    columns = ["name", "state", "method", "dataset", "seed", "rounds", "accuracy"]
+    return pd.DataFrame([_row(Run(path.parent)) for path in paths], columns=columns)
+
+
+def _row(run: Run) -> dict[str, Any]:
+    try:
+        config: Mapping[str, Value] = run.config
+        records = read_metrics(run.path)
+    except (ConfigurationError, RunError, ValueError):
+        return {"name": run.name, "state": "damaged"}
+    last = records[-1] if records else {}
+    accuracy = last.get("seen", {}).get("accuracy")
+    known = {key: config.get(key) for key in ("method", "dataset", "seed")}
+    return {"name": run.name, "state": run.state, **known, "rounds": last.get("round", 0), "accuracy": accuracy}

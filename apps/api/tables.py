@@ -1,0 +1,114 @@
+"""Tables of what there is: methods, datasets, configuration keys, and the clients of a federation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from florilegium.apps.api.keywords import read_keywords
+from florilegium.apps.experiment import resolve
+from florilegium.apps.settings import complete, parse
+from florilegium.common.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from florilegium.partitions.shares import Federation
+    from florilegium.partitions.spec import Dataset
+
+
+class Partition:
+    """The clients of a federation and their examples.
+
+    Args:
+        federation, dataset: which rows each client holds, and of what.
+        title: title of the picture.
+    """
+
+    def __init__(self, federation: Federation, dataset: Dataset, title: str) -> None:
+        self._federation, self._dataset, self._title = federation, dataset, title
+
+    @property
+    def counts(self) -> pd.DataFrame:
+        """Numbers of training examples: a row per client, a column per class."""
+        spec = self._dataset.spec
+        names = list(spec.labels) or list(range(spec.classes))
+        counts = self._federation.class_counts(self._dataset)
+        if spec.kind == "regression":
+            names = ["examples"]
+        return pd.DataFrame(counts, index=self.clients.index, columns=pd.Index(names, name="class"))
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """A row per client: its name in the data, group, numbers of training and test examples."""
+        f = self._federation
+        groups = ["unseen" if unseen else "seen" if labeled else "unlabeled"
+                  for unseen, labeled in zip(f.unseen, f.labeled, strict=True)]  # fmt: skip
+        columns = {"name": f.names, "group": groups, "train": f.train.sizes, "test": f.test.sizes}
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(f), name="client"))
+
+    def plot(self) -> Figure:
+        """Return a heat map, clients × classes, of the numbers of training examples."""
+        from florilegium.partitions.plots import draw_federation
+
+        return draw_federation(self._federation, self._dataset, self._title)
+
+    def _repr_html_(self) -> str:
+        return str(self.clients.join(self.counts).to_html())
+
+
+def partition(recipe: str | None = None, **keys: Any) -> Partition:
+    """Return the clients of a federation, without a run.
+
+    Args:
+        recipe, keys: as for :func:`florilegium.run`.
+
+    Raises:
+        ConfigurationError, DataError: if the keys are wrong, or the data do not suffice.
+    """
+    from florilegium.partitions.federation import federate
+
+    settings, _ = parse(complete(resolve(recipe, [], read_keywords(keys))))
+    federation, dataset = federate(settings)
+    return Partition(federation, dataset, f"{dataset.spec.name}: {settings.partitioner}, seed {settings.seed}")
+
+
+def methods() -> pd.DataFrame:
+    """Return a table of all methods: name, title, source, and the package that each comes from."""
+    from florilegium.apps.methods import METHODS
+
+    rows = []
+    for name in METHODS:
+        try:
+            method = METHODS[name]
+        except ConfigurationError as error:  # a package that is broken must not hide the others
+            rows.append((name, str(error), "", METHODS.origin(name)))
+            continue
+        rows.append((name, method.title, method.source, METHODS.origin(name)))
+    return pd.DataFrame(rows, columns=["method", "title", "source", "package"]).set_index("method")
+
+
+def datasets() -> pd.DataFrame:
+    """Return a table of all datasets: name, kind, shape of an input, classes, hub id, package."""
+    from florilegium.partitions.datasets import DATASETS
+
+    rows = [
+        (name, spec.kind, "×".join(map(str, spec.shape)), spec.classes, spec.hub, ", ".join(spec.client_columns))
+        for name, spec in DATASETS.items()
+    ]
+    columns = ["dataset", "kind", "input", "classes", "hub", "natural clients"]
+    return pd.DataFrame(rows, columns=columns).set_index("dataset")
+
+
+def keys(word: str = "") -> pd.DataFrame:
+    """Return a table of the configuration keys whose names contain ``word``: values, default, meaning."""
+    from florilegium.apps.keys import groups
+
+    rows = [
+        (key.name, key.values.replace("\\|", "|"), key.default, key.meaning)
+        for group in groups()
+        for key in group.keys
+        if word in key.name
+    ]
+    return pd.DataFrame(rows, columns=["key", "values", "default", "meaning"]).set_index("key")

@@ -1,0 +1,131 @@
+"""The engine ``process``: carries out a run in the calling process, which follows it and may stop it.
+
+It has the same method :meth:`run` as the engine ``ray`` (:class:`florilegium.apps.launch.Simulation`).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from florilegium.apps.settings import complete
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+
+OnEvaluation = Callable[[int, dict[str, dict[str, float]]], object]
+"""Called with the round and the figures of each group of clients; the run ends with this round if it returns true."""
+GROUPS = ("seen", "unseen", "unlabeled")
+
+
+class Engine(Protocol):
+    """Carries out runs."""
+
+    def run(
+        self,
+        overrides: Mapping[str, Value],
+        device: str,
+        run_path: Path,
+        limit: float,
+        progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Carry out one run (:meth:`florilegium.apps.launch.Simulation.run`)."""
+
+
+class InThisProcess:
+    """Carries out runs in this process, one client after the other.
+
+    Ctrl-C stops a run after its present round, with a checkpoint; a second Ctrl-C stops it at once.
+
+    Args:
+        on_evaluation: see :data:`OnEvaluation`.
+    """
+
+    def __init__(self, on_evaluation: OnEvaluation | None = None) -> None:
+        self._on_evaluation = on_evaluation
+
+    def run(
+        self,
+        overrides: Mapping[str, Value],
+        device: str,
+        run_path: Path,
+        limit: float,
+        progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Carry out one run and wait for it.
+
+        Args:
+            overrides: the run configuration, where it differs from the defaults.
+            device, limit: ignored; the configuration has the device, and there is no other process to wait for.
+            run_path: the folder the run will write to.
+            progress: called with the contents of the run's ``status.json`` whenever they change.
+
+        Raises:
+            ConfigurationError, RunError: if the run cannot start or continue.
+            Interrupted: if Ctrl-C has stopped it after a round.
+        """
+        from florilegium.apps.one_process import run_here  # imports torch and Flower, which takes seconds
+
+        watcher = _Watcher(progress, self._on_evaluation)
+        try:
+            run_path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
+        with _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
+            run_here(complete(overrides), run_path, watcher)
+
+
+class _Watcher:
+    def __init__(self, progress: Callable[[Mapping[str, Any]], None], on_evaluation: OnEvaluation | None) -> None:
+        self.interrupted = False
+        self._on_evaluation = on_evaluation
+        self.progressed = progress
+
+    def evaluated(self, line: Mapping[str, Any]) -> bool:
+        if self._on_evaluation is None:
+            return False
+        figures = {group: dict(line[group]) for group in GROUPS if group in line}
+        return bool(self._on_evaluation(int(line["round"]), figures))
+
+
+@contextmanager
+def _stopping_after_a_round(watcher: _Watcher) -> Iterator[None]:
+    """Context in which the first Ctrl-C sets ``watcher.interrupted``, and the second one interrupts at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        watcher.interrupted = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Context in which Flower's log goes to the file ``path``; only warnings also appear on the screen."""
+    log = logging.getLogger("flwr")
+    file = logging.FileHandler(path, encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(levelname)s : %(message)s"))
+    levels = [(handler, handler.level) for handler in log.handlers]
+    for handler, level in levels:
+        handler.setLevel(max(level, logging.WARNING))
+    log.addHandler(file)
+    try:
+        yield
+    finally:
+        log.removeHandler(file)
+        file.close()
+        for handler, level in levels:
+            handler.setLevel(level)

@@ -1,0 +1,89 @@
+"""Progress of a run on a terminal, in a notebook, or nowhere: a bar, and a line for every evaluation."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Show = Callable[[Mapping[str, Any]], None]
+"""Receives the contents of ``status.json`` whenever they change."""
+Display = Callable[[str, int], Any]
+"""Context manager of a title and a number of rounds, in which a :data:`Show` is called."""
+
+
+def figures_of(status: Mapping[str, Any]) -> str:
+    """Return the figures of the last evaluation in a few words: accuracies by group of clients, or losses."""
+    figures = status.get("figures") or {}
+    name = "accuracy" if any("accuracy" in values for values in figures.values()) else "loss"
+    shown = [f"{group} {values[name]:.3f}" for group, values in figures.items() if name in values]
+    return f"{name} {'  '.join(shown)}" if shown else ""
+
+
+def on_terminal(console: Console) -> Display:
+    """Return a display that draws a progress bar on ``console`` and prints a line for every evaluation."""
+
+    @contextmanager
+    def display(title: str, rounds: int) -> Iterator[Show]:
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
+        )  # fmt: skip
+        last = 0
+
+        def show(status: Mapping[str, Any]) -> None:
+            nonlocal last
+            text, evaluated = figures_of(status), int(status.get("evaluated", 0))
+            bar.update(task, completed=status.get("round", 0), figures=text)
+            if text and evaluated > last:
+                last = evaluated
+                bar.console.print(f"round {evaluated:>5}   {text}", highlight=False)
+
+        with Progress(*columns, console=console, refresh_per_second=2) as bar:
+            task = bar.add_task(title, total=rounds, figures="starting")
+            yield show
+
+    return display
+
+
+@contextmanager
+def in_notebook(title: str, rounds: int) -> Iterator[Show]:
+    """Show one line in the output of a notebook's cell, which is kept up to date."""
+    from IPython.display import HTML, display
+
+    def line(status: Mapping[str, Any]) -> HTML:
+        done, text = int(status.get("round", 0)), figures_of(status) or str(status.get("error", "starting"))
+        return HTML(
+            f"<code>{html.escape(title)}</code> <progress value='{done}' max='{max(1, rounds)}'></progress> "
+            f"{done}/{rounds} {html.escape(text)}"
+        )
+
+    handle = display(line({}), display_id=True)
+    yield lambda status: handle.update(line(status))
+
+
+@contextmanager
+def silent(title: str, rounds: int) -> Iterator[Show]:
+    """Show nothing."""
+    yield lambda status: None
+
+
+def suitable() -> Display:
+    """Return the display for the present surroundings: a notebook, or a terminal's standard error."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return on_terminal(Console(stderr=True))
+    shell = get_ipython()
+    return in_notebook if type(shell).__name__ == "ZMQInteractiveShell" else on_terminal(Console(stderr=True))
