@@ -136,6 +136,11 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
     return overrides
 
 
+def short_name(name: str) -> str:
+    """Return the name of a method for tables and folders: without the package of one that is not the suite's own."""
+    return name.rpartition(":")[2]
+
+
 def run_folder(settings: Settings) -> Path:
     """Return the folder of the run; without ``run-name`` or ``resume`` it is named after time, method and dataset."""
     if settings.resume:
@@ -145,7 +150,7 @@ def run_folder(settings: Settings) -> Path:
         if (path / "config.toml").exists():
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
-    words = [time.strftime("%Y%m%d-%H%M%S"), settings.method, Path(settings.dataset).name, str(os.getpid())]
+    words = [time.strftime("%Y%m%d-%H%M%S"), short_name(settings.method), Path(settings.dataset).name, str(os.getpid())]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
     taken = sum(1 for _ in folder(settings.runs_dir).glob(f"{stem}*"))
     return folder(settings.runs_dir) / (f"{stem}-{taken + 1}" if taken else stem)
@@ -175,7 +180,7 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     path = run_folder(settings)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     try:
-        with display(f"{settings.method} on {Path(settings.dataset).name}", settings.rounds) as show:
+        with display(f"{short_name(settings.method)} on {Path(settings.dataset).name}", settings.rounds) as show:
             engine.run(named, settings.device, path, settings.start_timeout, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from florilegium.apps.experiment import short_name
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import complete
 from florilegium.common.errors import RunError
@@ -69,11 +70,11 @@ def read_run(path: Path) -> Run:
     config, file = read_config(path), path / "summary.json"
     summary = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"method": config["method"]}
     tuned = config["finetune-epochs"] and METHODS[summary["method"]].client_class().uses_finetuning == "option"
-    label = summary["method"] + ("+ft" if tuned else "")
+    label = short_name(summary["method"]) + ("+ft" if tuned else "")
     clients: list[dict[str, str]] = []
     if (path / "clients.csv").exists():
-        with (path / "clients.csv").open(encoding="utf-8", newline="") as file:
-            clients = list(csv.DictReader(file))
+        with (path / "clients.csv").open(encoding="utf-8", newline="") as lines:
+            clients = list(csv.DictReader(lines))
     federation = {key: value for key, value in complete(config).items() if key in FEDERATION}
     return Run(label, summary, read_metrics(path), clients, federation)
 

@@ -165,6 +165,7 @@ def simulated(wanted: Mapping[str, Keys], folder: Path) -> dict[str, Any]:
     """Return the fingerprints of runs in Ray, two workers."""
     from florilegium.apps.experiment import run_experiment
     from florilegium.apps.launch import Simulation
+    from florilegium.apps.progress import silent
 
     found = {}
     with Simulation(2) as simulation:

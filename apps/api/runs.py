@@ -156,7 +156,7 @@ def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
 
 
 def list_runs(runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """Return a table of all runs in a folder, the newest first: name, state, method, dataset, seed, rounds, accuracy."""
+    """Return a table of all runs in a folder, the newest first: state, method, dataset, seed, rounds, accuracy."""
     root = folder(str(runs_dir or defaults()["runs-dir"]))
     paths = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
     columns = ["name", "state", "method", "dataset", "seed", "rounds", "accuracy"]

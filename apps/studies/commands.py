@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from florilegium.apps.cli_options import CORES, Assignments, RunsDir, Workers, runs_folder
+from florilegium.apps.progress import on_terminal
 
 studies = typer.Typer()
 
@@ -194,7 +195,7 @@ def fidelity(
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     grid = Grid(parse_counts(batch_sizes), parse_numbers(learning_rates), parse_counts(epochs))
-    folder, console = Path(str(overrides["runs-dir"])), Console(stderr=True)
+    folder, display = Path(str(overrides["runs-dir"])), on_terminal(Console(stderr=True))
     with Simulation(workers) as simulation:
         rows = study(
             recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, display), disjoint=disjoint

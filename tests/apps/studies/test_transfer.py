@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from florilegium.apps.experiment import run_experiment
 from florilegium.apps.launch import Simulation
 from florilegium.apps.methods import METHODS
+from florilegium.apps.progress import silent
 from florilegium.apps.report import TARGET, load_run, markdown_table
 from florilegium.apps.settings import parse
 from florilegium.apps.studies.transfer import check_target, transfer, transfer_once, write_transfers
