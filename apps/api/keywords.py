@@ -70,8 +70,8 @@ def _reference(key: str, thing: Any) -> str:
     """
     if hasattr(thing, "__qualname__"):
         return name_of(thing)
-    for module in (NOTEBOOK, type(thing).__module__):
-        for name, value in vars(sys.modules.get(module, object)).items():
+    for module in sorted(sys.modules, key=lambda name: name == NOTEBOOK):  # other processes cannot import a notebook
+        for name, value in list(vars(sys.modules[module]).items()):
             if value is thing:
                 return f"{module}:{name}"
     raise ConfigurationError(
