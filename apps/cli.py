@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -186,10 +186,13 @@ def methods() -> None:
     from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
 
-    table = Table("method", "what it is", "source", "own keys")
-    for name, method in METHODS.items():
-        own = [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        table.add_row(name, method.title, method.source, "\n".join(own))
+    table = Table("method", "what it is", "source", "own keys", "package")
+    for name in METHODS:
+        if problem := METHODS.problem(name):  # a broken package must not hide the others
+            table.add_row(name, problem, "", "", METHODS.origin(name))
+            continue
+        method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
+        table.add_row(name, method.title, method.source, "\n".join(own), METHODS.origin(name))
     _show(table)
 
 
@@ -198,11 +201,12 @@ def keys(
     word: Annotated[str, typer.Argument(help="list only keys that contain this, such as a method's name")] = "",
 ) -> None:
     """List the configuration keys: values, default, meaning."""
-    from florilegium.apps.keys import groups
+    from florilegium.apps.keys import groups, installed_sections
+    from florilegium.apps.settings import sections
     from florilegium.common.errors import ConfigurationError
 
     table = Table("key", "values", "default", "meaning")
-    for group in groups():
+    for group in groups(sections() | installed_sections()):
         for key in group.keys:
             if word in key.name:
                 table.add_row(key.name, key.values.replace("\\|", "|"), key.shown_default, key.meaning)
@@ -217,6 +221,19 @@ def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
     from florilegium.apps.app_folder import write_app
 
     print(write_app(folder))
+
+
+@cli.command()
+def new(
+    kind: Annotated[Literal["method", "network", "dataset"], typer.Argument(help="what the package provides")],
+    name: Annotated[str, typer.Argument(help="its name in the configuration, such as fed-mine")],
+    folder: Annotated[Path, typer.Option(help="where to write the package's folder")] = Path(),
+) -> None:
+    """Write a small package with a method, network or dataset of your own: code, a recipe, and a test that passes."""
+    from florilegium.apps.scaffold import write_package
+
+    path = write_package(kind, name, folder)
+    print(f"{path}\ntry it: pip install -e {path}; python -m pytest {path}; florilegium run {path / 'recipe.toml'}")
 
 
 @cli.command()

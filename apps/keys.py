@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -53,9 +53,9 @@ class Group:
     keys: list[Key]
 
 
-def groups() -> Iterator[Group]:
-    """Yield all keys, grouped by the section that declares them: common ones first, then each method's own."""
-    for table, section in sections().items():
+def groups(tables: Mapping[str, type[Section]] | None = None) -> Iterator[Group]:
+    """Yield the keys of ``tables``, by default the suite's own, grouped by the section that declares them."""
+    for table, section in (sections() if tables is None else tables).items():
         declared: dict[type[Section], list[Key]] = {}
         for name, field in section.model_fields.items():
             if not isinstance(field.default, Section):
@@ -68,7 +68,14 @@ def groups() -> Iterator[Group]:
 
 def method_keys(method: str) -> list[Key]:
     """Return the keys of a method's configuration table, which other methods may share."""
-    return [key for group in groups() if group.table == table_of(method) for key in group.keys]
+    table = table_of(method)
+    return [key for group in groups({table: METHODS[method].hyper()}) for key in group.keys]
+
+
+def installed_sections() -> dict[str, type[Section]]:
+    """Return the tables of the methods that other installed packages provide; broken packages are skipped."""
+    foreign = [name for name in METHODS if name not in METHODS.own and not METHODS.problem(name)]
+    return {table_of(name): METHODS[name].hyper() for name in foreign}
 
 
 def _owner(section: type[Section], name: str) -> type[Section]:

@@ -21,7 +21,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.runs import open_run as open
     from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
     from florilegium.apps.methods import Method
-    from florilegium.clients.core.base import Answer, BaseClient
+    from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients
     from florilegium.clients.core.phases import phase
     from florilegium.clients.families.decoupled import DecoupledClient
     from florilegium.clients.fedavg import FedAvgClient
@@ -29,7 +29,7 @@ if _TYPE_CHECKING:
     from florilegium.common.settings import Section, key
     from florilegium.models.parameters import Arrays, get_arrays, set_arrays
     from florilegium.partitions.spec import DatasetSpec
-    from florilegium.strategies.core.cohort import CohortStrategy
+    from florilegium.strategies.core.cohort import CohortStrategy, sums_of_updates
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -56,8 +56,11 @@ _PUBLIC = {
     "FedAvgClient": "clients.fedavg:FedAvgClient",
     "DecoupledClient": "clients.families.decoupled:DecoupledClient",
     "Answer": "clients.core.base:Answer",
+    "only_gradients": "clients.core.base:only_gradients",
+    "more_than_gradients": "clients.core.base:more_than_gradients",
     "phase": "clients.core.phases:phase",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
+    "sums_of_updates": "strategies.core.cohort:sums_of_updates",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",
     "Round": "strategies.core.round:Round",

@@ -103,11 +103,12 @@ def datasets() -> pd.DataFrame:
 
 def keys(word: str = "") -> pd.DataFrame:
     """Return a table of the configuration keys whose names contain ``word``: values, default, meaning."""
-    from florilegium.apps.keys import groups
+    from florilegium.apps.keys import groups, installed_sections
+    from florilegium.apps.settings import sections
 
     rows = [
         (key.name, key.values.replace("\\|", "|"), key.default, key.meaning)
-        for group in groups()
+        for group in groups(sections() | installed_sections())
         for key in group.keys
         if word in key.name
     ]
