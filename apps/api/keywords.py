@@ -70,7 +70,9 @@ def _reference(key: str, thing: Any) -> str:
     """
     if hasattr(thing, "__qualname__"):
         return name_of(thing)
-    for module in sorted(sys.modules, key=lambda name: name == NOTEBOOK):  # other processes cannot import a notebook
+    here = sys.modules[NOTEBOOK]
+    importable = [name for name, module in sys.modules.items() if module is not here]
+    for module in (*importable, NOTEBOOK):
         for name, value in list(vars(sys.modules[module]).items()):
             if value is thing:
                 return f"{module}:{name}"
