@@ -18,6 +18,7 @@ from florilegium.apps.settings import defaults
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value
+from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.core.run_folder import read_config, read_metrics
 
@@ -25,8 +26,12 @@ GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
 """Key of the final figures after a transfer to another dataset; it stands beside the groups of clients."""
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
-FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir"}
-"""Keys that determine the clients and their data: runs with equal values have the same federation."""
+FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {
+    "data-dir",
+    "cache-dir",
+    "own",
+}
+"""Common keys that determine the clients and their data."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Run:
         summary: ``summary.json``.
         metrics: the lines of ``metrics.jsonl``.
         clients: the lines of ``clients.csv``.
-        federation: values of the keys ``FEDERATION``, which determine the clients and their data.
+        federation: values of the keys ``FEDERATION`` and of the partitioner's own keys: runs with equal values have the
+            same clients and data.
     """
 
     label: str
@@ -64,7 +70,9 @@ def load_run(path: Path) -> Run:
     if (path / "clients.csv").exists():
         with (path / "clients.csv").open(encoding="utf-8", newline="") as file:
             clients = list(csv.DictReader(file))
-    federation = {key: value for key, value in {**defaults(), **config}.items() if key in FEDERATION}
+    config = {**defaults(), **config}
+    own = f"{partitioner_table(str(config['partitioner']))}."
+    federation = {key: value for key, value in config.items() if key in FEDERATION or key.startswith(own)}
     return Run(label, summary, read_metrics(path), clients, federation)
 
 

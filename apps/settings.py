@@ -12,10 +12,10 @@ from pydantic import AfterValidator, ValidationError
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, nearest
-from florilegium.common.settings import Section, Value, key
+from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.models.networks import FOR_TEXT, NETWORKS
 from florilegium.partitions.datasets import find_spec
-from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import check_rows
 from florilegium.privacy.settings import PrivacySettings
 from florilegium.strategies.core.run_folder import read_config
@@ -55,6 +55,9 @@ def sections() -> dict[str, type[Section]]:
     for name, method in METHODS.items():
         if method.hyper().model_fields:
             tables[table_of(name)] = method.hyper()
+    for name in PARTITIONERS.own:
+        if PARTITIONERS[name].section().model_fields:
+            tables[name] = PARTITIONERS[name].section()
     return tables
 
 
@@ -93,7 +96,12 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
-    settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
+    partitioner, own = str(config.get("partitioner")), None
+    if partitioner in PARTITIONERS:
+        prefix = partitioner_table(partitioner)
+        own = _check(PARTITIONERS[partitioner].section(), _table(config, prefix), f"{prefix}.", problems)
+    nested = {"privacy": private, "own": own or NoHyper()}
+    settings = _check(Settings, {**common, **nested}, "", problems) if private else None
     for name, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
         word = str(config.get(name))
         if word not in table:

@@ -101,7 +101,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
 
     def reference(self, name: str) -> str:
-        """Return the reference ``package.module:attribute`` behind a name that is not the suite's own; "" for others."""
+        """Return the reference ``package.module:attribute`` of a name that is not the suite's own; "" for others."""
         if name in self.own:
             return ""
         if name in self._installed:
