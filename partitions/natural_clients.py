@@ -92,7 +92,7 @@ def choose_natural(settings: FederationSettings, available: int, rng: np.random.
     """
     if settings.num_clients > available:
         raise DataError(
-            f"num-clients: '{settings.dataset}' has only {available} natural clients, or groups of these, not "
+            f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
             f"{settings.num_clients}; 0 takes all"
         )
     return np.sort(rng.permutation(available)[: settings.num_clients or available])

@@ -65,13 +65,13 @@ def read(settings: FederationSettings) -> SplitTable:
     if not own.path:
         raise ConfigurationError('file.path: partitioner = "file" needs the file of a split, .json, .csv or .npz')
     path = folder(own.path)
-    if own.hash and (found := file_hash(path)) != own.hash:
+    found = file_hash(path)
+    if own.hash and found != own.hash:
         raise ConfigurationError(
             f"file.path: {path} has changed: its hash is {found}, not file.hash = {own.hash}. Restore the file, or "
             "start a new run with file.hash = ''"
         )
-    stamp = _stat(path)
-    return _cached(path, *stamp)
+    return _cached(path, found)
 
 
 def file_hash(path: Path) -> str:
@@ -80,21 +80,15 @@ def file_hash(path: Path) -> str:
     Raises:
         ConfigurationError: if the file cannot be read.
     """
-    _stat(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _stat(path: Path) -> tuple[int, int]:
     try:
-        stat = path.stat()
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise ConfigurationError(f"file.path: {path} cannot be read ({error.strerror})") from error
-    return stat.st_size, stat.st_mtime_ns
 
 
 @lru_cache(maxsize=2)
-def _cached(path: Path, size: int, modified: int) -> SplitTable:
-    """Read a file; its size and time of modification tell the cache when it has changed."""
+def _cached(path: Path, content: str) -> SplitTable:
+    """Read a file whose content has the hash ``content``."""
     return read_split(path)
 
 

@@ -1,19 +1,20 @@
 """Splits of other suites as split tables: the folders that PFLlib's generators and FL-bench's partitioner write.
 
-PFLlib (``dataset/<Name>/``): ``config.json``, ``train/<i>.npz`` and ``test/<i>.npz``; each holds ``data``, a dict of the
-examples ``x`` (n, channels, height, width), float32 in −1..1, and their classes ``y``. Rows are found by content.
+PFLlib (``dataset/<Name>/``): ``config.json``, ``train/<i>.npz`` and ``test/<i>.npz``; each holds ``data``, a dict of
+the examples ``x`` (n, channels, height, width), float32 in −1..1, and their classes ``y``. Rows are found by content.
 
 FL-bench (``data/<name>/``): ``partition.pkl`` with ``data_indices``, for each client rows of torchvision's training
-split followed by its test split, and ``all_stats.json`` with each client's number of examples of each class. The row order
-of a copy of a dataset may differ from torchvision's. Where torchvision's own files lie in the folder, rows are found by
-content; otherwise the class counts must agree.
+split followed by its test split, and ``all_stats.json`` with each client's number of examples of each class. The row
+order of a copy of a dataset may differ from torchvision's. Where torchvision's own files lie in the folder, rows are
+found by content; otherwise the class counts must agree.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +93,18 @@ class Finder:
         return np.array(found, dtype=np.int64)
 
 
-def _keys(pixels: NDArray[np.generic], labels: Rows) -> Iterable[bytes]:
-    return (image.tobytes() + int(label).to_bytes(8, "big") for image, label in zip(pixels, labels, strict=True))
+def _keys(pixels: NDArray[np.generic], labels: Rows) -> Iterator[bytes]:
+    """Yield a hash of each image (height, width, channels) and its class."""
+    for image, label in zip(pixels, labels, strict=True):
+        yield hashlib.sha256(image.tobytes() + int(label).to_bytes(8, "big")).digest()
 
 
 def _refuse_missing(folder: Path, dataset: Dataset, rows: Iterable[Rows]) -> None:
     together = np.concatenate([np.zeros(0, np.int64), *rows])
     if missing := int((together < 0).sum()):
         raise DataError(
-            f"{folder}: {missing} of {len(together)} examples are not among the rows of '{dataset.spec.name}', or occur "
-            "more often than there. Check --dataset, and that its copy has the original pixels (no lossy images)"
+            f"{folder}: {missing} of {len(together)} examples are not among the rows of '{dataset.spec.name}', or "
+            "occur more often than there. Check --dataset, and that its copy has the original pixels (no lossy images)"
         )
 
 
@@ -216,9 +219,9 @@ def _compare_counts(folder: Path, dataset: Dataset, clients: list[Mapping[str, A
             raise DataError(f"{path} has no class counts 'y' of client {client}") from error
         if found != wanted:
             raise DataError(
-                f"{path}: client {client} has {wanted} examples of each class, but in the rows of '{dataset.spec.name}' "
-                f"they are {found}: this copy of the dataset has another row order than torchvision. Put torchvision's "
-                "files into the folder, so that rows can be found by content"
+                f"{path}: client {client} has {wanted} examples of each class, but in the rows of "
+                f"'{dataset.spec.name}' they are {found}: this copy has another row order than torchvision. Put "
+                "torchvision's files into the folder, so that rows can be found by content"
             )
 
 
