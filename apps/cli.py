@@ -142,6 +142,7 @@ def partition(
     assignments: Assignments = None,
     output: Annotated[Path | None, typer.Option(help="write a heat map (clients × classes) to this PNG file")] = None,
     devices: Annotated[Path | None, typer.Option(help="write each client's data to a subfolder of this folder")] = None,
+    save: Annotated[Path | None, typer.Option(help="write who holds which rows to this .json file")] = None,
 ) -> None:
     """Show a federation: the number of training examples of each client and class."""
     from florilegium.apps.experiment import resolve
@@ -178,6 +179,14 @@ def partition(
         for client in range(len(federation)):
             write_device(federation, dataset, client, devices / str(client))
         print(devices)
+    if save:
+        from florilegium.partitions.federation import whole_dataset
+        from florilegium.partitions.split_files import of_federation, write_split
+
+        whole = whole_dataset(settings)
+        examples = (len(whole.train), 0 if whole.test is None else len(whole.test))
+        write_split(of_federation(federation, dataset, examples), save)
+        print(save)
 
 
 @cli.command()

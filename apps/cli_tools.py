@@ -1,4 +1,4 @@
-"""Commands around runs: watch a run, plan a privacy budget, write datasets."""
+"""Commands around runs: watch a run, plan a privacy budget, write datasets and splits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_options import RunsDir, runs_folder
+from florilegium.apps.cli_options import Assignments, RunsDir, runs_folder
 
 tools = typer.Typer()
 
@@ -84,3 +84,27 @@ def speech(
 
     write_speech(source, target.absolute())
     print(target.absolute())
+
+
+@tools.command()
+def split(
+    suite: Annotated[str, typer.Argument(help="pfllib or fl-bench")],
+    source: Annotated[Path, typer.Argument(help="PFLlib's dataset/<Name>, or FL-bench's data/<name>")],
+    output: Annotated[Path, typer.Argument(help="file to write, .json; set key file.path to it")],
+    dataset: Annotated[str, typer.Option(help="the dataset that was divided")],
+    validation: Annotated[
+        str, typer.Option(help="what FL-bench's validation rows become: refuse, train, drop")
+    ] = "refuse",
+    assignments: Assignments = None,
+) -> None:
+    """Turn a split that PFLlib or FL-bench made into a file for partitioner = "file", row for row."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.apps.settings import defaults
+    from florilegium.partitions.datasets import load
+    from florilegium.partitions.sources.foreign_splits import read_foreign
+    from florilegium.partitions.split_files import write_split
+
+    keys = {**defaults(), **resolve(None, assignments or [], {})}
+    data = load(dataset, str(keys["data-dir"]), str(keys["cache-dir"]), str(keys["embeddings"]))
+    write_split(read_foreign(suite, source, data, validation), output)
+    print(output)

@@ -19,6 +19,8 @@ from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
+from florilegium.partitions.dealing import file_keys
+from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.run_folder import find_run, read_config
 
 T = TypeVar("T")
@@ -121,16 +123,20 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
 def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
     """Return the given keys: recipe, then ``--set``, then options, later ones override; folders become absolute.
 
-    With ``resume``, the configuration of the resumed run comes first, so that its keys need not be repeated.
+    With ``resume``, the configuration of the resumed run comes first, so that its keys need not be repeated. The hash
+    of a split file is added, so that a resumed run notices if the file has changed.
     """
     overrides = {**(read_recipe(recipe) if recipe else {}), **read_assignments(assignments), **options}
     if overrides.get("resume"):
         earlier = find_run(str(overrides["resume"]), str(overrides.get("runs-dir", defaults()["runs-dir"])))
         overrides = {**read_config(earlier), "runs-dir": str(earlier.parent), "run-name": "", **overrides}
         overrides["resume"] = earlier.name
-    for key in FOLDERS:
+    partitioner = str(overrides.get("partitioner", defaults()["partitioner"]))
+    for key in (*FOLDERS, *file_keys(partitioner)):
         if overrides.get(key):
             overrides[key] = str(folder(str(overrides[key])).absolute())
+    if partitioner == "file" and overrides.get("file.path") and not overrides.get("file.hash"):
+        overrides["file.hash"] = file_hash(Path(str(overrides["file.path"])))
     if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return overrides

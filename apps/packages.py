@@ -14,8 +14,9 @@ from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.models.networks import NETWORKS
+from florilegium.partitions.dealing import PARTITIONERS
 
-KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS}  # type: ignore[type-arg]
+KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS, "partitioner": PARTITIONERS}  # type: ignore[type-arg]
 """Configuration keys whose values may name code of other packages."""
 NOT_INSTALLED = "(not installed)"
 NOTEBOOK = "__main__"

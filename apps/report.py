@@ -19,6 +19,7 @@ from florilegium.apps.settings import complete
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value
+from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.core.run_folder import read_config, read_metrics
 
@@ -26,8 +27,12 @@ GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
 """Key of the final figures after a transfer to another dataset; it stands beside the groups of clients."""
 COLUMNS = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
-FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir"}
-"""Keys that determine the clients and their data: runs with equal values have the same federation."""
+FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {
+    "data-dir",
+    "cache-dir",
+    "own",
+}
+"""Common keys that determine the clients and their data."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Run:
         summary: ``summary.json``.
         metrics: the lines of ``metrics.jsonl``.
         clients: the lines of ``clients.csv``.
-        federation: values of the keys ``FEDERATION``, which determine the clients and their data.
+        federation: values of the keys ``FEDERATION`` and of the partitioner's own keys: runs with equal values have the
+            same clients and data.
     """
 
     label: str
@@ -75,7 +81,9 @@ def read_run(path: Path) -> Run:
     if (path / "clients.csv").exists():
         with (path / "clients.csv").open(encoding="utf-8", newline="") as lines:
             clients = list(csv.DictReader(lines))
-    federation = {key: value for key, value in complete(config).items() if key in FEDERATION}
+    config = complete(config)
+    own = f"{partitioner_table(str(config['partitioner']))}."
+    federation = {key: value for key, value in config.items() if key in FEDERATION or key.startswith(own)}
     return Run(label, summary, read_metrics(path), clients, federation)
 
 

@@ -14,11 +14,11 @@ from pydantic import AfterValidator, ValidationError
 from florilegium.apps.methods import METHODS, Method, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, nearest
-from florilegium.common.settings import Section, Value, key
+from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import FOR_TEXT, NETWORKS
 from florilegium.partitions.datasets import find_spec
-from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import check_rows
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.privacy.settings import PrivacySettings
@@ -72,17 +72,28 @@ PACKAGE_KEYS = "package-keys"
 def sections() -> dict[str, type[Section]]:
     """Return every table of the suite's own configuration by its name; "" holds the common keys."""
     tables: dict[str, type[Section]] = {"": Settings, "privacy": PrivacySettings}
-    return tables | {
-        table_of(name): METHODS[name].hyper() for name in METHODS.own if METHODS[name].hyper().model_fields
-    }
+    own = [(table_of(name), METHODS[name].hyper()) for name in METHODS.own]
+    own += [(name, PARTITIONERS[name].section()) for name in PARTITIONERS.own]
+    return tables | {table: section for table, section in own if section.model_fields}
 
 
 def package_sections(config: Mapping[str, Value]) -> dict[str, type[Section]]:
-    """Return the tables of the methods and partitioners that ``config`` takes from other packages, by name."""
-    method = str(config.get("method", ""))
-    if method in METHODS.own or METHODS.problem(method):
-        return {}
-    return {table_of(method): METHODS[method].hyper()}
+    """Return the tables of the method and the partitioner that ``config`` takes from other packages, by name.
+
+    Raises:
+        ConfigurationError: if both have a table of the same name.
+    """
+    method, partitioner = str(config.get("method", "")), str(config.get("partitioner", ""))
+    tables: dict[str, type[Section]] = {}
+    if method not in METHODS.own and not METHODS.problem(method):
+        tables[table_of(method)] = METHODS[method].hyper()
+    if partitioner not in PARTITIONERS.own and not PARTITIONERS.problem(partitioner):
+        if (table := partitioner_table(partitioner)) in tables:
+            raise ConfigurationError(
+                f"method '{method}' and partitioner '{partitioner}' both have the table [{table}]; set Method.table"
+            )
+        tables[table] = PARTITIONERS[partitioner].section()
+    return {table: section for table, section in tables.items() if section.model_fields}
 
 
 def _flat(tables: Mapping[str, type[Section]]) -> dict[str, Value]:
@@ -158,12 +169,15 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)
-    settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
-    method, model = str(config["method"]), str(config["model"])
-    problems += [problem for problem in (METHODS.problem(method), NETWORKS.problem(model)) if problem]
-    word = str(config["partitioner"])
-    if word not in PARTITIONERS:
-        problems.append(f"partitioner: '{word}' is unknown{nearest(word, PARTITIONERS)}")
+    method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
+    named = (METHODS.problem(method), NETWORKS.problem(model), PARTITIONERS.problem(partitioner))
+    problems += [problem for problem in named if problem]
+    own: Section | None = None
+    if not PARTITIONERS.problem(partitioner):
+        table = partitioner_table(partitioner)
+        own = _check(PARTITIONERS[partitioner].section(), _table(config, table, known), f"{table}.", problems)
+    parts = {"privacy": private, "own": own or NoHyper()}
+    settings = _check(Settings, {**common, **parts}, "", problems) if private else None
     entry = METHODS[method] if not METHODS.problem(method) else None
     try:
         problems += _unsuitable(find_spec(str(config["dataset"])), method, entry, model)

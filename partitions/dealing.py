@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.plugins import Registry
 from florilegium.common.seeds import entropy
+from florilegium.common.settings import Section
 from florilegium.partitions.natural_clients import choose_natural, client_names
+from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
 from florilegium.partitions.spec import Dataset, Split
@@ -20,17 +22,140 @@ if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
     from flwr_datasets.partitioner import Partitioner
 
-    Make = Callable[[FederationSettings, HubDataset, int], Partitioner]
+    from florilegium.partitions.partitioning import Make
 
-PARTITIONERS: Mapping[str, str] = {
-    "iid": "florilegium.partitions.partitioners.iid",
-    "classes": "florilegium.partitions.partitioners.classes",
-    "dirichlet": "florilegium.partitions.partitioners.dirichlet",
-    "rotation": "florilegium.partitions.partitioners.rotation",
-    "natural": "florilegium.partitions.partitioners.natural",
-    "mdm": "florilegium.partitions.partitioners.mdm",
-}
-"""Module of each partitioner; imported when used, since flwr-datasets takes seconds to import."""
+_HERE = "florilegium.partitions.partitioners"
+_KEYS = f"{_HERE}.keys"
+
+_OWN: dict[str, Partitioning | str] = {
+    "iid": Partitioning("identically distributed clients", f"{_HERE}.iid:make", rows="all"),
+    "classes": Partitioning(
+        "S classes for each client", f"{_HERE}.classes:make", rows="shared", chooses_rows=True, numbers=False
+    ),
+    "dirichlet": Partitioning("class shares from a Dirichlet", f"{_HERE}.dirichlet:make", rows="all", numbers=False),
+    "rotation": Partitioning("each client's images rotated", f"{_HERE}.rotation:make", rows="all", numbers=False),
+    "natural": Partitioning("clients named by a column", f"{_HERE}.natural:make", natural=True),
+    "mdm": Partitioning(
+        "histograms from a mixture model", f"{_HERE}.mdm:make", columns=f"{_HERE}.mdm:columns", chooses_rows=True,
+        numbers=False,
+    ),
+    "shard": Partitioning(
+        "shards of rows sorted by class", f"{_HERE}.shard:make", f"{_KEYS}:ShardKeys", numbers=False
+    ),
+    "size": Partitioning("given sizes", f"{_HERE}.sizes:make", f"{_KEYS}:SizeKeys"),
+    "linear": Partitioning("sizes that grow linearly", f"{_HERE}.sizes:make_linear", rows="all"),
+    "square": Partitioning("sizes that grow as squares", f"{_HERE}.sizes:make_square", rows="all"),
+    "exponential": Partitioning("sizes that grow exponentially", f"{_HERE}.sizes:make_exponential", rows="all"),
+    "inner-dirichlet": Partitioning(
+        "given sizes, class mixes from a Dirichlet", f"{_HERE}.inner_dirichlet:make", f"{_KEYS}:InnerDirichletKeys",
+        columns=f"{_HERE}.inner_dirichlet:columns", numbers=False,
+    ),
+    "distribution": Partitioning(
+        "few classes, amounts from a distribution", f"{_HERE}.distribution:make", f"{_KEYS}:DistributionKeys",
+        numbers=False, files=("file",),
+    ),
+    "pathological": Partitioning(
+        "a fixed number of classes", f"{_HERE}.pathological:make", f"{_KEYS}:PathologicalKeys", numbers=False
+    ),
+    "continuous": Partitioning(
+        "rows sorted by a number, with noise", f"{_HERE}.continuous:make", f"{_KEYS}:ContinuousKeys",
+        columns=f"{_HERE}.continuous:columns", rows="all",
+    ),
+    "grouped-natural": Partitioning(
+        "groups of natural clients", f"{_HERE}.grouped_natural:make", f"{_KEYS}:GroupedNaturalKeys", natural=True
+    ),
+    "file": Partitioning(
+        "a split of your own", keys=f"{_KEYS}:FileKeys", split="florilegium.partitions.split_files:read", rows="shared",
+        files=("path",),
+    ),
+}  # fmt: skip
+
+
+def _read(found: Any, reference: str) -> Partitioning:
+    """Return the partitioner that another package provides.
+
+    It is a :class:`Partitioning`, a subclass of flwr-datasets' ``Partitioner``, or a function ``make``.
+
+    Raises:
+        TypeError: if ``found`` is none of these, or its parts are of other types.
+    """
+    from flwr_datasets.partitioner import Partitioner
+
+    if isinstance(found, type) and issubclass(found, Partitioner):
+        found = Partitioning((found.__doc__ or found.__name__).strip().splitlines()[0], _maker(found))
+    elif inspect.isfunction(found):
+        found = Partitioning((found.__doc__ or found.__name__).strip().splitlines()[0], found)
+    if not isinstance(found, Partitioning):
+        raise TypeError(
+            "expected a Partitioning, a subclass of flwr_datasets.partitioner.Partitioner, or a function (settings, "
+            f"rows, seed) (found: {found!r:.80})"
+        )
+    section = found.section()
+    if not (isinstance(section, type) and issubclass(section, Section)):
+        raise TypeError(f"its keys must be a subclass of Section (found: {section!r:.80})")
+    if (found.make is None) == (found.split is None):
+        raise TypeError("it must have either make or split")
+    return found
+
+
+def _maker(cls: type[Partitioner]) -> Make:
+    """Return the function that makes partitioners of a class from the arguments that it takes.
+
+    Raises:
+        TypeError: if it requires other arguments than ``num_partitions``, ``partition_by`` and ``seed``.
+    """
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    known = ("num_partitions", "partition_by", "seed")
+    unknown = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name not in known
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if unknown:
+        raise TypeError(
+            f"{cls.__name__} requires the argument '{unknown[0]}'; only {', '.join(known)} are given. Provide a "
+            "function (settings, rows, seed) that returns a partitioner"
+        )
+    taken = {parameter.name for parameter in parameters}
+
+    def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:
+        values = {"num_partitions": settings.num_clients, "partition_by": "label", "seed": seed}
+        return cls(**{name: value for name, value in values.items() if name in taken})
+
+    return make
+
+
+PARTITIONERS: Registry[Partitioning] = Registry("partitioner", "a partitioner", _OWN, _read)
+"""All partitioners by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
+
+
+def partitioner_table(name: str) -> str:
+    """Return the name of the configuration table that holds a partitioner's own keys; "" if it has none.
+
+    Raises:
+        ConfigurationError: if there is no such partitioner, or its table has the name of one of the suite's own.
+    """
+    if not PARTITIONERS[name].section().model_fields:
+        return ""
+    if name in PARTITIONERS.own:
+        return name
+    table = PARTITIONERS[name].table or name.rpartition(":")[2].replace("_", "-").lower()
+    if table in PARTITIONERS.own:
+        raise ConfigurationError(
+            f"partitioner: the keys of '{name}' would stand in table [{table}], which is the suite's own; set "
+            "Partitioning.table"
+        )
+    return table
+
+
+def file_keys(partitioner: str) -> list[str]:
+    """Return the flat keys of a partitioner whose values are paths of files; empty for an unknown partitioner."""
+    if partitioner not in PARTITIONERS:
+        return []
+    return [f"{partitioner_table(partitioner)}.{name}" for name in PARTITIONERS[partitioner].files]
+
 
 RARE = 0.001
 """Classes with a smaller share of the training examples do not limit the size of the clients' test sets."""
@@ -65,7 +190,7 @@ def deal(
         except DataError as error:
             raise DataError(f"domain '{domain}': {error}" if domain else str(error)) from error
         train += dealt
-        test += _matched(dataset.train.y, dealt, test_split.y, tests, dataset.spec.classes, rng)
+        test += matched(dataset, dealt, test_split, tests, rng)
         names += [domain] * len(dealt)
     return train, test, names
 
@@ -100,8 +225,8 @@ def partition(
     column: str | None,
     rng: np.random.Generator,
     domain: str = "",
-) -> tuple[list[Rows], list[str]]:
-    """Divide the training ``rows`` among clients; return each client's rows and its natural name.
+) -> tuple[list[Rows], list[list[str]]]:
+    """Divide the training ``rows`` among clients; return each client's rows and the natural clients it consists of.
 
     Args:
         settings: settings of the federation.
@@ -112,7 +237,7 @@ def partition(
         domain: domain that the rows belong to; "" without domains.
 
     Raises:
-        ConfigurationError: if ``num-clients`` is 0 without natural clients.
+        ConfigurationError: if ``num-clients`` is 0 without natural clients, or the partitioner cannot divide numbers.
         DataError: if there are not enough rows, or the partitioner cannot divide them.
     """
     from datasets import Dataset as HubDataset
@@ -120,26 +245,34 @@ def partition(
 
     disable_progress_bars()
     n, m = settings.num_clients, settings.samples_per_client
+    partitioning = PARTITIONERS[settings.partitioner]
+    if not partitioning.numbers and dataset.spec.kind == "regression":
+        fitting = [name for name in PARTITIONERS.own if PARTITIONERS[name].numbers]
+        raise ConfigurationError(
+            f"partitioner: '{settings.partitioner}' cannot divide '{settings.dataset}', whose labels are numbers to "
+            f"predict. Partitioners that can: {', '.join(fitting)}"
+        )
     if n == 0 and column is None:
-        raise ConfigurationError("num-clients: 0 (all there are) goes with partitioner = 'natural' only; give a number")
+        raise ConfigurationError(
+            "num-clients: 0 (all there are) goes with partitioner = 'natural', 'grouped-natural' and 'file' only; give "
+            "a number"
+        )
     if n > len(rows):
         raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
-    module = importlib.import_module(PARTITIONERS[settings.partitioner])
-    if m and column is None and not getattr(module, "CHOOSES_ROWS", False):
+    if m and column is None and not partitioning.chooses_rows:
         if n * m > len(rows):
             raise DataError(
                 f"samples-per-client: {n} clients with {m} samples each need {n * m} training examples; "
                 f"'{settings.dataset}' has {len(rows)}"
             )
         rows = rows[: n * m]
-    table: dict[str, NDArray[np.generic]] = {"row": rows, "label": dataset.train.y[rows]}
+    table: dict[str, NDArray[Any]] = {"row": rows, "label": dataset.train.y[rows]}
     if column is not None:
         table["client"] = client_names(dataset.train, column)[rows]
-    if hasattr(module, "columns"):
-        table |= module.columns(settings, dataset, rows)
-    make: Make = module.make
+    table |= partitioning.extra(settings, dataset, rows)
     purpose = ("federation", domain) if domain else ("federation",)
-    partitioner = make(settings, hub := HubDataset.from_dict(table), entropy(settings.seed, *purpose) % 2**32)
+    seed = entropy(settings.seed, *purpose) % 2**32
+    partitioner = partitioning.maker()(settings, hub := HubDataset.from_dict(table), seed)
     partitioner.dataset = hub
     try:
         chosen = np.arange(partitioner.num_partitions)
@@ -151,20 +284,61 @@ def partition(
             f"partitioner '{settings.partitioner}' cannot share '{settings.dataset}' out over {n} clients: {error} "
             "Use fewer clients, more samples, or (dirichlet) a larger alpha."
         ) from error
+    _check(settings, partitioning, rows, parts)
     if column is None:
-        return parts, [""] * len(parts)
+        return parts, [[]] * len(parts)
     if m:
         parts = [part[:m] for part in parts]
-    return parts, [partitioner.partition_id_to_natural_id[int(i)] for i in chosen]
+    if hasattr(partitioner, "partition_id_to_natural_ids"):
+        return parts, [partitioner.partition_id_to_natural_ids[int(i)] for i in chosen]
+    return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
 
 
-def _matched(
-    train_y: Rows, train: list[Rows], test_y: Rows, test_rows: Rows, classes: int, rng: np.random.Generator
+def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:
+    """Check what every partition must satisfy, whoever made it.
+
+    Raises:
+        DataError: if there are not ``num-clients`` parts, a part has a row that was not to be divided, or one twice, or
+            a row has more or fewer owners than the partitioner allows.
+    """
+    what = f"partitioner '{settings.partitioner}'"
+    if settings.num_clients and len(parts) != settings.num_clients:
+        raise DataError(f"{what}: made {len(parts)} clients, not num-clients = {settings.num_clients}")
+    index = np.full(int(rows.max(initial=-1)) + 1, -1)
+    index[rows] = np.arange(len(rows))
+    owners = np.zeros(len(rows), np.int64)
+    for client, part in enumerate(parts):
+        inside = (part >= 0) & (part < len(index))
+        inside[inside] = index[part[inside]] >= 0
+        if not inside.all():
+            raise DataError(f"{what}: client {client} would hold row {part[~inside][0]}, which is not to be divided")
+        counts = np.bincount(index[part], minlength=len(rows))
+        if counts.max(initial=0) > 1:
+            raise DataError(f"{what}: client {client} would hold row {rows[counts.argmax()]} more than once")
+        owners += counts
+    if owners.max(initial=0) > 1 and not (partitioning.rows == "shared" and settings.samples_per_client):
+        raise DataError(f"{what}: {owners.max()} clients would hold row {rows[owners.argmax()]}")
+    if partitioning.rows == "all" and not owners.all():
+        raise DataError(f"{what}: {(owners == 0).sum()} of {len(rows)} rows would have no owner")
+
+
+def matched(
+    dataset: Dataset, train: list[Rows], test_split: Split, test_rows: Rows, rng: np.random.Generator
 ) -> list[Rows]:
     """Draw test rows for every client in its own class proportions, without overlap.
 
-    The method is described in docs/architecture.md, "Data".
+    The method is described in docs/architecture.md, "Data". Numbers to predict count as one class.
+
+    Args:
+        dataset: the data.
+        train: training rows of each client.
+        test_split: the split that test rows come from.
+        test_rows: the rows of it to draw from.
+        rng: the generator.
     """
+    classes, train_y, test_y = dataset.spec.classes, dataset.train.y, test_split.y
+    if dataset.spec.kind == "regression":
+        classes, train_y, test_y = 1, np.zeros(len(train_y), np.int64), np.zeros(len(test_y), np.int64)
     demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
     pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
     supply = np.array([len(pool) for pool in pools])

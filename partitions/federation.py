@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import write_atomically
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.datasets import find_spec, load
-from florilegium.partitions.dealing import PARTITIONERS, deal, partition
+from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partition
 from florilegium.partitions.natural_clients import (
     HELD_BACK,
     client_column,
@@ -26,12 +27,15 @@ from florilegium.partitions.natural_clients import (
     rows_of,
     with_enough_tests,
 )
+from florilegium.partitions.partitioning import Partitioning
+from florilegium.partitions.pooled import pooled
 from florilegium.partitions.server_rows import choose_rows
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Canaries, Federation, Shares
+from florilegium.partitions.shares import Canaries, Federation, Rows, Shares
 from florilegium.partitions.spec import Dataset
+from florilegium.partitions.split_table import SplitTable
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
 
@@ -43,22 +47,38 @@ def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
         DataError: if the data are missing or not enough.
     """
     # Drop the fields of subclasses: the caches must depend on the federation's own keys alone.
-    return _federate(
-        FederationSettings.model_construct(
-            **{name: getattr(settings, name) for name in FederationSettings.model_fields}
-        )
+    own = FederationSettings.model_construct(
+        **{name: getattr(settings, name) for name in FederationSettings.model_fields}
     )
+    return _federate(own, contents(own))
+
+
+def contents(settings: FederationSettings) -> str:
+    """Return a hash of what the partitioner depends on besides the keys: files that keys name, code of other packages.
+
+    Raises:
+        ConfigurationError: if there is no such partitioner, or a file cannot be read.
+    """
+    name = settings.partitioner
+    partitioning, digest = PARTITIONERS[name], hashlib.sha256()
+    for field in partitioning.files:
+        path = getattr(settings.own_keys(partitioning.section()), field)
+        if path:
+            try:
+                digest.update(folder(path).read_bytes())
+            except OSError as error:
+                raise ConfigurationError(f"{name}.{field}: {path} cannot be read ({error.strerror})") from error
+    if reference := PARTITIONERS.reference(name):
+        file = getattr(sys.modules.get(reference.partition(":")[0]), "__file__", None)
+        digest.update(PARTITIONERS.origin(name).encode() + (Path(file).read_bytes() if file else b""))
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=4)
-def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
-    if settings.partitioner not in PARTITIONERS:
-        raise ConfigurationError(
-            f"partitioner: '{settings.partitioner}' is not a partitioner{nearest(settings.partitioner, PARTITIONERS)} "
-            f"Known: {', '.join(PARTITIONERS)}."
-        )
-    dataset = _dataset(settings)
-    key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"}) + dataset.fingerprint + str(_FORMAT)
+def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
+    dataset = whole_dataset(settings)
+    key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})
+    key += contents + dataset.fingerprint + str(_FORMAT)
     if settings.mdm_params:
         from florilegium.partitions.mdm_params import (
             fingerprint,  # imports scipy, which takes half a second and is rarely needed
@@ -71,16 +91,28 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             _save(build(settings, dataset), path)
-    return _restore(path), dataset
+    return _restore(path), _arranged(settings, dataset)
 
 
-def _dataset(settings: FederationSettings) -> Dataset:
+def whole_dataset(settings: FederationSettings) -> Dataset:
+    """Load or generate the dataset of ``settings``, with its training and test split as they are.
+
+    Raises:
+        ConfigurationError: for an unknown dataset, or keys that a generated dataset cannot use.
+        DataError: if the data are missing.
+    """
     spec = find_spec(settings.dataset)
     if spec.made:
         module, _, function = spec.made.partition(":")
         made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
         return made
     return load(settings.dataset, settings.data_dir, settings.cache_dir, settings.embeddings)
+
+
+def _arranged(settings: FederationSettings, dataset: Dataset) -> Dataset:
+    """Return ``dataset`` as the federation counts its rows: with one pooled split if the partitioner's split does."""
+    table = PARTITIONERS[settings.partitioner].table_of_rows(settings)
+    return pooled(dataset, settings.cache_dir) if table is not None and table.pooled else dataset
 
 
 def _save(federation: Federation, path: Path) -> None:
@@ -126,38 +158,21 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     A client's test examples have the class proportions of its training examples: it gets t·c test rows of a class of
     which it has c training examples. t ≤ 1 is the same for all clients and classes (of a domain, if there are domains):
     the largest value for which no test row is used twice. For a class that is rare in training, or has too few test
-    rows, a client gets its share of the rows there are. Natural clients keep the test rows that carry their name.
+    rows, a client gets its share of the rows there are. Natural clients keep the test rows that carry their name. A
+    split that is fixed as a whole decides itself.
 
     Raises:
         ConfigurationError: if keys contradict each other or the data.
         DataError: if there are not enough rows.
     """
     rng = numpy_generator(settings.seed, "federation", "rows")
-    natural = settings.partitioner == "natural"
-    column = client_column(settings, dataset) if natural else None
-    if settings.domain_column and natural:
-        raise ConfigurationError(
-            "domain-column: natural clients are not dealt out; leave it empty, or use client-column"
-        )
-    if settings.min_test_examples and not natural:
-        raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
-    test_from_train = dataset.test is None or (column is not None and not has_names(dataset.test, column))
-    train_rows = rng.permutation(len(dataset.train))
-    train_rows, server = choose_rows(settings, dataset, train_rows)
-    if test_from_train and not natural:
-        held = int(len(train_rows) * HELD_BACK)
-        test_rows, train_rows = train_rows[:held], train_rows[held:]
-    else:
-        test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
-    if column is not None and settings.min_test_examples:
-        train_rows = with_enough_tests(settings, dataset, train_rows, column, test_from_train)
-    test_split = dataset.train if test_from_train else dataset.test
-    assert test_split is not None
-    if column is None:
-        train, test, names = deal(settings, dataset, train_rows, test_split, test_rows, rng)
-    else:
-        train, names = partition(settings, dataset, train_rows, column, rng)
-        train, test = hold_back(train) if test_from_train else (train, rows_of(test_split, column, names))
+    partitioning = PARTITIONERS[settings.partitioner]
+    table = partitioning.table_of_rows(settings)
+    train, test, names, test_from_train, server = (
+        _divided(settings, partitioning, dataset, rng) if table is None else _fixed(settings, table, dataset, rng)
+    )
+    if table is not None and table.pooled:
+        dataset = pooled(dataset, settings.cache_dir)
     empty = [i for i, rows in enumerate(train) if len(rows) == 0]
     if empty:
         raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
@@ -180,3 +195,72 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names), server
     )
     return plant(federation, dataset, settings) if settings.canaries else federation
+
+
+_Divided = tuple[list[Rows], list[Rows], list[str], bool, Rows]
+"""Training rows, test rows and name of each client, whether test rows are of the training split, the server's rows."""
+
+
+def _divided(
+    settings: FederationSettings, partitioning: Partitioning, dataset: Dataset, rng: np.random.Generator
+) -> _Divided:
+    """Let the partitioner divide the rows."""
+    natural = partitioning.natural
+    column = client_column(settings, dataset) if natural else None
+    if settings.domain_column and natural:
+        raise ConfigurationError(
+            "domain-column: natural clients are not dealt out; leave it empty, or use client-column"
+        )
+    if settings.min_test_examples and settings.partitioner != "natural":
+        raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
+    test_from_train = dataset.test is None or (column is not None and not has_names(dataset.test, column))
+    train_rows = rng.permutation(len(dataset.train))
+    train_rows, server = choose_rows(settings, dataset, train_rows)
+    if test_from_train and not natural:
+        held = int(len(train_rows) * HELD_BACK)
+        test_rows, train_rows = train_rows[:held], train_rows[held:]
+    else:
+        test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
+    if column is not None and settings.min_test_examples:
+        train_rows = with_enough_tests(settings, dataset, train_rows, column, test_from_train)
+    test_split = dataset.train if test_from_train else dataset.test
+    assert test_split is not None
+    if column is None:
+        train, test, names = deal(settings, dataset, train_rows, test_split, test_rows, rng)
+        return train, test, names, test_from_train, server
+    train, groups = partition(settings, dataset, train_rows, column, rng)
+    train, test = hold_back(train) if test_from_train else (train, rows_of(test_split, column, groups))
+    return train, test, ["|".join(group) for group in groups], test_from_train, server
+
+
+_DIVIDING_KEYS = (
+    "samples_per_client", "client_rows", "server_examples", "server_ood_examples", "domain_column", "min_test_examples",
+)  # fmt: skip
+
+
+def _fixed(settings: FederationSettings, table: SplitTable, dataset: Dataset, rng: np.random.Generator) -> _Divided:
+    """Take the rows from a split that is fixed as a whole.
+
+    If it lists no test rows, they are dealt from the test split in each client's own class proportions; if there is no
+    test split, or training rows come from it too, a fifth of each client's training rows, drawn at random, is held out.
+
+    Raises:
+        ConfigurationError: if a key asks for rows to be chosen or divided in another way.
+        DataError: if the split does not fit the dataset.
+    """
+    for name in _DIVIDING_KEYS:
+        if getattr(settings, name):
+            raise ConfigurationError(
+                f"{name.replace('_', '-')}: the split of partitioner '{settings.partitioner}' decides who holds which "
+                f"rows; leave the key at its default (found: {getattr(settings, name)!r})"
+            )
+    table.check()
+    table.check_against(dataset, settings.num_clients)
+    train, names, no_rows = list(table.train), list(table.names), np.zeros(0, np.int64)
+    if table.test is not None:
+        return train, list(table.test), names, table.pooled, no_rows
+    if table.pooled or dataset.test is None:
+        train, test = hold_back([rng.permutation(rows) for rows in train])
+        return train, test, names, True, no_rows
+    test = matched(dataset, train, dataset.test, np.arange(len(dataset.test)), rng)
+    return train, test, names, False, no_rows

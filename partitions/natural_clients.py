@@ -48,7 +48,7 @@ def client_column(settings: FederationSettings, dataset: Dataset) -> str:
     columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
     if not columns:
         raise ConfigurationError(
-            f"partitioner: 'natural' needs a column of client names; '{settings.dataset}' has none"
+            f"partitioner: '{settings.partitioner}' needs a column of client names; '{settings.dataset}' has none"
         )
     unknown = [c for c in settings.client_column.split("+") if c not in columns] if settings.client_column else []
     if unknown:
@@ -72,12 +72,16 @@ def client_names(split: Split, column: str) -> NDArray[np.str_]:
     return np.asarray(first)
 
 
-def rows_of(split: Split, column: str, names: list[str]) -> list[Rows]:
-    """Return the rows of each client in ``names``; an empty array for a client that has no rows in the split."""
+def rows_of(split: Split, column: str, groups: list[list[str]]) -> list[Rows]:
+    """Return the rows of each group of natural clients; an empty array for a group without rows in the split."""
     values = client_names(split, column)
     order = np.argsort(values, kind="stable")
     values = values[order]
-    return [order[np.searchsorted(values, n, "left") : np.searchsorted(values, n, "right")] for n in names]
+
+    def rows(name: str) -> Rows:
+        return order[np.searchsorted(values, name, "left") : np.searchsorted(values, name, "right")]
+
+    return [np.concatenate([rows(name) for name in group]) for group in groups]
 
 
 def choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:

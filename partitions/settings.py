@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, SerializeAsAny
 
-from florilegium.common.settings import DataSettings, check_folder, key, parse_numbers
+from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, key, parse_numbers
+
+S = TypeVar("S", bound=Section)
 
 
 def _check_classes(value: int | str) -> int | str:
@@ -61,7 +63,11 @@ def check_rows(text: str) -> str:
 
 
 class FederationSettings(DataSettings):
-    """All keys that the clients' data depend on. Two runs with equal values have the same clients."""
+    """All keys that the clients' data depend on. Two runs with equal values have the same clients.
+
+    Attributes:
+        own: the chosen partitioner's own keys, from its own table of the configuration.
+    """
 
     title = "Data and clients"
 
@@ -75,10 +81,15 @@ class FederationSettings(DataSettings):
     )
     partitioner: str = key(
         "classes", "how rows are divided among clients",
-        values="`iid`, `classes`, `dirichlet`, `rotation`, `natural`, `mdm`",
+        values="`iid`, `classes`, `dirichlet`, `rotation`, `natural`, `mdm`, `shard`, `size`, `linear`, `square`, "
+        "`exponential`, `inner-dirichlet`, `distribution`, `pathological`, `continuous`, `grouped-natural`, `file`, or "
+        "[one of your own](partitions.md#a-partitioner-of-your-own)",
     )  # fmt: skip
     num_clients: int = key(
-        20, "number of clients; 0 with `natural`: all; on devices: how many to wait for before round 1", ge=0
+        20,
+        "number of clients; 0 with `natural`, `grouped-natural`, `file`: all; on devices: how many to wait for before "
+        "round 1",
+        ge=0,
     )
     classes_per_client: Annotated[int | str, AfterValidator(_check_classes)] = key(
         "2-3",
@@ -90,8 +101,8 @@ class FederationSettings(DataSettings):
     )
     samples_per_client: int = key(
         0,
-        "training examples m of each client (`dirichlet`: on average; `natural`: at most, before a fifth is held out "
-        "if there is no test split); 0: all rows are used",
+        "training examples m of each client (on average where clients differ in size; `natural`: at most, before a "
+        "fifth is held out if there is no test split); 0: all rows are used",
         ge=0,
     )
     alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0)
@@ -107,7 +118,9 @@ class FederationSettings(DataSettings):
         "0,90,180,270", "degrees from which each client's rotation is drawn, for `rotation`", values="numbers"
     )
     client_column: str = key(
-        "", "column that names the clients, for `natural`; several are joined by `+`", values='column, `a+b`, ""'
+        "",
+        "column that names the clients, for `natural` and `grouped-natural`; several are joined by `+`",
+        values='column, `a+b`, ""',
     )
     domain_column: str = key(
         "",
@@ -154,3 +167,19 @@ class FederationSettings(DataSettings):
         ge=0,
     )  # fmt: skip
     canary_unit: Literal["example", "client"] = key("example", "whether a canary is one example or a whole client")
+    own: SerializeAsAny[Section] = NoHyper()
+
+    def own_keys(self, kind: type[S]) -> S:
+        """Return the chosen partitioner's own keys.
+
+        Args:
+            kind: the section that declares them; its defaults are returned if the settings were made without any.
+
+        Raises:
+            TypeError: if the settings hold the keys of another partitioner.
+        """
+        if isinstance(self.own, kind):
+            return self.own
+        if type(self.own) is NoHyper:
+            return kind()
+        raise TypeError(f"the settings hold {type(self.own).__name__}, not {kind.__name__}")

@@ -18,9 +18,6 @@ from florilegium.partitions.settings import FederationSettings, class_range
 
 Rows = NDArray[np.int64]
 
-CHOOSES_ROWS = True
-"""This partitioner receives all rows and chooses those it needs, instead of dividing a given number of rows."""
-
 
 class ClassPartitioner(Partitioner):
     """A flwr-datasets partitioner that gives every partition samples of S classes only.

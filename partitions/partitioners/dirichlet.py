@@ -19,7 +19,9 @@ class ClassMixPartitioner(Partitioner):
     """A flwr-datasets partitioner that draws each client's class proportions π_i ~ Dirichlet(α, …, α).
 
     Class c is divided among the clients in proportion to π_ic. Every row belongs to one client, and clients' sizes
-    follow from the draws (Scott's thesis, section 4.4.1, as in the authors' code).
+    follow from the draws (Scott's thesis, section 4.4.1, as in the authors' code). With a very small α all π_ic of a
+    class may be too small to represent; then one of them exceeds all others by orders of magnitude, and a client drawn
+    at random gets the whole class.
 
     Args:
         num_partitions: number of clients n.
@@ -55,6 +57,8 @@ class ClassMixPartitioner(Partitioner):
             π = self._rng.dirichlet(np.full(len(classes), self._alpha), size=self._num_partitions)
             owner = np.empty(len(labels), dtype=np.int64)
             for c, mix in zip(classes, π.T, strict=True):
+                if not mix.any():
+                    mix[self._rng.integers(len(mix))] = 1.0
                 rows = self._rng.permutation(np.flatnonzero(labels == c))
                 last = np.round(np.cumsum(mix / mix.sum()) * len(rows)).astype(np.int64)
                 owner[rows] = np.searchsorted(last, np.arange(len(rows)), side="right")

@@ -22,9 +22,6 @@ log = logging.getLogger("flwr")
 
 Rows = NDArray[np.int64]
 
-CHOOSES_ROWS = True
-"""This partitioner receives all rows and chooses those it needs, instead of dividing a given number of rows."""
-
 
 class MdmPartitioner(Partitioner):
     """A flwr-datasets partitioner that draws clients' histograms and assigns rows to match them, each row once.

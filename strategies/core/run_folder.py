@@ -22,6 +22,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
+from florilegium.partitions.dealing import partitioner_table
 
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
@@ -235,12 +236,15 @@ class RunFolder:
 def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
     """Return old and new value, in words, of each key that affects results and differs between two configurations.
 
-    All keys affect results except ``FREE_ON_RESUME`` and the tables of other methods than ``table``.
+    All keys affect results except ``FREE_ON_RESUME`` and the tables of other methods than ``table``, and of other
+    partitioners than the one in ``now``.
     """
+    partitioner = str(now.get("partitioner", ""))
+    tables = (table, "privacy", partitioner_table(partitioner) if partitioner else "")
 
     def matters(key: str) -> bool:
         prefix, dot, _ = key.partition(".")
-        return prefix in (table, "privacy") if dot else key not in FREE_ON_RESUME
+        return prefix in tables if dot else key not in FREE_ON_RESUME
 
     keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
     return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]

@@ -60,7 +60,7 @@ class TestFailure:
         [
             ("method", "fedavgg", "method: 'fedavgg' is not a method; did you mean 'fedavg'"),
             ("dataset", "cifar11", "dataset: 'cifar11' is not a dataset; did you mean 'cifar10'"),
-            ("partitioner", "clases", "partitioner: 'clases' is unknown; did you mean 'classes'"),
+            ("partitioner", "clases", "partitioner: 'clases' is not a partitioner; did you mean 'classes'"),
             ("model", "lenett", "model: 'lenett' is not a network; did you mean 'lenet'"),
             ("learnin-rate", 0.1, "learnin-rate: there is no such key; did you mean 'learning-rate'"),
             ("fedprox.nu", 0.1, "fedprox.nu: there is no such key; did you mean 'fedprox.mu'"),

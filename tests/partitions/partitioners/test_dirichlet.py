@@ -107,3 +107,14 @@ class TestClassMix:
     def test_too_little_for_everybody_is_said(self):
         with pytest.raises(DataError, match="fewer than 2 examples in each of 10 draws"):
             _parts(num_clients=900, alpha=0.01, dirichlet_over="classes")
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_a_class_that_no_client_drew_is_not_lost(self, seed):
+        """With α = 0.001 a client has one class alone, and many classes are nobody's: all shares round to 0."""
+        labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+        partitioner = make(
+            settings(partitioner="dirichlet", alpha=0.001, dirichlet_over="classes", num_clients=2), None, seed
+        )
+        partitioner.dataset = HubDataset.from_dict({"row": np.arange(len(labels)), "label": labels})
+        rows = np.concatenate([partitioner.load_partition(client)["row"] for client in range(2)])
+        assert sorted(rows) == list(range(len(labels)))

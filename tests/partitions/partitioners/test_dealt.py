@@ -1,0 +1,302 @@
+"""Every partitioner with keys of its own: who may hold which rows, what its keys do, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.federation import build
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Federation
+from florilegium.partitions.sources.tables import TableSchema
+from florilegium.partitions.spec import Dataset, Split
+
+CLASSES = 4
+
+
+def _settings(partitioner: str, seed: int = 1, own: dict[str, Any] | None = None, **common: Any) -> FederationSettings:
+    section = PARTITIONERS[partitioner].section()
+    keys = {"num_clients": 8, "classes_per_client": 2, "dataset": "made", "seed": seed, **common}
+    return FederationSettings(partitioner=partitioner, own=section(**(own or {})), **keys)
+
+
+def _dataset(counts: tuple[int, ...] = (30, 30, 30, 30), tests: int = 40, kind: str = "image") -> Dataset:
+    generator = np.random.default_rng(0)
+
+    def split(y: np.ndarray) -> Split:
+        names = {
+            "client": np.array([f"u{i % 12:02d}" for i in range(len(y))]),
+            "age": (np.arange(len(y)) % 50).astype(str),
+        }
+        return Split(np.zeros((len(y), 2, 2, 1), np.uint8), y, names)
+
+    y = generator.permutation(np.repeat(np.arange(len(counts)), counts))
+    test = generator.integers(len(counts), size=tests)
+    spec = dataclasses.replace(DATASETS["digits"], classes=len(counts), client_columns=("client", "age"))
+    if kind == "regression":
+        spec = dataclasses.replace(spec, kind="regression", classes=1)
+        y, test = generator.normal(size=len(y)).astype(np.float32), generator.normal(size=tests).astype(np.float32)
+    return Dataset(spec, split(y), split(test), "made here")
+
+
+def _owners(federation: Federation, rows: int) -> np.ndarray:
+    """Return the number of owners of each training row; a client that holds a row twice fails here."""
+    for client in range(len(federation)):
+        own = federation.train[client]
+        assert len(set(own.tolist())) == len(own) > 0
+    return np.bincount(federation.train.rows, minlength=rows)
+
+
+OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "shard": st.fixed_dictionaries(
+        {"per_client": st.integers(0, 3), "size": st.integers(0, 9), "keep_incomplete": st.booleans()}
+    ),
+    "size": st.fixed_dictionaries({"sizes": st.sampled_from(["", "1", "7", "15", "16", "1,2,3,4,5,6,7,8"])}),
+    "inner-dirichlet": st.fixed_dictionaries(
+        {"sizes": st.sampled_from(["", "1", "15", "1,2,3,4,5,6,7,8"]), "alpha": st.sampled_from([1e-6, 0.1, 1e6])}
+    ),
+    "distribution": st.fixed_dictionaries(
+        {"sigma": st.sampled_from([0.0, 2.0, 30.0]), "classes": st.integers(1, 5), "preassigned": st.integers(0, 12)}
+    ),
+    "pathological": st.fixed_dictionaries(
+        {
+            "classes": st.integers(1, 5),
+            "assignment": st.sampled_from(["random", "deterministic", "first-deterministic"]),
+        }
+    ),
+    "continuous": st.fixed_dictionaries(
+        {"strictness": st.sampled_from([0.0, 0.5, 1.0]), "by": st.sampled_from(["", "age"])}
+    ),
+    "grouped-natural": st.fixed_dictionaries(
+        {
+            "group_size": st.integers(1, 20),
+            "mode": st.sampled_from(["allow-smaller", "allow-bigger", "drop-remainder", "strict"]),
+            "sort": st.booleans(),
+        }
+    ),
+}
+DEALT = [name for name in PARTITIONERS.own if name not in ("mdm", "file")]
+ALL_ROWS = ("iid", "dirichlet", "rotation", "linear", "square", "exponential", "continuous", "natural")
+
+
+@pytest.mark.filterwarnings("ignore")  # flwr-datasets warns of what the settings ask for
+@pytest.mark.parametrize("name", DEALT)
+@hypothesis_settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_every_row_has_one_owner_or_there_is_an_error(name: str, data: st.DataObject) -> None:
+    natural = PARTITIONERS[name].natural
+    own = data.draw(OWN.get(name, st.just({})))
+    clients = data.draw(st.sampled_from([0] if natural else [1, 4, 8, 40, 120]))
+    alpha = data.draw(st.sampled_from([1e-5, 0.5, 1e5]))
+    # The last class has no training rows.
+    dataset = _dataset((30, 50, 40, 0))
+    chosen = _settings(name, data.draw(st.integers(0, 3)), own, num_clients=clients, alpha=alpha)
+    try:
+        federation = build(chosen, dataset)
+    except (ConfigurationError, DataError):
+        return
+    owners = _owners(federation, 120)
+    assert owners.max() == 1
+    assert name not in ALL_ROWS or owners.min() == 1
+    assert natural or len(federation) == clients
+    tests = federation.test.rows
+    assert len(set(tests.tolist())) == len(tests)
+
+
+@pytest.mark.parametrize("name", [name for name in DEALT if name not in ("natural", "linear", "square", "exponential")])
+def test_the_seed_decides(name: str) -> None:
+    common = {"num_clients": 0} if PARTITIONERS[name].natural else {}
+    rows = [build(_settings(name, seed, **common), _dataset()).train.rows.tolist() for seed in (1, 1, 2)]
+    assert rows[0] == rows[1] != rows[2]
+
+
+class TestKeys:
+    def test_shards_are_runs_of_rows_sorted_by_class(self) -> None:
+        dataset = _dataset()
+        federation = build(_settings("shard", own={"per_client": 1, "size": 15}), dataset)
+        counts = federation.class_counts(dataset)
+        assert sorted(map(sorted, counts.tolist())) == [[0, 0, 0, 15]] * 8
+        assert counts.sum(axis=0).tolist() == [30] * 4
+
+    @pytest.mark.parametrize(("keep", "dealt"), [(False, 112), (True, 120)])
+    def test_an_incomplete_shard_is_kept_if_wanted(self, keep: bool, dealt: int) -> None:
+        own = {"per_client": 0, "size": 14, "keep_incomplete": keep}
+        assert len(build(_settings("shard", own=own), _dataset()).train.rows) == dealt
+
+    @pytest.mark.parametrize("name", ["size", "inner-dirichlet"])
+    @pytest.mark.parametrize(
+        ("text", "sizes"), [("", [15] * 8), ("9", [9] * 8), ("1,2,3,4,5,6,7,40", [1, 2, 3, 4, 5, 6, 7, 40])]
+    )
+    @pytest.mark.filterwarnings("ignore:The sum of")
+    def test_sizes_are_those_given(self, name: str, text: str, sizes: list[int]) -> None:
+        assert build(_settings(name, own={"sizes": text}), _dataset()).train.sizes.tolist() == sizes
+
+    @pytest.mark.parametrize(("name", "power"), [("linear", 1), ("square", 2)])
+    def test_sizes_grow_with_the_client(self, name: str, power: int) -> None:
+        units = np.arange(1, 9) ** power
+        sizes = build(_settings(name), _dataset((90,) * 4)).train.sizes
+        assert np.abs(sizes - 360 * units / units.sum())[:-1].max() < 1
+        assert sizes.sum() == 360
+
+    def test_exponential_sizes_grow_by_e(self) -> None:
+        sizes = build(_settings("exponential", num_clients=3), _dataset((300, 300))).train.sizes
+        np.testing.assert_allclose(sizes[1:] / sizes[:-1], np.e, rtol=0.05)
+
+    def test_a_small_alpha_gives_inner_dirichlet_clients_few_classes(self) -> None:
+        dataset = _dataset((500,) * 4)
+        held = {}
+        for alpha in (0.05, 100.0):
+            own = {"sizes": "20", "alpha": alpha}
+            with pytest.warns(UserWarning, match="does not sum"):
+                counts = build(_settings("inner-dirichlet", own=own), dataset).class_counts(dataset)
+            held[alpha] = counts.max(axis=1).mean() / 20
+        assert held[0.05] > 0.7 > 0.5 > held[100.0]
+
+    def test_a_distribution_is_followed(self, tmp_path) -> None:
+        """Two classes for each of 8 clients: each of 4 classes has 4 clients, which share 30 rows as the file says."""
+        path = tmp_path / "d.csv"
+        path.write_text("1,2,3,4\n" * 4)
+        dataset = _dataset()
+        own = {"file": str(path), "rescale": False}
+        counts = build(_settings("distribution", own=own), dataset).class_counts(dataset)
+        assert [sorted(column[column > 0]) for column in counts.T] == [[1, 2, 3, 4]] * 4
+        own = {"file": str(path), "preassigned": 0}
+        counts = build(_settings("distribution", own=own), dataset).class_counts(dataset)
+        assert counts.sum() == 120
+        assert ((counts > 0).sum(axis=1) == 2).all()
+        for column in counts.T:
+            assert np.abs(np.sort(column[column > 0]) - np.array([3, 6, 9, 12])).max() <= 1
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("1,2,3,4\n" * 3, "has 3 lines; expected 4, one for each class"),
+            ("1,2,3,4\n1,2,3\n1,2,3,4\n1,2,3,4\n", "line 2: 3 numbers; expected 4"),
+            ("1,2,3,4\n1,2,x,4\n1,2,3,4\n1,2,3,4\n", "line 2: 'x' is no number ≥ 0"),
+            ("1,2,-3,4\n" * 4, "line 1: '-3' is no number ≥ 0"),
+            ("1,2,nan,4\n" * 4, "line 1: 'nan' is no number ≥ 0"),
+            ("0,0,0,0\n" * 4, "a line of zeros only"),
+        ],
+    )
+    def test_a_wrong_distribution_names_the_line(self, tmp_path, content: str, message: str) -> None:
+        path = tmp_path / "d.csv"
+        path.write_text(content)
+        with pytest.raises(DataError, match=message):
+            build(_settings("distribution", own={"file": str(path)}), _dataset())
+
+    @pytest.mark.parametrize("assignment", ["random", "deterministic", "first-deterministic"])
+    def test_pathological_clients_have_their_number_of_classes(self, assignment: str) -> None:
+        dataset = _dataset()
+        own = {"classes": 3, "assignment": assignment}
+        counts = build(_settings("pathological", own=own), dataset).class_counts(dataset)
+        assert ((counts > 0).sum(axis=1) == 3).all()
+        if assignment == "deterministic":
+            assert [np.flatnonzero(row == 0).tolist() for row in counts] == [[3], [0], [1], [2]] * 2
+
+    def test_strictness_sorts(self) -> None:
+        dataset = _dataset(kind="regression")
+        spread = {}
+        for strictness in (0.0, 1.0):
+            federation = build(_settings("continuous", own={"strictness": strictness}), dataset)
+            means = [dataset.train.y[federation.train[client]].mean() for client in range(8)]
+            spread[strictness] = np.std(means)
+            assert strictness == 0 or means == sorted(means)
+        assert spread[1.0] > 2 * spread[0.0]
+
+    def test_continuous_sorts_by_the_column_that_is_named(self) -> None:
+        dataset = _dataset()
+        spec = dataclasses.replace(dataset.spec, kind="table", table=TableSchema({"h": (0.0, 1.0), "w": (0.0, 1.0)}))
+        x = np.random.default_rng(1).normal(size=(120, 2)).astype(np.float32)
+        table = dataclasses.replace(dataset, spec=spec, train=dataclasses.replace(dataset.train, x=x))
+        for by, values in (("age", np.arange(120) % 50), ("w", x[:, 1])):
+            federation = build(_settings("continuous", own={"by": by, "strictness": 1.0}), table)
+            ends = [(values[rows].min(), values[rows].max()) for rows in (federation.train[i] for i in range(8))]
+            assert all(before[1] <= after[0] for before, after in pairwise(ends))
+
+    @pytest.mark.parametrize(
+        ("size", "mode", "sizes"),
+        [
+            (5, "allow-smaller", [5, 5, 2]),
+            (5, "allow-bigger", [6, 6]),
+            (5, "drop-remainder", [5, 5]),
+            (4, "strict", [4] * 3),
+        ],
+    )
+    def test_natural_clients_are_grouped(self, size: int, mode: str, sizes: list[int]) -> None:
+        dataset = _dataset()
+        own = {"group_size": size, "mode": mode}
+        federation = build(_settings("grouped-natural", own=own, num_clients=0), dataset)
+        groups = [name.split("|") for name in federation.names]
+        assert list(map(len, groups)) == sizes
+        for client, group in enumerate(groups):
+            for split, rows in ((dataset.train, federation.train[client]), (dataset.test, federation.test[client])):
+                assert sorted(rows) == np.flatnonzero(np.isin(split.clients["client"], group)).tolist()
+
+    def test_sorted_groups_are_neighbours(self) -> None:
+        federation = build(_settings("grouped-natural", own={"sort": True}, num_clients=0), _dataset())
+        assert federation.names.tolist()[:2] == ["u00|u01", "u02|u03"]
+
+
+class TestRegression:
+    @pytest.mark.parametrize("name", ["iid", "size", "linear", "square", "exponential", "continuous", "natural"])
+    def test_these_divide_numbers(self, name: str) -> None:
+        dataset = _dataset(kind="regression", tests=60)
+        federation = build(_settings(name, num_clients=0 if name == "natural" else 4), dataset)
+        assert (_owners(federation, 120) == 1).all()
+        if name != "natural":  # half as many test rows as training rows, for each client
+            assert np.abs(federation.test.sizes - federation.train.sizes / 2).max() < 1
+
+    @pytest.mark.parametrize(
+        "name", ["classes", "dirichlet", "shard", "distribution", "pathological", "inner-dirichlet"]
+    )
+    def test_others_name_those_that_do(self, name: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            build(_settings(name), _dataset(kind="regression"))
+        assert str(caught.value).startswith(f"partitioner: '{name}' cannot divide 'made'")
+        listed = str(caught.value).partition("Partitioners that can: ")[2].split(", ")
+        assert {"iid", "size", "linear", "continuous", "natural", "file"} <= set(listed)
+        assert name not in listed
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "common", "message"),
+    [
+        ("shard", {"per_client": 0}, {}, "shard.size: give the size"),
+        ("shard", {"keep_incomplete": True}, {}, "shard.keep-incomplete: "),
+        ("shard", {"size": 99}, {}, "partitioner 'shard' cannot share"),
+        ("size", {"sizes": "1,2"}, {}, "size.sizes: 2 sizes for 8 clients"),
+        ("size", {"sizes": "16"}, {}, "size.sizes: the sizes add up to 128, but there are 120"),
+        ("size", {"sizes": "5"}, {"samples_per_client": 5}, "size.sizes: give either"),
+        ("inner-dirichlet", {"sizes": "16"}, {}, "inner-dirichlet.sizes: the sizes add up to 128"),
+        ("distribution", {}, {"num_clients": 6}, "num-clients: 'distribution' .* a multiple of 4"),
+        ("distribution", {"classes": 5}, {}, "distribution.classes: 5 classes of each client, but the data have 4"),
+        ("distribution", {"rescale": False}, {}, "distribution.rescale: "),
+        ("distribution", {"preassigned": 9}, {}, "partitioner 'distribution' cannot share"),
+        ("pathological", {"classes": 5}, {}, "partitioner 'pathological' cannot share"),
+        ("continuous", {"by": "height"}, {}, "continuous.by: 'height' is no column .* Known: client, age"),
+        ("continuous", {"by": "client"}, {}, "continuous.by: column 'client' does not hold numbers"),
+        ("grouped-natural", {"group_size": 5, "mode": "strict"}, {"num_clients": 0}, "cannot share"),
+        ("grouped-natural", {}, {"num_clients": 7}, "num-clients: 'made' has only 6 natural clients, not 7"),
+        ("grouped-natural", {}, {"num_clients": 0, "min_test_examples": 1}, "min-test-examples: only"),
+        ("exponential", {}, {"num_clients": 40}, "partitioner 'exponential' cannot share"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(name: str, own: dict[str, Any], common: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigurationError, DataError), match=message):
+        build(_settings(name, own=own, **common), _dataset())
+
+
+def test_settings_with_the_keys_of_another_partitioner_are_refused() -> None:
+    wrong = _settings("shard").model_copy(update={"partitioner": "size"})
+    with pytest.raises(TypeError, match="the settings hold ShardKeys, not SizeKeys"):
+        build(wrong, _dataset())
