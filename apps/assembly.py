@@ -20,11 +20,15 @@ from florilegium.apps.privacy_checks import check_client_privacy, check_example_
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
-from florilegium.models.networks import build
+from florilegium.models.blocks import GUIDE, OneBlock
+from florilegium.models.networks import NETWORKS
 from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.zoo import find_in_zoo
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
 
@@ -58,7 +62,7 @@ class Assembly:
     @property
     def code(self) -> str:
         """The hash of the package's code and of the method's code outside it."""
-        return code_version(self.method.references)
+        return code_version(_references(self.method, self.settings.model))
 
     def simulated_clients(self) -> SimulatedClients:
         """Return the clients of the simulated federation, all of which one node can run."""
@@ -99,7 +103,12 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool) -> Assembly:
     settings, hyper = parse(config)
     method, spec = METHODS[settings.method], find_spec(settings.dataset)
     device = tune_process(settings.device, one_thread=one_thread)
-    network = build(settings.model, spec.shape, spec.classes, settings.seed)
+    network = network_for(spec, settings.model, settings.seed)
+    if isinstance(network, OneBlock) and method.client_class().needs_blocks:
+        raise ConfigurationError(
+            f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
+            f"into body and head: return an nn.Sequential of blocks, or a module that states blocks = [...] ({GUIDE})"
+        )
     if settings.privacy.unit == "example":
         check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
     return Assembly(config, settings, hyper, method, network, get_arrays(network), device)
@@ -115,7 +124,13 @@ def open_folder(path: Path, config: Mapping[str, Value], method: str) -> RunFold
 def code_of(config: Mapping[str, Value]) -> str:
     """Return the hash of a run's code (:attr:`Assembly.code`) without building the run."""
     method = METHODS.get(str(config.get("method")))
-    return code_version(method.references if method else ())
+    return code_version(_references(method, str(config.get("model"))) if method else ())
+
+
+def _references(method: Method, model: str) -> tuple[str, ...]:
+    """Return references to the code of a run's method and network, without code typed into a notebook."""
+    network = "" if find_in_zoo(model) else NETWORKS.reference(model)
+    return (*method.references, *([network] if network and not network.startswith("__main__:") else []))
 
 
 def population(settings: Settings) -> list[Member]:

@@ -13,7 +13,7 @@ from florilegium.apps.methods import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import Section, Value, key
-from florilegium.models.networks import FOR_TEXT, NETWORKS
+from florilegium.models.networks import FOR_TEXT, NETWORKS, find_network
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.settings import check_rows
@@ -94,15 +94,17 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy"), "privacy.", problems)
     settings = _check(Settings, {**common, "privacy": private}, "", problems) if private else None
-    for name, table in (("method", METHODS), ("partitioner", PARTITIONERS), ("model", NETWORKS)):
+    for name, table in (("method", METHODS), ("partitioner", PARTITIONERS)):
         word = str(config.get(name))
         if word not in table:
             problems.append(f"{name}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
+    model = str(config.get("model"))
+    known_model = _check_network(model, problems)
     try:
-        spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
+        spec = find_spec(str(config.get("dataset")))
         text = spec.kind if spec.kind in FOR_TEXT.values() else None
-        if model in NETWORKS and FOR_TEXT.get(model) != text:
-            fitting = [name for name in NETWORKS if FOR_TEXT.get(name) == text]
+        if model in NETWORKS.own and FOR_TEXT.get(model) != text:  # others are tried out when they are built
+            fitting = [name for name in NETWORKS.own if FOR_TEXT.get(name) == text]
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
@@ -114,7 +116,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
                 f"{', '.join(fitting)}"
             )
         clustering = config.get("method") in METHODS and METHODS[str(config["method"])].task == "clustering"
-        if model in NETWORKS and clustering != (model == "centers"):
+        if known_model and clustering != (model == "centers"):
             problems.append(
                 f"model: '{config.get('method')}' "
                 + ("finds centres: it needs model = 'centers'" if clustering else "trains a network, not 'centers'")
@@ -135,6 +137,19 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
         )
     return settings, hyper
+
+
+def _check_network(name: str, problems: list[str]) -> bool:
+    """Return whether there is a network ``name``; if not, say so in ``problems``. It is not built yet."""
+    if ":" not in name and name not in NETWORKS:
+        problems.append(f"model: '{name}' is unknown{nearest(name, NETWORKS)} Allowed: {', '.join(NETWORKS)}")
+        return False
+    try:
+        find_network(name)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return False
+    return True
 
 
 def read_settings(run: Path) -> tuple[Settings, Section]:
