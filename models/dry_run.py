@@ -28,8 +28,10 @@ def random_inputs(shape: tuple[int, ...], *, codes: bool) -> Tensor:
     generator = torch_generator(0, "dry run")
     if codes:
         return torch.randint(VOCABULARY_SIZE, (_BATCH, *shape), generator=generator)
-    x = torch.randn(_BATCH, *shape, generator=generator)
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    if len(shape) != 3:
+        return torch.randn(_BATCH, *shape, generator=generator)
+    # Not ``contiguous(memory_format=…)``, which leaves images of one channel as they are.
+    return torch.randn(_BATCH, *shape[1:], shape[0], generator=generator).permute(0, 3, 1, 2)
 
 
 def check_tensors(network: nn.Module) -> None:

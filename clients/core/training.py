@@ -15,7 +15,7 @@ from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import torch_draws
-from florilegium.models.batch_norm import norms_of
+from florilegium.models.batch_norm import has_lone_channels, norms_of
 from florilegium.partitions.clientdata import Examples
 
 if TYPE_CHECKING:
@@ -161,7 +161,6 @@ def train(
     Raises:
         RunError: if no parameter is left to train.
     """
-    _begin(model, fixed_norms)
     groups = groups or [Group(list(model.parameters()), settings.learning_rate)]
     groups = [replace(group, parameters=[p for p in group.parameters if p.requires_grad]) for group in groups]
     parameters = [parameter for group in groups for parameter in group.parameters]
@@ -170,7 +169,9 @@ def train(
     optimizers = [make_optimizer(settings, group, decay) for group in groups if group.parameters]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
-    joined = any(isinstance(norm, nn.BatchNorm1d) for norm in norms_of(model).values())
+    single = len(examples) % settings.batch_size == 1 and objective is None and not fixed_norms
+    joined = single and has_lone_channels(model, examples.x[:1])
+    _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
     # Layers that draw (dropout) get a stream of the client's own, since PyTorch's global one depends on other clients.
     draws = torch_draws(generator.initial_seed(), "layers")
@@ -226,7 +227,7 @@ def _epoch(
 ) -> Iterator[Tensor]:
     """Yield the batches of an epoch: all examples in random order; for DP-SGD, as many Poisson-sampled batches.
 
-    ``joined``: whether a single last example joins the batch before, since 1-d batch norm cannot train on one alone.
+    ``joined``: whether a single last example joins the batch before, because batch norm cannot train on one alone.
     """
     if protected is None:
         parts = [*batches(examples, size, generator)]

@@ -178,3 +178,19 @@ class Computes(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.function(self.inner(x))
+
+
+class Positions(nn.Module):
+    """Adds a constant, kept in a buffer of numbers."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.linspace(0, 1, math.prod(shape)).view(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.positions
+
+
+def with_buffer(shape: Shape, classes: int) -> nn.Module:
+    """A constant in a buffer, and a dense layer."""
+    return nn.Sequential(Positions(shape), dense(shape, classes))
