@@ -22,11 +22,12 @@ from florilegium.apps.privacy_checks import check_client_privacy, check_example_
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
-from florilegium.common.errors import FlorilegiumError, Interrupted
+from florilegium.common.errors import ConfigurationError, FlorilegiumError, Interrupted
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
-from florilegium.models.networks import build
+from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
@@ -105,7 +106,12 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     settings, hyper = parse(config)
     method, spec = METHODS[settings.method], find_spec(settings.dataset)
     device = tune_process(settings.device, one_thread=one_thread)
-    network = build(settings.model, spec.shape, spec.classes, settings.seed)
+    network = network_for(spec, settings.model, settings.seed)
+    if isinstance(network, OneBlock) and method.client_class().needs_blocks:
+        raise ConfigurationError(
+            f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
+            f"into body and head: return an nn.Sequential of blocks, or a module that states blocks = [...] ({GUIDE})"
+        )
     if settings.privacy.unit == "example":
         check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
     return Assembly(config, settings, hyper, method, network, get_arrays(network), device, one_process)

@@ -126,7 +126,8 @@ def export(source: Path, target: Path, *, onnx: bool) -> Path:
     for name in (MODEL, "card.json"):
         write_atomically(target / name, partial(shutil.copyfile, source / name))
     if onnx:
-        write_onnx(model, tuple(card.shape) or find_spec(card.dataset).shape, target / "model.onnx")
+        spec = find_spec(card.dataset)
+        write_onnx(model, tuple(card.shape) or spec.shape, target / "model.onnx", codes=spec.kind == "characters")
     return target
 
 
@@ -142,14 +143,13 @@ class _Probabilities(nn.Module):
         return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)
 
 
-def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> None:
-    """Write a network as ONNX, with inputs (n, *shape) for any n.
+def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: bool = False) -> None:
+    """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 character codes (``codes``).
 
     Raises:
         RunError: if the network cannot be exported, or the packages for ONNX are missing.
     """
-    integers = any(isinstance(module, nn.Embedding) for module in model.modules())
-    example = torch.zeros(2, *shape, dtype=torch.int64 if integers else torch.float32)
+    example = torch.zeros(2, *shape, dtype=torch.int64 if codes else torch.float32)
     try:
         program = torch.onnx.export(
             _Probabilities(model).eval(), (example,), input_names=["x"], output_names=["probabilities"], dynamo=True,

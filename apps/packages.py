@@ -14,6 +14,7 @@ from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.models.networks import NETWORKS
+from florilegium.models.zoo import of_zoo
 from florilegium.partitions.dealing import PARTITIONERS
 
 KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS, "partitioner": PARTITIONERS}  # type: ignore[type-arg]
@@ -25,7 +26,10 @@ NOTEBOOK = "__main__"
 
 def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
     """Return references to the code that the method and other names in ``config`` stand for, where it is not ours."""
-    found = [registry.reference(str(config.get(key, ""))) for key, registry in KINDS.items()]
+    named = {key: str(config.get(key, "")) for key in KINDS}
+    if of_zoo(named["model"]):
+        named.pop("model")  # torchvision and timm may differ in version, as PyTorch may
+    found = [KINDS[key].reference(name) for key, name in named.items()]
     method = str(config.get("method", ""))
     if not METHODS.problem(method):
         found += METHODS[method].references

@@ -17,8 +17,8 @@ from florilegium.apps.settings import Settings, complete
 from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
+from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.networks import build
 from florilegium.models.parameters import exchanged, set_arrays
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.cohort import CohortStrategy
@@ -131,7 +131,7 @@ def global_model(again: Reopened) -> nn.Module:
     """
     s, arrays = again.settings, again.checkpoint.arrays
     spec = find_spec(s.dataset)
-    network = build(s.model, spec.shape, spec.classes, s.seed)
+    network = network_for(spec, s.model, s.seed)
     if arrays.keys() != exchanged(network).keys():
         raise ConfigurationError(
             f"method '{s.method}' has no global model, the server holds a part of it or something else; name a client"

@@ -16,7 +16,7 @@ from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
-from florilegium.models.networks import FOR_TEXT, NETWORKS
+from florilegium.models.networks import FOR_TEXT, NETWORKS, network_problem
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import check_rows
@@ -170,7 +170,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)
     method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
-    named = (METHODS.problem(method), NETWORKS.problem(model), PARTITIONERS.problem(partitioner))
+    named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
     problems += [problem for problem in named if problem]
     own: Section | None = None
     if not PARTITIONERS.problem(partitioner):
@@ -201,7 +201,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
 def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str) -> Iterator[str]:
     """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
     text = spec.kind if spec.kind in FOR_TEXT.values() else None
-    if model in NETWORKS.own and FOR_TEXT.get(model) != text:
+    if model in NETWORKS.own and FOR_TEXT.get(model) != text:  # others are tried out when they are built
         fitting = [name for name in NETWORKS.own if FOR_TEXT.get(name) == text]
         yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
     if entry is None:
@@ -210,7 +210,7 @@ def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str
     if entry.task not in tasks:
         fitting = [name for name in METHODS.own if METHODS[name].task in tasks]
         yield f"method: '{method}' does not predict the labels of '{spec.name}'. Allowed: {', '.join(fitting)}"
-    if not NETWORKS.problem(model) and (entry.task == "clustering") != (model == "centers"):
+    if not network_problem(model) and (entry.task == "clustering") != (model == "centers"):
         needs = "finds centres: it needs model = 'centers'" if entry.task == "clustering" else (
             "trains a network, not 'centers'")  # fmt: skip
         yield f"model: '{method}' {needs} (found: '{model}')"

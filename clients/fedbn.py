@@ -13,6 +13,8 @@ from florilegium.clients.families.decoupled import DecoupledClient
 class FedBNClient(DecoupledClient):
     """Trains a shared network with the client's own batch-norm layers."""
 
+    needs_blocks = False
+
     @staticmethod
     def example_gap(hyper: Any) -> str:
         """Return why example privacy is not kept."""

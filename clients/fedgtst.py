@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.training import gradients, mean_gradient
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 from florilegium.models.second_derivatives import CheapSecondDerivatives
 
 TINY = 1e-12
@@ -66,10 +66,10 @@ class FedGTSTClient(BaseClient):
         if not self.data.simulated:
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
         set_arrays(self.model, arrays)
-        named = dict(self.model.named_parameters())
-        gradients = mean_gradient(self.model, self.data.train, [*named.values()])
-        answer = {BESIDE + name: g.cpu().numpy() for name, g in zip(named, gradients, strict=True)}
-        return Answer(answer, len(self.data.train), {"square": float(_length(gradients)) ** 2})
+        named = trained(self.model)
+        slopes = mean_gradient(self.model, self.data.train, [*named.values()])
+        answer = {BESIDE + name: g.cpu().numpy() for name, g in zip(named, slopes, strict=True)}
+        return Answer(answer, len(self.data.train), {"square": float(_length(slopes)) ** 2})
 
     def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
         """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""
@@ -77,7 +77,7 @@ class FedGTSTClient(BaseClient):
         with CheapSecondDerivatives():
             loss = cross_entropy(self.model(x[rows]), y[rows])
             of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
-        norm = _length(torch.autograd.grad(of, [*self.model.parameters()], create_graph=True))
+        norm = _length(gradients(of, [*trained(self.model).values()], differentiable=True))
         away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
         return loss + self.hyper.coefficient * away.square(), norm
 
@@ -110,8 +110,8 @@ class FedGTSTClient(BaseClient):
 
     def _norm(self) -> float:
         """Return the norm of the gradient of the mean loss over all of the client's examples."""
-        return float(_length(mean_gradient(self.model, self.data.train, [*self.model.parameters()])))
+        return float(_length(mean_gradient(self.model, self.data.train, [*trained(self.model).values()])))
 
 
-def _length(gradients: Sequence[Tensor]) -> Tensor:
-    return torch.stack([g.square().sum() for g in gradients]).sum().add(TINY).sqrt()
+def _length(slopes: Sequence[Tensor]) -> Tensor:
+    return torch.stack([g.square().sum() for g in slopes]).sum().add(TINY).sqrt()

@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.training import gradients, mean_gradient
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 
 
 class FedIIRClient(BaseClient):
@@ -25,6 +25,7 @@ class FedIIRClient(BaseClient):
 
     example_gap = staticmethod(more_than_gradients)
 
+    needs_blocks = True
     hyper: FedIIRHyper
 
     @phase
@@ -32,8 +33,8 @@ class FedIIRClient(BaseClient):
         """Return the classifier's gradient at the received model."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
-        gradients = mean_gradient(self.model, self.data.train, [*classifier.values()])
-        named = {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, gradients, strict=True)}
+        slopes = mean_gradient(self.model, self.data.train, [*classifier.values()])
+        named = {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, slopes, strict=True)}
         return Answer(named, len(self.data.train))
 
     @phase
@@ -45,8 +46,8 @@ class FedIIRClient(BaseClient):
 
         def objective(rows: Tensor) -> Tensor:
             loss = cross_entropy(self.model(x[rows]), y[rows])
-            gradients = torch.autograd.grad(loss, [*classifier.values()], create_graph=True)
-            distance = torch.stack([(g - m).square().sum() for g, m in zip(gradients, ḡ, strict=True)]).sum()
+            slopes = gradients(loss, [*classifier.values()], differentiable=True)
+            distance = torch.stack([(g - m).square().sum() for g, m in zip(slopes, ḡ, strict=True)]).sum()
             return loss + self.hyper.penalty * distance
 
         loss = self.descend(objective=objective if self.hyper.penalty else None)
@@ -54,5 +55,5 @@ class FedIIRClient(BaseClient):
 
     def _classifier(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the last block by their names in the network."""
-        named = dict(self.model.named_parameters())
+        named = trained(self.model)
         return {name: named[name] for name in of_blocks(named, last_blocks(named, 1, "fediir"))}

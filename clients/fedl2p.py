@@ -19,11 +19,12 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
-from florilegium.common.errors import RunError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.batch_norm import (
     DifferentiableStatistics,
     Moments,
@@ -36,8 +37,7 @@ from florilegium.models.batch_norm import (
 )
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
-from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
 from florilegium.models.second_derivatives import CheapSecondDerivatives
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import find_spec
@@ -118,7 +118,7 @@ class FedL2PClient(BaseClient):
         after = evaluate(self.model, self.data.test)
         with torch.no_grad():
             β, η = self.hyperparameters(nets, profile)
-        sizes = torch.tensor([p.numel() for p in self.model.parameters()], dtype=torch.float32, device=η.device)
+        sizes = torch.tensor([p.numel() for p in trained(self.model).values()], dtype=torch.float32, device=η.device)
         figures = {"rate": float(η.abs().mean()), "sparsity": float(sizes[η == 0].sum() / sizes.sum())}
         figures |= {"mixing": float(β.mean())} if len(β) else {}
         return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
@@ -180,7 +180,9 @@ class FedL2PClient(BaseClient):
         with torch.no_grad():
             β, η = self.hyperparameters(nets, profile)
             give(self.model, self._mixed(profile, β))
-        groups = [Group([p], float(rate), decays=False) for p, rate in zip(self.model.parameters(), η, strict=True)]
+        groups = [
+            Group([p], float(rate), decays=False) for p, rate in zip(trained(self.model).values(), η, strict=True)
+        ]
         plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "max_grad_norm": 0.0}
         return train(
             self.model,
@@ -272,7 +274,7 @@ def last_step(model: nn.Module) -> dict[str, Step]:
     """Return the last training step of a network by parameter name, from its present values and gradients."""
     return {
         name: Step(p.detach().clone(), torch.zeros_like(p) if p.grad is None else p.grad.clone())
-        for name, p in model.named_parameters()
+        for name, p in trained(model).items()
     }
 
 
@@ -295,5 +297,9 @@ def _meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool) -
 def make_meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool = False) -> MetaNets:
     """Return meta-nets with the initial λ; for ``hidden`` see :class:`florilegium.models.meta_nets.MetaNets`."""
     spec = find_spec(dataset)
-    network: nn.Module = build(model, spec.shape, spec.classes, seed)
+    network: nn.Module = network_for(spec, model, seed)
+    if any(isinstance(module, nn.MultiheadAttention) for module in network.modules()):
+        raise ConfigurationError(
+            f"model: '{model}' has attention layers, whose parts cannot be measured one by one as FedL2P does"
+        )
     return build_meta_nets(network, rate, seed, hidden=hidden)

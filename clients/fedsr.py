@@ -17,6 +17,7 @@ from florilegium.clients.core.base import Answer, BaseClient, more_than_gradient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedSRHyper
+from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.representation import Representation
 
@@ -26,6 +27,7 @@ class FedSRClient(BaseClient):
 
     example_gap = staticmethod(more_than_gradients)
 
+    needs_blocks = True
     hyper: FedSRHyper
     model: nn.Sequential
 
@@ -37,16 +39,17 @@ class FedSRClient(BaseClient):
         representation = _representation(*own["class_means"].shape).to(y.device)
         set_arrays(representation, own)
         noise = self.generator("noise")
+        body, classifier = body_and_classifier(self.model)
 
         def objective(rows: Tensor) -> Tensor:
-            z = self.model[:-1](x[rows])
+            z = body(x[rows])
             penalty = torch.zeros((), device=z.device)
             if self.hyper.information_penalty:
                 p = representation(z)
                 penalty = self.hyper.information_penalty * representation.information(p, y[rows])
                 z = p.loc + p.scale * torch.randn(z.shape, generator=noise).to(z)
             penalty = penalty + self.hyper.norm_penalty * z.square().sum(dim=1).mean()
-            return cross_entropy(self.model[-1](z), y[rows]) + penalty
+            return cross_entropy(classifier(z), y[rows]) + penalty
 
         both = nn.ModuleList([self.model, representation])
         loss = self.descend(model=both, objective=objective)

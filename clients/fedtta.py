@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
+from florilegium.clients.core.training import EVALUATION_BATCH, evaluate, gradients
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
 from florilegium.models.mlp import adaptation_network
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 from florilegium.partitions.datasets import find_spec
 
 PREFIX = "adaptation."
@@ -45,7 +45,7 @@ class FedTTAClient(BaseClient):
 
         def objective(rows: Tensor) -> Tensor:
             x = examples.x[rows]
-            adapted = self.adapted(φ, x, dict(self.model.named_parameters()), differentiable=True)
+            adapted = self.adapted(φ, x, {**trained(self.model)}, differentiable=True)
             return cross_entropy(functional_call(self.model, adapted, (x,)), examples.y[rows])
 
         loss = self.descend(model=both, objective=objective)
@@ -62,9 +62,9 @@ class FedTTAClient(BaseClient):
         if not len(x):
             raise RunError("it has no inputs to adapt to")
         for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):  # equal sizes, since each part is one step
-            adapted = self.adapted(φ, part, dict(self.model.named_parameters()), differentiable=False)
+            adapted = self.adapted(φ, part, {**trained(self.model)}, differentiable=False)
             with torch.no_grad():
-                for name, parameter in self.model.named_parameters():
+                for name, parameter in trained(self.model).items():
                     parameter.copy_(adapted[name])
         after = evaluate(self.model, self.data.test)
         names = ("loss", "accuracy", "loss_global", "accuracy_global")
@@ -76,9 +76,9 @@ class FedTTAClient(BaseClient):
         """Return the adapted parameters θ' for inputs ``x`` (n, …), differentiable in θ and φ if asked for."""
         outputs = φ(functional_call(self.model, parameters, (x,)))
         loss = outputs.square().mean().add(TINY).sqrt()
-        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=differentiable)
+        slopes = gradients(loss, list(parameters.values()), differentiable=differentiable)
         α = self.hyper.adaptation_rate
-        return {name: θ - α * g for (name, θ), g in zip(parameters.items(), gradients, strict=True)}
+        return {name: θ - α * g for (name, θ), g in zip(parameters.items(), slopes, strict=True)}
 
     def _receive(self, arrays: Arrays) -> nn.Module:
         """Load the received arrays into the network and into φ; return φ."""

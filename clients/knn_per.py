@@ -16,6 +16,7 @@ from florilegium.clients.core.base import BaseClient, more_than_gradients
 from florilegium.clients.core.training import features
 from florilegium.clients.hyper.personal import KNNPerHyper
 from florilegium.common.settings import parse_whole
+from florilegium.models.blocks import body_and_classifier
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.partitions.clientdata import Examples
 
@@ -25,6 +26,7 @@ class KNNPerClient(BaseClient):
 
     example_gap = staticmethod(more_than_gradients)
 
+    needs_blocks = True
     uses_finetuning = "never"
     hyper: KNNPerHyper
     model: nn.Sequential
@@ -34,8 +36,9 @@ class KNNPerClient(BaseClient):
         train = self.data.train
         if not self.data.labeled or len(train) < 2:
             return False
-        z = features(self.model[:-1], train)
-        own = features(self.model[-1], Examples(z, train.y)).softmax(dim=1).cpu().numpy()
+        body, classifier = body_and_classifier(self.model)
+        z = features(body, train)
+        own = features(classifier, Examples(z, train.y)).softmax(dim=1).cpu().numpy()
         remembered = z.flatten(1)
         kept, y = remembered.cpu().numpy(), train.y.cpu().numpy()
         best = (-1.0, 1, 0.0)  # leave-one-out accuracy, k, λ

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import BaseClient, more_than_gradients
-from florilegium.clients.core.training import GradientHook, Group, batches
+from florilegium.clients.core.training import GradientHook, Group, batches, gradient_of, gradients
 from florilegium.clients.hyper.personal import PerFedAvgHyper
+from florilegium.models.parameters import trained
 
 
 class PerFedAvgClient(BaseClient):
@@ -34,7 +35,7 @@ class PerFedAvgClient(BaseClient):
         α, δ = self.hyper.adaptation_rate, self.hyper.difference
 
         def hook(model: nn.Module, rows: Tensor) -> None:
-            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            parameters = list(trained(model).values())
             w = [parameter.detach().clone() for parameter in parameters]
 
             def gradient(shift: Sequence[Tensor], step: float, batch: Tensor) -> list[Tensor]:
@@ -43,9 +44,9 @@ class PerFedAvgClient(BaseClient):
                     for parameter, own, direction in zip(parameters, w, shift, strict=True):
                         parameter.copy_(torch.add(own, direction, alpha=step))
                 loss = cross_entropy(model(self.data.train.x[batch]), self.data.train.y[batch])
-                return list(torch.autograd.grad(loss, parameters))
+                return gradients(loss, parameters)
 
-            first = [parameter.grad for parameter in parameters if parameter.grad is not None]  # ∇f(w; D)
+            first = [gradient_of(parameter) for parameter in parameters]  # ∇f(w; D)
             g = gradient(first, -α, next(stream))
             if self.hyper.hessian == "hessian-free":
                 batch = next(stream)

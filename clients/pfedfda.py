@@ -23,6 +23,7 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Group, features
 from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.common.seeds import numpy_generator
+from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
 MEANS, COVARIANCE = "gaussian.means", "gaussian.covariance"
@@ -72,6 +73,7 @@ class PFedFDAClient(BaseClient):
 
     example_gap = staticmethod(more_than_gradients)
 
+    needs_blocks = True
     uses_finetuning = "never"
     hyper: PFedFDAHyper
     model: nn.Sequential
@@ -81,7 +83,8 @@ class PFedFDAClient(BaseClient):
         """Train the extractor, then adapt the Gaussians to its features of the client's data."""
         body, μ, Σ = self._receive(arrays)
         self._set_classifier(μ, Σ)
-        loss = self.descend(groups=[Group(list(self.model[:-1].parameters()), self.settings.learning_rate)])
+        extractor, _ = body_and_classifier(self.model)
+        loss = self.descend(groups=[Group(list(extractor.parameters()), self.settings.learning_rate)])
         trained = get_arrays(self.model)
         μ_k, Σ_k, β = self._adapt(μ, Σ)
         gaussians = {MEANS: μ_k.astype(np.float32), COVARIANCE: Σ_k.astype(np.float32)}
@@ -119,16 +122,16 @@ class PFedFDAClient(BaseClient):
         return π
 
     def _set_classifier(self, μ: Matrix, Σ: Matrix) -> None:
-        head = self.model[-1]
-        assert isinstance(head, nn.Linear)
+        _, head = body_and_classifier(self.model)
+        (weight, bias) = head.parameters()
         weights, biases = classifier(μ, Σ, self._frequencies(len(μ)), self.hyper.shrinkage)
         with torch.no_grad():
-            for parameter, value in zip((head.weight, head.bias), (weights, biases), strict=True):
+            for parameter, value in zip((weight, bias), (weights, biases), strict=True):
                 parameter.copy_(torch.from_numpy(value))
 
     def _adapt(self, μ: Matrix, Σ: Matrix) -> tuple[Matrix, Matrix, float]:
         """Return the client's adapted Gaussians (μ_k, Σ_k), and β."""
-        z = features(self.model[:-1], self.data.train).cpu().numpy().astype(np.float64)
+        z = features(body_and_classifier(self.model)[0], self.data.train).cpu().numpy().astype(np.float64)
         y = self.data.train.y.cpu().numpy()
         rng = numpy_generator(self.settings.seed, "folds", self.client_id, self.round)
         β = best_interpolation(z, y, μ, Σ, self._frequencies(len(μ)), self.hyper, rng)

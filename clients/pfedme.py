@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import GradientHook, Group, pull_towards
+from florilegium.clients.core.training import GradientHook, Group, gradient_of, pull_towards
 from florilegium.clients.hyper.personal import PFedMeHyper
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 
 
 class PFedMeClient(BaseClient):
@@ -32,7 +32,7 @@ class PFedMeClient(BaseClient):
         """Train w with the steps of pFedMe; save the last θ̃ as the personal model."""
         answer = super().train(arrays)
         with torch.no_grad():
-            for parameter, own in zip(self.model.parameters(), self._θ, strict=True):
+            for parameter, own in zip(trained(self.model).values(), self._θ, strict=True):
                 parameter.copy_(own)
         self.state.save(get_arrays(self.model))
         return answer
@@ -42,7 +42,7 @@ class PFedMeClient(BaseClient):
         λ, rate = self.hyper.regularization, self.hyper.personal_learning_rate
 
         def hook(model: nn.Module, rows: Tensor) -> None:
-            parameters = list(model.parameters())
+            parameters = list(trained(model).values())
             w = [parameter.detach().clone() for parameter in parameters]
             x, y = self.data.train.x[rows], self.data.train.y[rows]
             for step in range(self.hyper.personal_steps):
@@ -52,8 +52,7 @@ class PFedMeClient(BaseClient):
                     cross_entropy(model(x), y).backward()
                 with torch.no_grad():
                     for parameter, own in zip(parameters, w, strict=True):
-                        assert parameter.grad is not None
-                        parameter.sub_(parameter.grad + λ * (parameter - own), alpha=rate)
+                        parameter.sub_(gradient_of(parameter) + λ * (parameter - own), alpha=rate)
             self._θ = [parameter.detach().clone() for parameter in parameters]
             with torch.no_grad():
                 for parameter, own, personal in zip(parameters, w, self._θ, strict=True):

@@ -11,11 +11,11 @@ from itertools import accumulate
 
 from torch import nn
 
+from florilegium.clients.core.network import network_for
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import block_names, block_of, last_blocks
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged
 from florilegium.models.reduction import dense_layers, factorise, mask, narrow
 from florilegium.partitions.datasets import find_spec
@@ -131,4 +131,4 @@ class Plan:
 def plan(hyper: PPFEHyper, model: str, dataset: str, seed: int) -> Plan:
     """Return the plan of a run, from its configuration."""
     spec = find_spec(dataset)
-    return Plan(hyper, build(model, spec.shape, spec.classes, seed), seed)
+    return Plan(hyper, network_for(spec, model, seed), seed)

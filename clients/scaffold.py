@@ -8,15 +8,16 @@ paper.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import mean_gradient
+from florilegium.clients.core.training import gradient_of, mean_gradient
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.parameters import Arrays, get_arrays, trained
 
 
 class ScaffoldClient(BaseClient):
@@ -29,10 +30,10 @@ class ScaffoldClient(BaseClient):
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train with corrected gradients; return the model y and c + c_i⁺ − c_i."""
-        parameters, device = dict(self.model.named_parameters()), self.data.train.y.device
+        parameters, device = trained(self.model), self.data.train.y.device
         received = self.receive(arrays)
         c = {name: torch.from_numpy(received[name]).to(device) for name in parameters}
-        kept = self.state.load() or {name: received[name] * 0 for name in parameters}
+        kept = self.state.load() or {name: np.zeros_like(received[name]) for name in parameters}
         own = {name: torch.from_numpy(kept[name]).to(device) for name in parameters}  # c_i
         x = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         gradients = mean_gradient(self.model, self.data.train, [*parameters.values()]) if self.hyper.option == 1 else []
@@ -42,8 +43,7 @@ class ScaffoldClient(BaseClient):
             nonlocal steps
             steps += 1
             for name, parameter in parameters.items():
-                assert parameter.grad is not None
-                parameter.grad += c[name] - own[name]
+                gradient_of(parameter).add_(c[name] - own[name])
 
         loss = self.descend(gradient_hook=correct)
         if self.hyper.option == 1:

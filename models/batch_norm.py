@@ -74,6 +74,29 @@ def measure(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, batch:
 
 
 @torch.no_grad()
+def has_lone_channels(model: nn.Module, x: Tensor) -> bool:
+    """Return whether some batch-norm layer receives a single number per channel for the one input ``x`` (1, …).
+
+    It cannot train on such an input: one number has no variance. The pass is in evaluation mode.
+    """
+    counts: list[float] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        counts.append(inputs[0].numel() / inputs[0].shape[1])
+
+    handles = [layer.register_forward_pre_hook(note) for layer in norms_of(model).values()]
+    if not handles:
+        return False
+    try:
+        model.eval()
+        model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return min(counts, default=2) == 1
+
+
+@torch.no_grad()
 def give(model: nn.Module, statistics: Mapping[str, Moments]) -> None:
     """Replace the running statistics of the network's batch-norm layers by ``statistics``."""
     norms = norms_of(model)

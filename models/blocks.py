@@ -1,4 +1,8 @@
-"""Networks as sequences of named blocks: which array belongs to which block, and splitting into body and head."""
+"""Networks as sequences of named blocks: which array belongs to which block, and splitting into body and head.
+
+A block is a child of the network with arrays of its own. Children without any (activations, pooling) belong to the
+block before them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,22 @@ from collections.abc import Collection, Iterable, Mapping
 from torch import nn
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, exchanged
+
+WHOLE = "model"
+"""Name of the block of a network that cannot be cut."""
+GUIDE = "docs/models.md"
+"""Where users read how a network gets blocks."""
+
+
+class OneBlock(nn.Sequential):
+    """A network that cannot be cut: its only block, :data:`WHOLE`, is a module that is no sequence of blocks.
+
+    Attributes:
+        why: why the module is not a sequence of blocks, for error messages.
+    """
+
+    why = ""
 
 
 def block_of(name: str) -> str:
@@ -30,7 +49,7 @@ def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
     if not 0 <= count < len(blocks):
         raise ConfigurationError(
             f"{key}: {count} of the network's blocks were asked for, but it has {len(blocks)} ({', '.join(blocks)}) "
-            "and at least one must be left"
+            f"and at least one must be left; {GUIDE} says how a network gets blocks"
         )
     return frozenset(blocks[len(blocks) - count :])
 
@@ -41,9 +60,13 @@ def classifier_shape(arrays: Arrays, key: str) -> tuple[int, int]:
     Raises:
         ConfigurationError: naming configuration key ``key``, unless the last of several blocks is a single dense layer.
     """
-    weights = [array for array in of_blocks(arrays, last_blocks(arrays, 1, key)).values() if array.ndim == 2]
-    if len(weights) != 1:
-        raise ConfigurationError(f"{key}: the network's last block must be a single dense layer")
+    classifier = of_blocks(arrays, last_blocks(arrays, 1, key))
+    weights = [array for array in classifier.values() if array.ndim == 2]
+    others = [array for array in classifier.values() if array.ndim != 2]
+    if len(weights) != 1 or len(others) > 1 or any(array.shape != weights[0].shape[:1] for array in others):
+        raise ConfigurationError(
+            f"{key}: the network's last block must be a single dense layer (found: {', '.join(classifier)})"
+        )
     classes, features = weights[0].shape
     return classes, features
 
@@ -56,11 +79,20 @@ def of_blocks(arrays: Mapping[str, object], blocks: Collection[str]) -> Arrays:
 def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, nn.Sequential]:
     """Split ``network`` into body and head, which share its parameters; ``head`` names its last blocks.
 
+    Children without arrays belong to the body if they stand before the head, else to the head.
+
     Raises:
         ValueError: if ``head`` does not name the last blocks.
     """
-    names = [name for name, _ in network.named_children()]
-    position = len(names) - len(head)
-    if set(names[position:]) != set(head):
-        raise ValueError(f"blocks {sorted(head)} are not the last ones of {names}")
-    return network[:position], network[position:]
+    blocks = block_names(exchanged(network))
+    position = len(blocks) - len(head)
+    if set(blocks[position:]) != set(head):
+        raise ValueError(f"blocks {sorted(head)} are not the last ones of {blocks}")
+    children = list(network._modules)  # ``named_children`` skips a child that occurs twice
+    start = children.index(blocks[position]) if head else len(children)
+    return network[:start], network[start:]
+
+
+def body_and_classifier(network: nn.Sequential) -> tuple[nn.Sequential, nn.Sequential]:
+    """Split ``network`` into all blocks but the last, the body, and the last, the classifier."""
+    return cut(network, block_names(exchanged(network))[-1:])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
 
 
 class HyperNetwork(nn.Module):
@@ -34,7 +34,7 @@ class HyperNetwork(nn.Module):
         if inputs < 1:
             raise ValueError(f"a descriptor has at least one number (found: {inputs})")
         self._shapes = dict(shapes)
-        with torch_initialisation(seed, "hypernetwork"):
+        with torch_draws(seed, "hypernetwork"):
             layers: list[nn.Module] = [nn.Linear(inputs, width), nn.ReLU()]
             for _ in range(hidden):
                 layers += [nn.Linear(width, width), nn.ReLU()]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
 from florilegium.models.batch_norm import layers_of, norms_of
+from florilegium.models.parameters import trained
 
 HIDDEN = 100
 GAIN = 0.1
@@ -34,7 +35,7 @@ class MetaNets(nn.Module):
     Args:
         norms: B, number of batch-norm layers of the network; 0: there is no BNNet.
         layers: M, number of the network's layers with parameters.
-        tensors: number of the network's parameter tensors, which the paper takes to be 2M.
+        tensors: number of the network's parameter tensors that are not frozen, which the paper takes to be 2M.
         rate: initial value of every learning-rate multiplier η̃.
         hidden: whether the biases of hidden units start at the same value as those of outputs, 0.5 in BNNet and 1 in
             LRNet, instead of at 0.
@@ -63,6 +64,6 @@ class MetaNets(nn.Module):
 
 def build_meta_nets(network: nn.Module, rate: float, seed: int, *, hidden: bool = False) -> MetaNets:
     """Return FedL2P's meta-nets for ``network``, initialised from ``seed``; for ``hidden`` see :class:`MetaNets`."""
-    tensors = len(list(network.parameters()))
-    with torch_initialisation(seed, "meta-nets"):
+    tensors = len(trained(network))
+    with torch_draws(seed, "meta-nets"):
         return MetaNets(len(norms_of(network)), len(layers_of(network)), tensors, rate, hidden=hidden)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
 
 
 def linear(shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -31,7 +31,7 @@ def adaptation_network(classes: int, width: int, seed: int) -> nn.Sequential:
 
     Three dense layers map the logits of each example, (n, C), to one number, (n, 1).
     """
-    with torch_initialisation(seed, "adaptation"):
+    with torch_draws(seed, "adaptation"):
         return nn.Sequential(
             nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
         )

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.models.blocks import body_and_classifier
+
 if TYPE_CHECKING:
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -73,8 +75,9 @@ class Neighbours(nn.Module):
         if self._index is None:  # built on first use: a model read from a file gets its buffers after it is built
             kept, labels = self.get_buffer("features").cpu().numpy(), self.get_buffer("labels").cpu().numpy()
             self._index = index(kept, labels.astype(np.int64), int(k), scale)
-        features = self.network[:-1](x)
-        own: Tensor = self.network[-1](features).softmax(dim=1)
+        body, classifier = body_and_classifier(self.network)
+        features = body(x)
+        own: Tensor = classifier(features).softmax(dim=1)
         near = torch.from_numpy(
             probabilities(self._index, features.flatten(1).detach().cpu().numpy(), own.shape[1])
         ).to(own)

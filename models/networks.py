@@ -1,13 +1,20 @@
-"""Registry of networks, and building one from a seed."""
+"""Registry of networks, and building one from a seed.
+
+A network is a function (input shape, classes) → ``nn.Module``: one of the suite's own, of an installed package, of
+torchvision or timm (:mod:`florilegium.models.zoo`), or of the user's own code. Modules that are not the suite's own are
+tried out and divided into blocks (:mod:`florilegium.models.adapt`).
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
+from florilegium.models.zoo import find_in_zoo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,27 +54,78 @@ FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
 """Networks for text, with the kind of dataset that each needs; all others are for images and tables."""
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Sequential:
+def find_network(name: str) -> Builder:
+    """Return the function that builds network ``name``.
+
+    Args:
+        name: a key of ``NETWORKS``, a reference ``package.module:attribute``, or ``torchvision:…`` or ``timm:…``.
+
+    Raises:
+        ConfigurationError: if there is no such function.
+    """
+    return find_in_zoo(name) or NETWORKS[name]
+
+
+def network_problem(name: str) -> str:
+    """Return why there is no network ``name``, "" if there is one; the suite's own are not imported for it."""
+    if name in NETWORKS.own:
+        return ""
+    try:
+        find_network(name)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False) -> nn.Sequential:
     """Build network ``name`` with PyTorch's default initialisation, drawn from ``seed``.
 
     Args:
-        name: a key of ``NETWORKS``.
-        shape: the shape of one input: (channels, height, width), (features,) or (length,).
+        name: see :func:`find_network`.
+        shape: the shape of one input: (channels, height, width), (features,), (length,) or (words, numbers).
         classes: number of outputs C.
         seed: seed of the run; equal seeds give equal initial parameters θ₀ on every machine.
+        codes: whether inputs are int64 character codes instead of numbers.
 
     Returns:
         An ``nn.Sequential`` of named blocks, convolutions in channels-last layout (1.3 to 2 times faster on CPUs).
 
     Raises:
-        ConfigurationError: if there is no such network, or it does not accept inputs of this shape.
+        ConfigurationError: if there is no such network, it does not accept inputs of this shape, or it cannot be used.
     """
     import torch
 
-    builder = NETWORKS[name]
-    with torch_initialisation(seed, "model", name):
+    builder = find_network(name)
+    with torch_draws(seed, "model", name):
         try:
             network = builder(shape, classes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' does not fit the data: {error}.") from error
-    return network.to(memory_format=torch.channels_last)
+        except Exception as error:  # the code of another package may raise anything
+            if name in _OWN or isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(f"model: '{name}' {_failure(builder, shape, classes, error)}") from error
+        if name in _OWN:
+            assert isinstance(network, torch.nn.Sequential)
+            return network.to(memory_format=torch.channels_last)
+        if not isinstance(network, torch.nn.Module):
+            raise ConfigurationError(
+                f"model: '{name}' returns {type(network).__name__} (found: {network!r:.60}), expected a torch.nn.Module"
+            )
+        from florilegium.models.adapt import adapt  # imports PyTorch
+
+        try:
+            return adapt(network, shape, classes, codes=codes)
+        except ValueError as error:
+            raise ConfigurationError(f"model: '{name}' {error}") from error
+
+
+def _failure(builder: Builder, shape: tuple[int, ...], classes: int, error: Exception) -> str:
+    """Say what is wrong with a function that raised ``error`` when it was called with an input shape and classes."""
+    try:
+        inspect.signature(builder).bind(shape, classes)
+    except TypeError as wrong:
+        return f"cannot be called with two arguments, the input shape {shape} and the number of classes: {wrong}"
+    except ValueError:  # some functions have no signature
+        pass
+    return f"cannot be built for inputs of shape {shape} and {classes} classes: {type(error).__name__}: {error}"

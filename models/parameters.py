@@ -17,9 +17,32 @@ Arrays = dict[str, NDArray[Any]]
 def exchanged(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of ``model`` that can be averaged, by name: parameters and floating-point buffers.
 
+    A tensor with several names (tied weights) is returned once, under the first of them, as in ``named_parameters``.
     Integer buffers (batch norm's count of batches) have no meaningful mean and are not exchanged.
     """
-    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    found = model.state_dict(keep_vars=True).items()
+    once = {id(tensor): name for name, tensor in reversed([*found])}
+    return {
+        name: tensor.detach()
+        for name, tensor in found
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and once[id(tensor)] == name
+    }
+
+
+def unexchanged(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of ``model`` that :func:`exchanged` does not contain, by name: counters, masks, caches."""
+    sent = exchanged(model)
+    return {name: buffer for name, buffer in model.named_buffers() if name not in sent}
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of ``model`` that training changes, by name: those that are not frozen."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def frozen(model: nn.Module) -> list[str]:
+    """Return the names of the parameters of ``model`` that training must not change (``requires_grad = False``)."""
+    return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
 
 
 def is_statistic(name: str) -> bool:

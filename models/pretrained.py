@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.blocks import block_names, block_of
+from florilegium.models.blocks import WHOLE, block_names
 from florilegium.models.parameters import Arrays
 
 log = logging.getLogger("flwr")
@@ -44,21 +44,35 @@ def read_pretrained(path: Path, network: Arrays) -> Arrays:
         ) from error
     if "stem.0.weight" in network:
         arrays = {name if name in network else _renamed(name): array for name, array in arrays.items()}
-    blocks = block_names(network)
-    head = blocks[-1] if len(blocks) > 1 else ""
+    if block_names(network) == [WHOLE]:  # the file has the names of the user's own module
+        arrays = {name if name in network else f"{WHOLE}.{name}": array for name, array in arrays.items()}
+    head = _classifier(network)
     wrong: list[str] = []
     anew: list[str] = []
     for name, built in network.items():
         if name in arrays and arrays[name].shape == built.shape:
             continue
         shape = f"is {arrays[name].shape}, the network needs {built.shape}" if name in arrays else "is missing"
-        (anew if name in arrays and block_of(name) == head else wrong).append(f"{name} {shape}")
+        (anew if name in arrays and _is_in(name, head) else wrong).append(f"{name} {shape}")
     if wrong:
         more = ", …" if len(wrong) > 5 else ""
         raise ConfigurationError(f"init: {path} does not fit the network: {', '.join(wrong[:5])}{more}")
     if anew:
         log.warning("init: the classifier starts anew: in %s %s", path, ", ".join(anew))
-    return {name: arrays[name] for name in network if not anew or block_of(name) != head}
+    return {name: arrays[name] for name in network if not anew or not _is_in(name, head)}
+
+
+def _classifier(network: Arrays) -> str:
+    """Return the path of the classifier: the last of several blocks; the last layer of a module that is one block."""
+    blocks = block_names(network)
+    if blocks == [WHOLE]:
+        layer = [*network][-1].rpartition(".")[0]
+        return "" if layer == WHOLE else layer
+    return blocks[-1] if len(blocks) > 1 else ""
+
+
+def _is_in(name: str, path: str) -> bool:
+    return bool(path) and name.startswith(f"{path}.")
 
 
 def _renamed(name: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, exchanged
 
 FIRST, SECOND = "first", "second"
 
@@ -37,9 +37,22 @@ class LowRank(nn.Module):
         return linear(linear(x, self.first), self.second, self.bias)
 
 
+_READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""Modules that read the weights of their dense layers themselves, so that these must keep their form."""
+
+
 def dense_layers(network: nn.Module) -> list[str]:
-    """Return the paths of a network's dense layers, first to last, without those in low-rank form."""
-    return [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
+    """Return the paths of a network's dense layers, first to last, without those that cannot take another form.
+
+    These are layers in low-rank form already, layers of attention and transformer layers, and tied weights.
+    """
+    names = exchanged(network)
+    kept = {id(part) for module in network.modules() if isinstance(module, _READERS) for part in module.modules()}
+    return [
+        path
+        for path, module in network.named_modules()
+        if isinstance(module, nn.Linear) and id(module) not in kept and f"{path}.weight" in names
+    ]
 
 
 def expand(arrays: Mapping[str, NDArray[Any]]) -> Arrays:

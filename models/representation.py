@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
 
 LEAST = 1e-6
 """Added to standard deviations and to the scale, whose logarithms are taken, to keep them above 0."""
@@ -44,5 +44,5 @@ class Representation(nn.Module):
 
 def build_representation(features: int, classes: int, seed: int) -> Representation:
     """Return a representation of ``features`` dimensions, initialised from ``seed``."""
-    with torch_initialisation(seed, "representation"):
+    with torch_draws(seed, "representation"):
         return Representation(features, classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.common.seeds import torch_initialisation
+from florilegium.common.seeds import torch_draws
 from florilegium.models.networks import build
 
 
@@ -40,5 +40,5 @@ def build_set_hypernetwork(
 ) -> SetHypernetwork:
     """Return FLowDUP's hypernetwork, initialised from ``seed``; h₁ is ``network`` with ``features`` outputs."""
     inner = build(network, shape, features, seed)
-    with torch_initialisation(seed, "set-hypernetwork"):
+    with torch_draws(seed, "set-hypernetwork"):
         return SetHypernetwork(inner, features, width, k, scale)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.cohort import sums_of_updates
@@ -29,7 +29,7 @@ class FedBN(FedAvg):
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays without those of batch-norm layers."""
         s, spec = self.settings, find_spec(self.settings.dataset)
-        norms = norms_of(build(s.model, spec.shape, spec.classes, s.seed))
+        norms = norms_of(network_for(spec, s.model, s.seed))
         if not norms:
             raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")
         if s.init:

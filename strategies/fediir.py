@@ -44,5 +44,6 @@ class FedIIR(FedAvg):
         self.beside = {
             name: (m * past + (1 - m) * outcome.arrays[name] / len(outcome.clients)).astype(past.dtype)
             for name, past in self.beside.items()
+            if name in outcome.arrays  # a frozen parameter has no gradient
         }
         return super().train_round(round, model)

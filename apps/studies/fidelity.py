@@ -22,12 +22,12 @@ from florilegium.apps.experiment import pick, read_layers, recipe_name
 from florilegium.apps.settings import Settings, complete, parse
 from florilegium.apps.studies.heterogeneity import histograms
 from florilegium.apps.sweep import Cell, run_cells
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value
-from florilegium.models.networks import build
 from florilegium.models.parameters import set_arrays
 from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.dirichlet_multinomial import Counts
@@ -177,7 +177,7 @@ def accuracy(run: Path, settings: Settings) -> float:
     federation, dataset = federate(settings)
     split = dataset.train if dataset.test is None else dataset.test
     rows = np.sort(federation.test.rows) if dataset.test is None else np.arange(len(split))
-    network = build(settings.model, dataset.spec.shape, dataset.spec.classes, settings.seed)
+    network = network_for(dataset.spec, settings.model, settings.seed)
     set_arrays(network, read_checkpoint(run).arrays)
     right = 0.0
     for part in np.array_split(rows, max(1, len(rows) // 1000)):

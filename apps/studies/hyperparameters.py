@@ -14,10 +14,11 @@ from scipy.spatial.distance import cdist
 
 from florilegium.apps.personal import reopened
 from florilegium.apps.settings import read_settings
+from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.models.batch_norm import norms_of
-from florilegium.models.networks import build
+from florilegium.models.parameters import trained
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_config
@@ -67,8 +68,8 @@ def hyperparameters(run: Path) -> Found:
         outcome = again.round.ask("describe", clients, send=strategy.result, reduce="stack", evaluation=True)
     federation, _ = federate(settings)
     spec = find_spec(settings.dataset)
-    network = build(settings.model, spec.shape, spec.classes, settings.seed)
-    named = dict(network.named_parameters())
+    network = network_for(spec, settings.model, settings.seed)
+    named = trained(network)
     values = {symbol: outcome.arrays[name].astype(np.float64) for name, symbol in SYMBOLS.items()}
     return Found(
         {symbol: found for symbol, found in values.items() if found.size},

@@ -21,6 +21,7 @@ from florilegium.apps.methods import METHODS
 from florilegium.apps.report import TARGET
 from florilegium.apps.settings import Settings, complete, parse
 from florilegium.clients.core.export import save_model
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.training import evaluate, features, train
 from florilegium.clients.core.worker import tune_process
 from florilegium.common.errors import ConfigurationError
@@ -28,8 +29,7 @@ from florilegium.common.files import write_atomically, write_text
 from florilegium.common.promises import gap
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Section, Value
-from florilegium.models.blocks import block_of, classifier_shape, last_blocks
-from florilegium.models.networks import build
+from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.datasets import find_spec, load
@@ -88,8 +88,8 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     parts = [_examples(settings, dataset, split, shape, device) for split in (dataset.train, dataset.test)]
     model: nn.Module = network
     if settings.transfer_train == "classifier":
-        parts = [Examples(features(network[:-1], part), part.y) for part in parts]
-        model = network[-1]
+        body, model = body_and_classifier(network)
+        parts = [Examples(features(body, part), part.y) for part in parts]
     result = Transferred(run.name, settings.transfer_target, settings.transfer_train, [], [])
 
     def note() -> None:
@@ -159,7 +159,8 @@ def check_target(settings: Settings, hyper: Section) -> None:
             f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
             "repeated in three, as 'mnist_rgb' does with 'mnist'."
         )
-    classifier_shape(get_arrays(build(settings.model, source.shape, target.classes, settings.seed)), "transfer-target")
+    network = network_for(source, settings.model, settings.seed, outputs=target.classes)
+    classifier_shape(get_arrays(network), "transfer-target")
 
 
 def _target(settings: Settings) -> DatasetSpec:
@@ -171,7 +172,7 @@ def _target(settings: Settings) -> DatasetSpec:
 
 def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
     """Return the run's network with a new classifier for the classes of ``target``."""
-    network = build(settings.model, find_spec(settings.dataset).shape, target.classes, settings.seed)
+    network = network_for(find_spec(settings.dataset), settings.model, settings.seed, outputs=target.classes)
     arrays = get_arrays(network)
     classifier = last_blocks(arrays, 1, "model")
     trained = read_checkpoint(run).arrays

@@ -24,7 +24,7 @@ from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
 from florilegium.clients.core.wire import BESIDE, Work
 from florilegium.common.errors import BudgetSpentError, RunError
-from florilegium.common.seeds import torch_generator
+from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.common.settings import Section
 from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
@@ -88,6 +88,8 @@ class BaseClient(NumPyClient):
 
     uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
     """Whether ``finetune-epochs`` is optional for the method, a part of it, or without effect."""
+    needs_blocks: ClassVar[bool] = False
+    """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -149,10 +151,12 @@ class BaseClient(NumPyClient):
         except ContractError as error:
             raise RunError(f"method '{self.settings.method}': {error}") from error
         self.phase = name
-        answer: Answer = getattr(self, name)(arrays, **read)
-        if name == "test" and len(self.data.validation):
-            loss, accuracy = evaluate(self.predictor, self.data.validation)
-            answer.metrics.update(validation_loss=loss, validation_accuracy=accuracy)
+        # Layers that draw in a phase, whatever it does, draw from a stream of the client's own.
+        with torch_draws(self.settings.seed, "client", self.client_id, self.round, name, "layers"):
+            answer: Answer = getattr(self, name)(arrays, **read)
+            if name == "test" and len(self.data.validation):
+                loss, accuracy = evaluate(self.predictor, self.data.validation)
+                answer.metrics.update(validation_loss=loss, validation_accuracy=accuracy)
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer

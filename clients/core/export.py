@@ -10,14 +10,14 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.common.errors import RunError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
 from florilegium.partitions.datasets import find_spec
@@ -74,7 +74,12 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     spec = find_spec(card.dataset)
-    network = build(card.model, tuple(card.shape) or spec.shape, card.outputs or spec.classes, seed=0)
+    try:
+        network = network_for(spec, card.model, 0, shape=tuple(card.shape), outputs=card.outputs)
+    except ConfigurationError as error:
+        raise RunError(
+            f"{folder}: the network cannot be built here, as the package with its code must be: {error}"
+        ) from error
     try:
         model: nn.Module
         if card.ensemble:

@@ -28,7 +28,7 @@ from florilegium.clients.core.wire import Announcement, Reply, Request, Work, pa
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
-from florilegium.models.parameters import get_arrays, num_bytes
+from florilegium.models.parameters import get_arrays, num_bytes, unexchanged
 from florilegium.partitions.clientdata import ClientData
 
 log = logging.getLogger("flwr")
@@ -76,6 +76,7 @@ class Host:
         self._hyper = hyper
         self._model = model
         self._initial = get_arrays(model)
+        self._unexchanged = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
         self._source = source
         self._state_dir = state_dir or settings.state_dir
         self.predictor: nn.Module = model
@@ -154,6 +155,8 @@ class Host:
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
             work.identity,
         )  # fmt: skip
+        for name, buffer in unexchanged(self._model).items():
+            buffer.copy_(self._unexchanged[name])  # what an earlier client has counted there is not this one's
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))

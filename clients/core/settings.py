@@ -17,9 +17,10 @@ class SharedSettings(DataSettings):
 
     method: str = key("fedavg", "the method", values="`florilegium methods`")
     model: str = key(
-        "mlp", "the network; `centers` is for clustering",
+        "mlp",
+        "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
         values="`lenet`, `cnn64`, `cnn128`, `cnn`, `cnn-bn`, `linear`, `mlp`, `resnet18`, `resnet18-imagenet`, "
-        "`resnet20`, `char-lstm`, `word-lstm`, `centers`",
+        "`resnet20`, `char-lstm`, `word-lstm`, `centers`, `torchvision:…`, `timm:…`, `package.module:function`",
     )  # fmt: skip
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)

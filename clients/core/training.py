@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.models.batch_norm import norms_of
+from florilegium.common.errors import RunError
+from florilegium.common.seeds import torch_draws
+from florilegium.models.batch_norm import has_lone_channels, norms_of
 from florilegium.partitions.clientdata import Examples
 
 if TYPE_CHECKING:
@@ -72,17 +74,32 @@ def only_trainable(model: nn.Module, parameters: Iterable[Tensor]) -> Iterator[N
             parameter.requires_grad_(trainable)
 
 
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Return ``parameter.grad``; if the loss does not depend on the parameter, it is set to zeros first."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def gradients(loss: Tensor, parameters: Sequence[Tensor], *, differentiable: bool = False) -> list[Tensor]:
+    """Return the gradients of ``loss``, zeros for parameters that it does not depend on."""
+    return list(
+        torch.autograd.grad(loss, parameters, create_graph=differentiable, allow_unused=True, materialize_grads=True)
+    )
+
+
 def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
     """Return a hook that adds the gradient of the proximal term strength/2·‖w − anchors‖².
 
-    ``anchors`` are in the order of the network's parameters.
+    ``anchors`` are in the order of the network's parameters; frozen parameters stay as they are.
     """
 
     def hook(model: nn.Module, rows: Tensor) -> None:
         for parameter, anchor in zip(model.parameters(), anchors, strict=True):
-            assert parameter.grad is not None
-            with torch.no_grad():
-                parameter.grad.add_(parameter - anchor, alpha=strength)
+            if parameter.requires_grad:
+                gradient = gradient_of(parameter)
+                with torch.no_grad():
+                    gradient.add_(parameter - anchor, alpha=strength)
 
     return hook
 
@@ -126,11 +143,11 @@ def train(
         model: the network.
         examples: the training examples.
         settings: optimizer, batch size, number of epochs or steps.
-        generator: draws the order of the examples.
+        generator: draws the order of the examples; its seed is also that of layers that draw, such as dropout.
         epochs: see above.
         gradient_hook: changes the gradients before each step.
-        groups: parameters to train, with their learning rates; the others are frozen. Default: all, at
-            ``learning-rate``.
+        groups: parameters to train, with their learning rates; the others stay as they are, and so do those that do
+            not require gradients. Default: all, at ``learning-rate``.
         weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
         objective: loss of a batch that is minimised instead.
         decay: factor on all learning rates.
@@ -140,18 +157,28 @@ def train(
 
     Returns:
         The mean training loss per example over all steps, each loss taken before the step's update.
+
+    Raises:
+        RunError: if no parameter is left to train.
     """
-    _begin(model, fixed_norms)
-    groups = groups or [Group([p for p in model.parameters() if p.requires_grad], settings.learning_rate)]
+    groups = groups or [Group(list(model.parameters()), settings.learning_rate)]
+    groups = [replace(group, parameters=[p for p in group.parameters if p.requires_grad]) for group in groups]
     parameters = [parameter for group in groups for parameter in group.parameters]
-    optimizers = [make_optimizer(settings, group, decay) for group in groups]
+    if not parameters:
+        raise RunError("nothing is trained: all parameters of this part of the network are frozen")
+    optimizers = [make_optimizer(settings, group, decay) for group in groups if group.parameters]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
+    single = len(examples) % settings.batch_size == 1 and objective is None and not fixed_norms
+    joined = single and has_lone_channels(model, examples.x[:1])
+    _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
-    with only_trainable(model, parameters), _gradients(model, private) as (network, protected):
+    # Layers that draw (dropout) get a stream of the client's own, since PyTorch's global one depends on other clients.
+    draws = torch_draws(generator.initial_seed(), "layers")
+    with draws, only_trainable(model, parameters), _gradients(model, private) as (network, protected):
         objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
-            for rows in _epoch(examples, settings.batch_size, generator, protected):
+            for rows in _epoch(examples, settings.batch_size, generator, protected, joined=joined):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 losses = objective(rows) if len(rows) else total.new_zeros(1)
@@ -196,11 +223,17 @@ def _gradients(
 
 
 def _epoch(
-    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None
+    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None, *, joined: bool
 ) -> Iterator[Tensor]:
-    """Yield the batches of an epoch: all examples in random order; for DP-SGD, as many Poisson-sampled batches."""
+    """Yield the batches of an epoch: all examples in random order; for DP-SGD, as many Poisson-sampled batches.
+
+    ``joined``: whether a single last example joins the batch before, because batch norm cannot train on one alone.
+    """
     if protected is None:
-        yield from batches(examples, size, generator)
+        parts = [*batches(examples, size, generator)]
+        if joined and len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        yield from parts
         return
     for _ in range(-(-len(examples) // size)):
         protected.forget()
@@ -230,7 +263,7 @@ def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Ten
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
         loss = cross_entropy(model(x), y, reduction="sum") / len(examples)
-        for mean, part in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+        for mean, part in zip(total, gradients(loss, parameters), strict=True):
             mean += part
     return total
 

@@ -23,6 +23,7 @@ from florilegium.partitions.clientdata import Examples
 class DecoupledClient(BaseClient):
     """Trains all blocks, returns the shared ones and keeps the others."""
 
+    needs_blocks = True
     model: nn.Sequential
     keeps_personal: ClassVar[bool] = True
     """Whether the personal blocks are trained in a round and kept."""

@@ -44,6 +44,7 @@ class ClientPrivacy:
     Attributes:
         rng: secret generator of noise and cohorts; with a known seed, both could be reproduced.
         clip_norm: the present clipping bound C.
+        frozen: names of arrays that no client changes; they get no noise, and what clients return for them is ignored.
     """
 
     def __init__(self, settings: ServerSettings, run: RunFolder) -> None:
@@ -51,6 +52,7 @@ class ClientPrivacy:
         self._run = run
         self._z = settings.privacy.noise_multiplier
         self.clip_norm = settings.privacy.clip_norm
+        self.frozen: frozenset[str] = frozenset()
         self._ledger: Ledger | None = None
         self.rng: np.random.Generator = secret_generator()
 
@@ -114,6 +116,9 @@ class ClientPrivacy:
             self.ledger.add(z, self._counted(expected / of))
         arrays: Arrays = {}
         for name, sent in like.items():
+            if name in self.frozen:
+                arrays[name] = np.zeros(sent.shape)
+                continue
             total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
             arrays[name] = total + draw(self.rng, "gaussian", own, total.shape) if own else total
         if p.clip_quantile:

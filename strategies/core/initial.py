@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, folder
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.pretrained import read_pretrained
 from florilegium.partitions.datasets import find_spec
@@ -27,7 +27,7 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
     trained, seed = read_checkpoint(run), read_config(run)["seed"]
     if seed != settings.seed and network.keys() - trained.arrays.keys():
         spec = find_spec(settings.dataset)
-        network = get_arrays(build(settings.model, spec.shape, spec.classes, seed))
+        network = get_arrays(network_for(spec, settings.model, seed))
     return network, trained
 
 

@@ -12,9 +12,11 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.wire import pack, unpack
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
-from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
+from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.round import Round
@@ -110,14 +112,31 @@ class Rounds:
             run.create()
         strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         if strategy.protection is not None:
-            if shared := [name for name in first if is_statistic(name)]:
-                raise ConfigurationError(
-                    f"model: with noise, the statistics of batch norm ('{shared[0]}') are none; use a network without "
-                    "it, or method = 'fedbn'"
-                )
+            strategy.protection.frozen = self._frozen(first)
             self._plan(strategy.protection, done)
         strategy.summary()
         return model, done
+
+    def _frozen(self, shared: Arrays) -> frozenset[str]:
+        """Return the names of the frozen parameters among the ``shared`` arrays, which get no noise.
+
+        Raises:
+            ConfigurationError: if a shared array is a buffer of the network: statistics, with noise, are none.
+        """
+        s = self._strategy.settings
+        if statistics := [name for name in shared if is_statistic(name)]:
+            raise ConfigurationError(
+                f"model: with noise, the statistics of batch norm ('{statistics[0]}') are none; use a network without "
+                "it, or method = 'fedbn'"
+            )
+        network = network_for(find_spec(s.dataset), s.model, s.seed)
+        buffers = exchanged(network).keys() - dict(network.named_parameters()).keys()
+        if noisy := [name for name in shared if name in buffers]:
+            raise ConfigurationError(
+                f"model: '{s.model}' has the buffer '{noisy[0]}', which noise would change; register it with "
+                "persistent=False if it is a constant"
+            )
+        return frozenset(frozen(network)) & shared.keys()
 
     def _plan(self, protection: ClientPrivacy, done: int) -> None:
         """Distribute the client-level privacy budget over all rounds, ``done`` of which are finished.

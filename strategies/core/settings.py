@@ -75,8 +75,9 @@ class ServerSettings(FederationSettings, SharedSettings):
     init: str = key(
         "",
         "start from the final model of a run (`{seed}` stands for this run's seed, `{recipe}` for a recipe's name), or "
-        "from a file of parameters, named as here or, for ResNet-18, as in torchvision; a classifier for other classes "
-        "is initialised anew; personal blocks start from that run's, if it has any, else from this run's seed",
+        "from a file of parameters, named as in the network or, for ResNet-18, as in torchvision; a classifier for "
+        "other classes is initialised anew; personal blocks start from that run's, if it has any, else from this run's "
+        "seed",
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
 

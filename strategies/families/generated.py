@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
@@ -50,7 +50,7 @@ class Generated(CohortStrategy):
                 "there are 'sgd' and 'adam'"
             )
         self.spec = find_spec(s.dataset)
-        network = build(s.model, self.spec.shape, self.spec.classes, s.seed)
+        network = network_for(self.spec, s.model, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         if not shapes:
             raise ConfigurationError(
@@ -58,8 +58,10 @@ class Generated(CohortStrategy):
             )
         if shapes.keys() != dict(network.named_parameters()).keys():
             raise ConfigurationError(
-                f"model: '{s.model}' has running statistics (batch normalisation), which a hypernetwork does not make"
+                f"model: '{s.model}' has running statistics (batch normalisation) or other buffers of numbers, which a "
+                "hypernetwork does not make"
             )
+        check_nothing_frozen(network, s.model, s.method)
         if not self.hyper.descriptor_size and not s.num_clients:
             raise ConfigurationError(
                 f"{s.method}.descriptor-size: 0 is a quarter of num-clients, which is 0 itself; give one of them"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
 from florilegium.models.subspace import check_dimensions
 from florilegium.partitions.datasets import find_spec
@@ -28,7 +28,8 @@ class Subspace(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.spec = find_spec(self.settings.dataset)
-        network = build(self.settings.model, self.spec.shape, self.spec.classes, self.settings.seed)
+        network = network_for(self.spec, self.settings.model, self.settings.seed)
+        check_nothing_frozen(network, self.settings.model, self.settings.method)
         d = sum(parameter.numel() for parameter in network.parameters())
         try:
             check_dimensions(self.hyper.expansion, self.hyper.dimensions, d)

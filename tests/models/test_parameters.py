@@ -107,3 +107,15 @@ class TestFailure:
             set_arrays(network, {"3.weight": np.ones(shape, np.float32)})
         assert str(shape) in str(caught.value)
         assert torch.equal(network[3].weight, before)
+
+
+class TestTiedWeights:
+    def test_a_tied_tensor_is_exchanged_once_and_both_are_set(self):
+        network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(0, 3), nn.Linear(0, 3))
+        network[1].weight = network[0].weight
+        arrays = get_arrays(network)
+        assert list(arrays) == ["0.weight", "0.bias", "1.bias", "2.weight", "2.bias", "3.weight", "3.bias"]
+        assert list(arrays) == list(dict(network.named_parameters()))
+        set_arrays(network, {name: array + 1 for name, array in arrays.items()})
+        np.testing.assert_array_equal(network[1].weight.detach(), arrays["0.weight"] + 1)
+        assert network[1].weight is network[0].weight

@@ -15,6 +15,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.models.pretrained import read_pretrained
+from tests.models import foreign
 
 
 def test_torchvisions_resnet_predicts_the_same(tmp_path: Path) -> None:
@@ -73,3 +74,37 @@ def test_a_classifier_of_another_name_is_missing(tmp_path: Path) -> None:
     save_file(renamed, tmp_path / "model.safetensors")
     with pytest.raises(ConfigurationError, match=r"fc3\.weight is missing"):
         read_pretrained(tmp_path / "model.safetensors", get_arrays(network))
+
+
+@pytest.mark.parametrize("function", ["DropoutNet", "FlattenNet", "ViewNet"])
+def test_a_state_dict_of_the_users_own_module_fits(tmp_path: Path, function: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        module = getattr(foreign, function)((1, 8, 8), 10).eval()
+    torch.save(module.state_dict(), tmp_path / "model.pt")
+    network = build(f"tests.models.foreign:{function}", (1, 8, 8), 10, 2).eval()
+    set_arrays(network, read_pretrained(tmp_path / "model.pt", get_arrays(network)))
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), module(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_layer_of_a_single_block_starts_anew(tmp_path: Path) -> None:
+    torch.save(foreign.DropoutNet((1, 8, 8), 7).state_dict(), tmp_path / "model.pt")
+    network = build("tests.models.foreign:DropoutNet", (1, 8, 8), 10, 2)
+    found = read_pretrained(tmp_path / "model.pt", get_arrays(network))
+    assert list(found) == ["model.first.weight", "model.first.bias"]
+    torch.save(foreign.DropoutNet((1, 6, 6), 10).state_dict(), tmp_path / "model.pt")
+    with pytest.raises(ConfigurationError, match=r"model\.first\.weight is \(16, 36\), the network needs \(16, 64\)"):
+        read_pretrained(tmp_path / "model.pt", get_arrays(network))
+
+
+def test_torchvisions_weights_for_torchvisions_network(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        theirs = resnet18(num_classes=3).eval()
+    torch.save(theirs.state_dict(), tmp_path / "model.pth")
+    network = build("torchvision:resnet18", (3, 32, 32), 3, 2).eval()
+    set_arrays(network, read_pretrained(tmp_path / "model.pth", get_arrays(network)))
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), theirs(x), rtol=1e-4, atol=1e-5)
