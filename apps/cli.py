@@ -221,13 +221,17 @@ def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
 def datasets() -> None:
     """List the datasets."""
     from florilegium.partitions.datasets import DATASETS
+    from florilegium.partitions.spec import DatasetSpec
 
     table = Table("dataset", "hub id", "kind", "input", "classes", "natural clients")
     for name, spec in DATASETS.items():
+        if not isinstance(spec, DatasetSpec):
+            table.add_row(name, DATASETS.origin(name), "", "", "", "")
+            continue
         shape = "×".join(map(str, spec.shape))
         table.add_row(
             name,
-            spec.hub or "(scikit-learn)",
+            spec.hub or ("(scikit-learn)" if name == "digits" else "(made)" if spec.made else DATASETS.origin(name)),
             spec.kind,
             shape,
             str(spec.classes),
@@ -239,7 +243,7 @@ def datasets() -> None:
 @cli.command()
 def export(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
-    client: Annotated[str, typer.Option(help="the client's id")],
+    client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     runs_dir: RunsDir = None,
 ) -> None:
@@ -254,7 +258,7 @@ def export(
 def personalise(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
-    client: Annotated[str, typer.Option(help="a client of the run's federation, seen or unseen")] = "",
+    client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
     runs_dir: RunsDir = None,

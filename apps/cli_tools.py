@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_options import RunsDir, runs_folder
+from florilegium.apps.cli_options import Assignments, RunsDir, runs_folder
 
 tools = typer.Typer()
 
@@ -51,6 +51,35 @@ def pictures(
 
     write_picture_folders(source, target.absolute(), size)
     print(target.absolute())
+
+
+@tools.command()
+def schema(
+    dataset: Annotated[str, typer.Argument(help="a value of key dataset whose columns are inferred")],
+    output: Annotated[Path | None, typer.Option(help="folder for schema.toml, for devices; without it: print")] = None,
+    assignments: Assignments = None,
+) -> None:
+    """Show what a dataset without a schema was inferred to be, or write it to a folder for devices."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.common.errors import ConfigurationError
+    from florilegium.common.files import write_text
+    from florilegium.partitions.loading import dataset_of
+    from florilegium.partitions.settings import SourceSettings
+    from florilegium.partitions.sources.schema import FILE
+
+    keys = resolve(None, assignments or [], {"dataset": dataset})
+    names = {str(field.alias) for field in SourceSettings.model_fields.values()}
+    if unknown := [name for name in keys if name not in names]:
+        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {', '.join(sorted(names))}")
+    spec = dataset_of(SourceSettings.model_validate(keys))
+    if not spec.folder:
+        raise ConfigurationError(f"dataset: '{dataset}' is known everywhere by its name; devices need no schema")
+    text = (Path(spec.folder) / FILE).read_text(encoding="utf-8")
+    if output is None:
+        print(text, end="")
+        return
+    write_text(output / FILE, text)
+    print(output.absolute())
 
 
 @tools.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,11 @@ from florilegium.apps.settings import Settings, defaults, parse
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
+from florilegium.partitions.sources.hub import PREFIX
 from florilegium.strategies.core.run_folder import find_run, read_config
 
 T = TypeVar("T")
+DATASET_KEYS = ("dataset", "transfer-target")
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
 RECIPES = layer_folder("apps") / "recipes"
 
@@ -138,9 +141,17 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
     for key in FOLDERS:
         if overrides.get(key):
             overrides[key] = str(folder(str(overrides[key])).absolute())
+    for key in DATASET_KEYS:
+        if is_path(name := str(overrides.get(key, ""))):
+            overrides[key] = str(folder(name).resolve())
     if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return overrides
+
+
+def is_path(dataset: str) -> bool:
+    """Return whether a value of the key ``dataset`` is the path of a folder: it has a slash, or starts with . or ~."""
+    return not dataset.startswith(PREFIX) and ("/" in dataset or dataset.startswith((".", "~")))
 
 
 def run_folder(settings: Settings) -> Path:
@@ -152,7 +163,8 @@ def run_folder(settings: Settings) -> Path:
         if (path / "config.toml").exists():
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{Path(settings.dataset).name}"
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).name)
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{settings.method}-{short}"
     return folder(settings.runs_dir) / f"{stem}-{os.getpid()}"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ from florilegium.apps.settings import Settings, defaults
 from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, read_config
+
+log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     source: SimulatedClients | DeviceClient
     if data_path is not None:
         new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
-        data = own_data(new, s.dataset, assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+        data = own_data(new, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
         source = DeviceClient(NEW, data)
     else:
         source = assembly.simulated_clients()
@@ -88,7 +93,7 @@ def personalise(
     Args:
         run: the run's folder.
         target: the folder to write to.
-        client_id: a client of the run's federation.
+        client_id: a client of the run's federation: its number, or the name of a natural client.
         data_path, labeled: a new client instead, as in :func:`reopened`.
 
     Raises:
@@ -98,10 +103,31 @@ def personalise(
     with reopened(run, data_path, labeled=labeled) as again:
         if not again.strategy.makes_models:
             raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
-        client_id = NEW if data_path is not None else client_id
-        if client_id not in (known := again.strategy.roster.clients):
-            raise ConfigurationError(
-                f"client: there is no client '{client_id}' in run '{run.name}'; its clients are 0 to {len(known) - 1}"
-            )
+        members = again.strategy.roster.clients
+        client_id = NEW if data_path is not None else _find(client_id, members, run.name)
         again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
-        return save_model(target, again.host.predictor, client_id, run.name, again.settings)
+        name = members[client_id].name
+        return save_model(target, again.host.predictor, client_id, run.name, again.settings, name=name)
+
+
+def _find(client: str, members: Mapping[str, Member], run: str) -> str:
+    """Return the id of the client with this number or natural name; a number goes before a name that looks like one.
+
+    Raises:
+        ConfigurationError: if there is no such client; the message suggests the closest name.
+    """
+    named = {member.name: number for number, member in members.items() if member.name}
+    if client in members:
+        if (other := named.get(client, client)) != client:
+            log.warning(
+                "client '%s' is taken as a number: it is the client named '%s'. The client named '%s' has number %s",
+                client, members[client].name, client, other,
+            )  # fmt: skip
+        return client
+    if client in named:
+        return named[client]
+    names = f", or one of the names {', '.join([*named][:10])}{', …' if len(named) > 10 else ''}" if named else ""
+    raise ConfigurationError(
+        f"client: there is no client '{client}' in run '{run}'{nearest(client, named).removesuffix('.')}; its clients "
+        f"are 0 to {len(members) - 1}{names}"
+    )

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from florilegium.apps.settings import defaults
-from florilegium.clients.core.export import load_model, predict
+from florilegium.clients.core.export import load_model, predict, spec_of
 from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import resize, to_inputs
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import read_device_schema, read_inputs
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
@@ -39,7 +38,7 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
     with. ``schema`` is a file that names the columns of a device's data.
     """
     model, card = load_model(model_folder)
-    spec, names = find_spec(card.dataset), None
+    spec, names = spec_of(model_folder, card), None
     if inputs.suffix == ".npy":
         x = _rows(inputs, spec)
     else:

@@ -12,6 +12,7 @@ from florilegium.apps.experiment import run_folder
 from florilegium.apps.settings import parse
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
+from florilegium.partitions.loading import dataset_of, decisions
 from florilegium.strategies.core.run_folder import RunFolder
 
 app = ServerApp()
@@ -27,6 +28,8 @@ def main(grid: Grid, context: Context) -> None:
         run = open_folder(run_folder(settings), context.run_config, settings.method)
         print(f"run folder: {run.path}", flush=True)
         assembly = assemble(context.run_config, one_thread=True)
+        for line in decisions(dataset_of(settings), settings.cache_dir):
+            log.info("dataset: %s", line)
         strategy = assembly.strategy(run)
         strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

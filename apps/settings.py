@@ -11,12 +11,12 @@ from pydantic import AfterValidator, ValidationError
 
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.settings import Section, Value, key
-from florilegium.models.networks import FOR_TEXT, NETWORKS
-from florilegium.partitions.datasets import find_spec
+from florilegium.models.networks import NETWORKS, takes
 from florilegium.partitions.dealing import PARTITIONERS
-from florilegium.partitions.settings import check_rows
+from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.privacy.settings import PrivacySettings
 from florilegium.strategies.core.run_folder import read_config
 from florilegium.strategies.core.settings import ServerSettings
@@ -98,11 +98,12 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         word = str(config.get(name))
         if word not in table:
             problems.append(f"{name}: '{word}' is unknown{nearest(word, table)} Allowed: {', '.join(table)}")
+    names = {str(field.alias) for field in SourceSettings.model_fields.values()}
+    source = _check(SourceSettings, {name: value for name, value in common.items() if name in names}, "", [])
     try:
-        spec, model = find_spec(str(config.get("dataset"))), str(config.get("model"))
-        text = spec.kind if spec.kind in FOR_TEXT.values() else None
-        if model in NETWORKS and FOR_TEXT.get(model) != text:
-            fitting = [name for name in NETWORKS if FOR_TEXT.get(name) == text]
+        spec, model = dataset_of(source or SourceSettings()), str(config.get("model"))
+        if model in NETWORKS and not takes(model, spec.kind, spec.tokens):
+            fitting = [name for name in NETWORKS if takes(name, spec.kind, spec.tokens)]
             problems.append(
                 f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
             )
@@ -120,7 +121,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
                 + ("finds centres: it needs model = 'centers'" if clustering else "trains a network, not 'centers'")
                 + f" (found: '{model}')"
             )
-    except ConfigurationError as error:
+    except (ConfigurationError, DataError) as error:
         problems.append(str(error))
     method = str(config.get("method"))
     if settings and settings.validation_fraction and method in METHODS and METHODS[method].task != "classification":

@@ -18,7 +18,6 @@ from florilegium.models.blocks import block_names, block_of, last_blocks
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged
 from florilegium.models.reduction import dense_layers, factorise, mask, narrow
-from florilegium.partitions.datasets import find_spec
 
 
 class Plan:
@@ -128,7 +127,6 @@ class Plan:
 
 
 @lru_cache(maxsize=4)
-def plan(hyper: PPFEHyper, model: str, dataset: str, seed: int) -> Plan:
+def plan(hyper: PPFEHyper, model: str, shape: tuple[int, ...], classes: int, seed: int) -> Plan:
     """Return the plan of a run, from its configuration."""
-    spec = find_spec(dataset)
-    return Plan(hyper, build(model, spec.shape, spec.classes, seed), seed)
+    return Plan(hyper, build(model, shape, classes, seed), seed)

@@ -16,8 +16,8 @@ from florilegium.common.files import write_atomically
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions.canaries import plant
-from florilegium.partitions.datasets import find_spec, load
 from florilegium.partitions.dealing import PARTITIONERS, deal, partition
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.natural_clients import (
     HELD_BACK,
     client_column,
@@ -75,12 +75,12 @@ def _federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
 
 
 def _dataset(settings: FederationSettings) -> Dataset:
-    spec = find_spec(settings.dataset)
+    spec = dataset_of(settings)
     if spec.made:
         module, _, function = spec.made.partition(":")
         made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
         return made
-    return load(settings.dataset, settings.data_dir, settings.cache_dir, settings.embeddings)
+    return load_dataset(settings, settings.embeddings)
 
 
 def _save(federation: Federation, path: Path) -> None:
