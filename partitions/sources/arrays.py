@@ -60,7 +60,7 @@ def read_entry(found: Any, reference: str) -> DatasetSpec | ArrayFunction:
         return found
     if not callable(found):
         raise TypeError(
-            "expected a DatasetSpec, or a function without arguments that returns (x, y) for training and, if there are "
+            "expected a DatasetSpec, or a function without arguments that returns (x, y) for training and, if there "
             f"test rows, another pair (found: {type(found).__name__})"
         )
     return ArrayFunction(re.sub(r"[^A-Za-z0-9_-]", "-", reference.partition(":")[2]).strip("-") or "arrays", found)
@@ -113,8 +113,8 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
     The folder is named by a hash of its content, so equal arrays are stored once.
 
     Args:
-        train: the training rows, in one of the forms of this module. x may be uint8 images (n, height, width,
-            channels), (n, channels, height, width) or (n, height, width) with 1 or 3 channels, which are standardised by the
+        train: the training rows, in one of the forms of this module. x may be uint8 images of 1 or 3 channels, (n,
+            height, width, channels), (n, channels, height, width) or (n, height, width), which are standardised by the
             training rows' mean and deviation; floats (n, …), which a network receives as they are (images in the
             layout (n, channels, height, width)); integers (n, length), tokens of sequences; or n texts. y holds classes
             (integers, strings, bools), or floats to predict from floats.
@@ -234,7 +234,7 @@ def _array(value: Any, where: str) -> NDArray[Any] | list[str]:
             f"{where} is an array of type {array.dtype} and shape {array.shape}; expected numbers, or a list of texts"
         )
     if array.dtype.kind == "f":
-        bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+        bad = ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
         if bad.any():
             raise DataError(
                 f"{where}: row {int(np.argmax(bad))} has a NaN or an infinite number, {int(bad.sum())} rows in all; "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
@@ -69,10 +70,16 @@ def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
         if name in clients:
             raise DataError(f"{folder}: client '{name}' has both {clients[name].name} and {entry.name}; keep one")
         clients[name] = entry
-    if not clients:
+    read = {name: _parts(entry) for name, entry in clients.items()}
+    if not any(parts["train"] for parts in read.values()):
         found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
         raise ConfigurationError(f"dataset: {folder} is no dataset (found: {found}). {LAYOUTS}")
-    return _of_clients(folder, clients)
+    for name, parts in read.items():
+        if not any(table.num_rows for _, table in parts["train"]):
+            raise DataError(
+                f"{clients[name]}: client '{name}' has no training rows; give it some, or move it out of {folder}"
+            )
+    return _of_clients(folder, read)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -89,27 +96,21 @@ def _is_one(folder: Path) -> bool:
     return any((folder / f"train{suffix}").is_file() for suffix in TABLES) or (folder / "train").is_dir()
 
 
-def _of_clients(folder: Path, clients: dict[str, Path]) -> tuple[dict[str, pa.Table], list[str]]:
-    read = {name: _parts(entry) for name, entry in clients.items()}
-    for name, parts in read.items():
-        if not any(table.num_rows for _, table in parts["train"]):
-            raise DataError(
-                f"{clients[name]}: client '{name}' has no training rows; give it some, or take it out of {folder}. "
-                f"{LAYOUTS}"
-            )
-    tested = [name for name, parts in read.items() if any(table.num_rows for _, table in parts["test"])]
+def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dict[str, pa.Table], list[str]]:
+    """Join the rows of all ``clients`` of ``folder``; see :func:`read_folder`."""
+    tested = [name for name, parts in clients.items() if any(table.num_rows for _, table in parts["test"])]
     notes = [f"clients: {len(clients)}, named as their files: {', '.join([*clients][:10])}"]
     if tested and len(tested) < len(clients):
         notes.append(
             f"test rows: {len(tested)} of {len(clients)} clients have files; of each other client's rows a fifth is "
             "held back"
         )
-    joined = _joined({part: [pair for parts in read.values() for pair in parts[part]] for part in ("train", "test")})
+    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in ("train", "test")})
     if CLIENT in joined["train"].column_names:
         raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
     split: dict[str, list[pa.Table]] = {"train": [], "test": []}
     starts = dict.fromkeys(split, 0)
-    for name, parts in read.items():
+    for name, parts in clients.items():
         own = {}
         for part in split:
             count = sum(table.num_rows for _, table in parts[part])
@@ -127,7 +128,7 @@ def _held_back(client: str, rows: pa.Table) -> dict[str, pa.Table]:
     """Divide a client's rows into training and test rows."""
     order = numpy_generator(0, "client folder", client).permutation(rows.num_rows)
     held = round(rows.num_rows * _HELD_BACK)
-    return {"train": rows.take(sorted(order[held:].tolist())), "test": rows.take(sorted(order[:held].tolist()))}
+    return {"train": rows.take(pa.array(np.sort(order[held:]))), "test": rows.take(pa.array(np.sort(order[:held])))}
 
 
 def _parts(entry: Path) -> dict[str, _Rows]:
