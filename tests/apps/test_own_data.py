@@ -106,7 +106,8 @@ def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "mine.toml").write_text('dataset = "data/own"\ntransfer-target = "../other"\n')
     for given, expected in (
-        ("./own", tmp_path / "own"), (".", tmp_path), ("~/own", tmp_path / "home" / "own"), ("a/b", tmp_path / "a" / "b"),
+        ("./own", tmp_path / "own"), (".", tmp_path), ("~/own", tmp_path / "home" / "own"),
+        ("a/b", tmp_path / "a" / "b"),
         ("/abs", "/abs"), ("hub:org/own", "hub:org/own"), ("mnist", "mnist"), ("pack.age:data", "pack.age:data"),
     ):  # fmt: skip
         assert resolve(None, [f"dataset={given}"], {})["dataset"] == str(expected)
