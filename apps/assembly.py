@@ -29,8 +29,8 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import dataset_of
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -104,7 +104,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
         ConfigurationError: if the configuration is wrong, or the method does not support it.
     """
     settings, hyper = parse(config)
-    method, spec = METHODS[settings.method], find_spec(settings.dataset)
+    method, spec = METHODS[settings.method], dataset_of(settings)
     device = tune_process(settings.device, one_thread=one_thread)
     network = network_for(spec, settings.model, settings.seed)
     if isinstance(network, OneBlock) and method.client_class().needs_blocks:
@@ -148,8 +148,11 @@ def population(settings: Settings) -> list[Member]:
     from florilegium.strategies.core.roster import Member
 
     federation, _ = federate(settings)
-    columns = zip(federation.train.sizes, federation.test.sizes, federation.unseen, federation.labeled, strict=True)
+    # The other names are those of domains, which several clients share.
+    names = federation.names if settings.partitioner == "natural" else [""] * len(federation)
+    sizes = (federation.train.sizes, federation.test.sizes)
+    columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
     return [
-        Member(str(i), int(train), int(test), bool(unseen), bool(labeled))
-        for i, (train, test, unseen, labeled) in enumerate(columns)
+        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=str(name))
+        for i, (train, test, unseen, labeled, name) in enumerate(columns)
     ]

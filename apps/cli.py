@@ -249,13 +249,18 @@ def new(
 def datasets() -> None:
     """List the datasets."""
     from florilegium.partitions.datasets import DATASETS
+    from florilegium.partitions.spec import DatasetSpec
 
     table = Table("dataset", "hub id", "kind", "input", "classes", "natural clients")
-    for name, spec in DATASETS.items():
+    for name in DATASETS:
+        spec = None if DATASETS.problem(name) else DATASETS[name]
+        if not isinstance(spec, DatasetSpec):  # a function, which describes its data when called; or a broken package
+            table.add_row(name, DATASETS.origin(name), DATASETS.problem(name), "", "", "")
+            continue
         shape = "×".join(map(str, spec.shape))
         table.add_row(
             name,
-            spec.hub or "(scikit-learn)",
+            spec.hub or ("(scikit-learn)" if name == "digits" else "(made)" if spec.made else DATASETS.origin(name)),
             spec.kind,
             shape,
             str(spec.classes),
@@ -267,7 +272,7 @@ def datasets() -> None:
 @cli.command()
 def export(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
-    client: Annotated[str, typer.Option(help="the client's id")],
+    client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     runs_dir: RunsDir = None,
 ) -> None:
@@ -282,7 +287,7 @@ def export(
 def personalise(
     run: Annotated[str, typer.Argument(help="a run's id or folder")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
-    client: Annotated[str, typer.Option(help="a client of the run's federation, seen or unseen")] = "",
+    client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
     runs_dir: RunsDir = None,

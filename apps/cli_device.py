@@ -33,8 +33,9 @@ def check(
 
     owner = parse_node(parse_config_args([node_config]))
     dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
-    data = own_data(owner, dataset, CPU, embeddings="", cache_dir=cache_dir)
-    print(f"{owner.client_id}: {report(data, find_spec(dataset))}")
+    spec = find_spec(dataset)
+    data = own_data(owner, spec, CPU, embeddings="", cache_dir=cache_dir)
+    print(f"{owner.client_id}: {report(data, spec)}")
 
 
 @device.command()

@@ -54,6 +54,35 @@ def pictures(
 
 
 @tools.command()
+def schema(
+    dataset: Annotated[str, typer.Argument(help="a value of key dataset whose columns are inferred")],
+    output: Annotated[Path | None, typer.Option(help="folder for schema.toml, for devices; without it: print")] = None,
+    assignments: Assignments = None,
+) -> None:
+    """Show what a dataset without a schema was inferred to be, or write it to a folder for devices."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.common.errors import ConfigurationError
+    from florilegium.common.files import write_text
+    from florilegium.partitions.loading import dataset_of
+    from florilegium.partitions.settings import SourceSettings
+    from florilegium.partitions.sources.schema import FILE
+
+    keys = resolve(None, assignments or [], {"dataset": dataset})
+    names = {str(field.alias) for field in SourceSettings.model_fields.values()}
+    if unknown := [name for name in keys if name not in names]:
+        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {', '.join(sorted(names))}")
+    spec = dataset_of(SourceSettings.model_validate(keys))
+    if not spec.folder:
+        raise ConfigurationError(f"dataset: '{dataset}' is known everywhere by its name; devices need no schema")
+    text = (Path(spec.folder) / FILE).read_text(encoding="utf-8")
+    if output is None:
+        print(text, end="")
+        return
+    write_text(output / FILE, text)
+    print(output.absolute())
+
+
+@tools.command()
 def privacy(
     clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
     cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
@@ -99,12 +128,12 @@ def split(
 ) -> None:
     """Turn a split that PFLlib or FL-bench made into a file for partitioner = "file", row for row."""
     from florilegium.apps.experiment import resolve
-    from florilegium.apps.settings import defaults
-    from florilegium.partitions.datasets import load
+    from florilegium.apps.settings import complete, parse
+    from florilegium.partitions.loading import load_dataset
     from florilegium.partitions.sources.foreign_splits import read_foreign
     from florilegium.partitions.split_files import write_split
 
-    keys = {**defaults(), **resolve(None, assignments or [], {})}
-    data = load(dataset, str(keys["data-dir"]), str(keys["cache-dir"]), str(keys["embeddings"]))
+    settings, _ = parse(complete(resolve(None, assignments or [], {"dataset": dataset})))
+    data = load_dataset(settings, settings.embeddings)
     write_split(read_foreign(suite, source, data, validation), output)
     print(output)

@@ -20,6 +20,7 @@ from florilegium.apps.sources import DeviceClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import DataError, RunError
+from florilegium.partitions.loading import dataset_of
 
 app = ClientApp()
 log = logging.getLogger("flwr")
@@ -38,7 +39,7 @@ def _host(run_config: str, node_config: str) -> tuple[Host, str]:
     device = parse_node(node)
     assembly = assemble(config | ({"dataset": device.dataset} if device.dataset else {}), one_thread=False)
     s = assembly.settings
-    data = own_data(device, s.dataset, assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+    data = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
     return assembly.host(DeviceClient(device.client_id, data), device.state_dir), assembly.code
 
 

@@ -14,11 +14,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from florilegium.clients.core.base import ACCOUNT
-from florilegium.clients.core.export import load_model
+from florilegium.clients.core.export import load_model, spec_of
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import NAME
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.sources.schema import FILE
 
 _VERSION = re.compile(r"[a-z0-9]+-(\d+)-\d+-\w+\.safetensors")
 MODEL = "model.safetensors"
@@ -123,11 +123,11 @@ def export(source: Path, target: Path, *, onnx: bool) -> Path:
         RunError: if there is no readable model, or the network cannot be written as ONNX.
     """
     model, card = load_model(source)
-    for name in (MODEL, "card.json"):
+    for name in (MODEL, "card.json", *([FILE] if (source / FILE).exists() else [])):
         write_atomically(target / name, partial(shutil.copyfile, source / name))
     if onnx:
-        spec = find_spec(card.dataset)
-        write_onnx(model, tuple(card.shape) or spec.shape, target / "model.onnx", codes=spec.kind == "characters")
+        spec = spec_of(source, card)
+        write_onnx(model, tuple(card.shape) or spec.shape, target / "model.onnx", codes=spec.coded)
     return target
 
 

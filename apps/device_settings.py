@@ -12,9 +12,9 @@ from pydantic import Field, ValidationError, field_validator
 from florilegium.common.errors import DataError, nearest
 from florilegium.common.settings import NAME, Section, Value, check_folder
 from florilegium.partitions.clientdata import ClientData
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
 from florilegium.partitions.sources.words import vocabulary
+from florilegium.partitions.spec import DatasetSpec
 
 log = logging.getLogger("flwr")
 
@@ -71,15 +71,16 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
         raise DataError(f"--node-config: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
-def own_data(device: DeviceSettings, dataset: str, on: torch.device, *, embeddings: str, cache_dir: str) -> ClientData:
-    """Read a device's data as examples of ``dataset`` onto device ``on``, and log a summary.
+def own_data(
+    device: DeviceSettings, spec: DatasetSpec, on: torch.device, *, embeddings: str, cache_dir: str
+) -> ClientData:
+    """Read a device's data as examples of the dataset ``spec`` onto device ``on``, and log a summary.
 
     ``embeddings`` is the run's file of word vectors; it is used if the device names no copy of its own.
 
     Raises:
         DataError: if the data cannot be used.
     """
-    spec = find_spec(dataset)
     words = vocabulary(device.embeddings or embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
     where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()

@@ -20,10 +20,12 @@ from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.dealing import file_keys
+from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.run_folder import find_run, read_config
 
 T = TypeVar("T")
+DATASET_KEYS = ("dataset", "transfer-target")
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
 RECIPES = layer_folder("apps") / "recipes"
 
@@ -137,6 +139,9 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
             overrides[key] = str(folder(str(overrides[key])).absolute())
     if partitioner == "file" and overrides.get("file.path") and not overrides.get("file.hash"):
         overrides["file.hash"] = file_hash(Path(str(overrides["file.path"])))
+    for key in DATASET_KEYS:
+        if is_path(name := str(overrides.get(key, ""))):
+            overrides[key] = str(folder(name).resolve())
     if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return overrides
@@ -145,6 +150,11 @@ def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str
 def short_name(name: str) -> str:
     """Return the name of a method for tables and folders: without the package of one that is not the suite's own."""
     return name.rpartition(":")[2]
+
+
+def is_path(dataset: str) -> bool:
+    """Return whether a value of the key ``dataset`` is the path of a folder: it has a slash, or starts with . or ~."""
+    return not dataset.startswith(PREFIX) and ("/" in dataset or dataset.startswith((".", "~")))
 
 
 def run_folder(settings: Settings) -> Path:

@@ -15,9 +15,10 @@ from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
+from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import PARTITIONERS
 
-KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS, "partitioner": PARTITIONERS}  # type: ignore[type-arg]
+KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS, "partitioner": PARTITIONERS, "dataset": DATASETS}  # type: ignore[type-arg]
 """Configuration keys whose values may name code of other packages."""
 NOT_INSTALLED = "(not installed)"
 NOTEBOOK = "__main__"
@@ -29,6 +30,8 @@ def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
     named = {key: str(config.get(key, "")) for key in KINDS}
     if of_zoo(named["model"]):
         named.pop("model")  # torchvision and timm may differ in version, as PyTorch may
+    if "/" in named["dataset"]:
+        named.pop("dataset")  # a folder, or a dataset of the hub
     found = [KINDS[key].reference(name) for key, name in named.items()]
     method = str(config.get("method", ""))
     if not METHODS.problem(method):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,15 @@ from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.network import network_for
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.models.parameters import exchanged, set_arrays
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, read_config
+
+log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     source: SimulatedClients | DeviceClient
     if data_path is not None:
         new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
-        data = own_data(new, s.dataset, assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+        data = own_data(new, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
         source = DeviceClient(NEW, data)
     else:
         source = assembly.simulated_clients()
@@ -94,7 +98,7 @@ def personalise(
     Args:
         run: the run's folder.
         target: the folder to write to.
-        client_id: a client of the run's federation.
+        client_id: a client of the run's federation: its number, or the name of a natural client.
         data_path, labeled: a new client instead, as in :func:`reopened`.
 
     Raises:
@@ -102,23 +106,20 @@ def personalise(
         RunError: if the run has no readable checkpoint, or the client cannot be served.
     """
     with reopened(run, data_path, labeled=labeled) as again:
-        client_id = NEW if data_path is not None else client_id
-        return save_model(target, model_of(again, client_id, run.name), client_id, run.name, again.settings)
+        client_id = NEW if data_path is not None else find_client(client_id, again.strategy.roster.clients, run.name)
+        name = again.strategy.roster.clients[client_id].name
+        return save_model(target, model_of(again, client_id), client_id, run.name, again.settings, name=name)
 
 
-def model_of(again: Reopened, client_id: str, run: str) -> nn.Module:
+def model_of(again: Reopened, client_id: str) -> nn.Module:
     """Return the model that a client of a reopened run predicts with; it belongs to the run's host.
 
     Raises:
-        ConfigurationError: if the run has no such client, or its method makes no models.
+        ConfigurationError: if the method makes no models.
         RunError: if the client cannot be served.
     """
     if not again.strategy.makes_models:
         raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
-    if client_id not in (known := again.strategy.roster.clients):
-        raise ConfigurationError(
-            f"client: there is no client '{client_id}' in run '{run}'; its clients are 0 to {len(known) - 1}"
-        )
     again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
     return again.host.predictor
 
@@ -130,11 +131,33 @@ def global_model(again: Reopened) -> nn.Module:
         ConfigurationError: if the server's arrays are not a whole network.
     """
     s, arrays = again.settings, again.checkpoint.arrays
-    spec = find_spec(s.dataset)
-    network = network_for(spec, s.model, s.seed)
+    network = network_for(dataset_of(s), s.model, s.seed)
     if arrays.keys() != exchanged(network).keys():
         raise ConfigurationError(
             f"method '{s.method}' has no global model, the server holds a part of it or something else; name a client"
         )
     set_arrays(network, arrays)
     return network
+
+
+def find_client(client: str, members: Mapping[str, Member], run: str) -> str:
+    """Return the id of the client with this number or natural name; a number goes before a name that looks like one.
+
+    Raises:
+        ConfigurationError: if there is no such client; the message suggests the closest name.
+    """
+    named = {member.name: number for number, member in members.items() if member.name}
+    if client in members:
+        if (other := named.get(client, client)) != client:
+            log.warning(
+                "client '%s' is taken as a number: it is the client named '%s'. The client named '%s' has number %s",
+                client, members[client].name, client, other,
+            )  # fmt: skip
+        return client
+    if client in named:
+        return named[client]
+    names = f", or one of the names {', '.join([*named][:10])}{', …' if len(named) > 10 else ''}" if named else ""
+    raise ConfigurationError(
+        f"client: there is no client '{client}' in run '{run}'{nearest(client, named).removesuffix('.')}; its clients "
+        f"are 0 to {len(members) - 1}{names}"
+    )

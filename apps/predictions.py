@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pandas as pd
 import torch
 
 from florilegium.apps.settings import defaults
-from florilegium.clients.core.export import load_model, predict
+from florilegium.clients.core.export import load_model, predict, spec_of
 from florilegium.common.errors import DataError
-from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import resize, to_inputs
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
+from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 
@@ -35,20 +34,18 @@ def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
     return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
 
 
-def inputs_of(inputs: Any, config: Mapping[str, Value]) -> tuple[torch.Tensor, DatasetSpec]:
-    """Return network inputs for the dataset of a run's configuration, and the dataset's description.
+def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, DatasetSpec]:
+    """Return network inputs for the dataset of a run, and the dataset's description.
 
     Args:
         inputs: rows in the dataset's decoded form, a table of its columns, or a path to a file of rows or pictures.
-        config: the run's configuration.
+        settings: the run's configuration.
 
     Raises:
         DataError: if the inputs do not fit the dataset.
     """
-    spec = find_spec(str(config["dataset"]))
-    words = None
-    if spec.kind == "words":
-        words = vocabulary(str(config.get("embeddings", "")), str(config["cache-dir"]), spec.shape[1])
+    spec = dataset_of(settings)
+    words = vocabulary(settings.embeddings, settings.cache_dir, spec.shape[1]) if spec.kind == "words" else None
     if isinstance(inputs, str | Path):
         path = Path(inputs)
         return (_rows(path, spec) if path.suffix == ".npy" else read_inputs(path, spec, words)[0]), spec
@@ -75,7 +72,7 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
     with. ``schema`` is a file that names the columns of a device's data.
     """
     model, card = load_model(model_folder)
-    spec, names = find_spec(card.dataset), None
+    spec, names = spec_of(model_folder, card), None
     if inputs.suffix == ".npy":
         x = _rows(inputs, spec)
     else:

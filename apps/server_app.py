@@ -12,6 +12,7 @@ from florilegium.apps.experiment import run_folder
 from florilegium.apps.settings import parse, received
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
+from florilegium.partitions.loading import dataset_of, decisions
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -27,6 +28,8 @@ def main(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
         with outcome_noted(run):
             assembly = assemble(config, one_thread=True)
+            for line in decisions(dataset_of(settings), settings.cache_dir):
+                log.info("dataset: %s", line)
             strategy = assembly.strategy(run)
             strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

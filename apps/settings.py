@@ -13,13 +13,13 @@ from pydantic import AfterValidator, ValidationError
 
 from florilegium.apps.methods import METHODS, Method, table_of
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
-from florilegium.models.networks import FOR_TEXT, NETWORKS, network_problem
-from florilegium.partitions.datasets import find_spec
+from florilegium.models.networks import NETWORKS, network_problem, takes
 from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
-from florilegium.partitions.settings import check_rows
+from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.privacy.settings import PrivacySettings
 from florilegium.strategies.core.run_folder import read_config
@@ -179,9 +179,11 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     parts = {"privacy": private, "own": own or NoHyper()}
     settings = _check(Settings, {**common, **parts}, "", problems) if private else None
     entry = METHODS[method] if not METHODS.problem(method) else None
+    names = {str(field.alias) for field in SourceSettings.model_fields.values()}
+    source = _check(SourceSettings, {name: value for name, value in common.items() if name in names}, "", [])
     try:
-        problems += _unsuitable(find_spec(str(config["dataset"])), method, entry, model)
-    except ConfigurationError as error:
+        problems += _unsuitable(dataset_of(source or SourceSettings()), method, entry, model)
+    except (ConfigurationError, DataError) as error:
         problems.append(str(error))
     if settings and settings.validation_fraction and entry and entry.task != "classification":
         problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
@@ -200,9 +202,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
 
 def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str) -> Iterator[str]:
     """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
-    text = spec.kind if spec.kind in FOR_TEXT.values() else None
-    if model in NETWORKS.own and FOR_TEXT.get(model) != text:  # others are tried out when they are built
-        fitting = [name for name in NETWORKS.own if FOR_TEXT.get(name) == text]
+    if not takes(model, spec.kind, spec.tokens):
+        fitting = [name for name in NETWORKS.own if takes(name, spec.kind, spec.tokens)]
         yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
     if entry is None:
         return

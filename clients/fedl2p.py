@@ -19,7 +19,6 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
-from florilegium.clients.core.network import network_for
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
 from florilegium.clients.core.wire import BESIDE
@@ -37,10 +36,11 @@ from florilegium.models.batch_norm import (
 )
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
+from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
 from florilegium.models.second_derivatives import CheapSecondDerivatives
 from florilegium.partitions.clientdata import Examples
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 
 Parameters = dict[str, Tensor]
 
@@ -138,10 +138,9 @@ class FedL2PClient(BaseClient):
 
     def nets(self, arrays: Arrays) -> MetaNets:
         """Return the meta-nets with the received parameters λ."""
-        s = self.settings
-        nets = _meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases).to(
-            self.data.train.y.device
-        )
+        s, spec = self.settings, dataset_of(self.settings)
+        rate, hidden = self.hyper.initial_rate, self.hyper.hidden_biases
+        nets = _meta_nets(spec.shape, spec.classes, s.model, rate, s.seed, hidden).to(self.data.train.y.device)
         λ = {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}
         if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
             raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
@@ -289,15 +288,16 @@ def _copy(tensor: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def _meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
+def _meta_nets(shape: tuple[int, ...], classes: int, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
     """Return the pair of meta-nets that all clients of the process share; every client overwrites its contents."""
-    return make_meta_nets(dataset, model, rate, seed, hidden)
+    return make_meta_nets(shape, classes, model, rate, seed, hidden)
 
 
-def make_meta_nets(dataset: str, model: str, rate: float, seed: int, hidden: bool = False) -> MetaNets:
+def make_meta_nets(
+    shape: tuple[int, ...], classes: int, model: str, rate: float, seed: int, hidden: bool = False
+) -> MetaNets:
     """Return meta-nets with the initial λ; for ``hidden`` see :class:`florilegium.models.meta_nets.MetaNets`."""
-    spec = find_spec(dataset)
-    network: nn.Module = network_for(spec, model, seed)
+    network: nn.Module = build(model, shape, classes, seed)
     if any(isinstance(module, nn.MultiheadAttention) for module in network.modules()):
         raise ConfigurationError(
             f"model: '{model}' has attention layers, whose parts cannot be measured one by one as FedL2P does"

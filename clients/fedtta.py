@@ -22,7 +22,7 @@ from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 
 PREFIX = "adaptation."
 
@@ -83,7 +83,7 @@ class FedTTAClient(BaseClient):
     def _receive(self, arrays: Arrays) -> nn.Module:
         """Load the received arrays into the network and into φ; return φ."""
         set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(PREFIX)})
-        classes = find_spec(self.settings.dataset).classes
+        classes = dataset_of(self.settings).classes
         φ = _adaptation(classes, self.hyper.width, self.settings.seed).to(self.data.train.y.device)
         own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
         self.expect_own_strategy(bool(own))

@@ -21,7 +21,7 @@ from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.set_hypernetwork import SetHypernetwork, build_set_hypernetwork
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 
 
 class FLowDUPClient(SubspaceClient):
@@ -74,7 +74,7 @@ class FLowDUPClient(SubspaceClient):
     def _received(self, arrays: Arrays) -> SetHypernetwork:
         """Return h with the received ψ."""
         self.expect_own_strategy("center" in arrays)
-        s, spec = self.settings, find_spec(self.settings.dataset)
+        s, spec = self.settings, dataset_of(self.settings)
         h = _hypernetwork(self.hyper, s.model, spec.shape, s.seed).to(self.data.train.y.device)
         set_arrays(h, arrays)
         return h

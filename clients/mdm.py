@@ -17,9 +17,9 @@ from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import parse_whole
 from florilegium.models.parameters import Arrays
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
 from florilegium.partitions.features import find_feature, uncovered
+from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clipping_factor
 from florilegium.privacy.noise import secret_generator
 
@@ -99,7 +99,7 @@ class MDMClient(BaseClient):
             RunError: if there are no examples, or values that the feature does not have. A private run raises no error
                 and skips such values.
         """
-        feature = find_feature(find_spec(self.settings.dataset), self.hyper.feature, self.hyper.bins)
+        feature = find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins)
         examples = self.data.train
         values = feature.values(examples.x.numpy(force=True), examples.y.numpy(force=True))
         if not self._private and (values < 0).any():

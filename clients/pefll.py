@@ -28,7 +28,7 @@ from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.embedding import WITHOUT_LABELS, Embedding, build_embedding
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.noise import draw, secret_generator
 
@@ -106,8 +106,8 @@ class PeFLLClient(GeneratedClient):
 
     def _embedding(self, size: int) -> Embedding:
         """Return the embedding network for descriptors of ``size`` numbers."""
-        s, device = self.settings, self.data.train.y.device
-        return _embedding(self.hyper.embedding, s.dataset, size, s.seed).to(device)
+        spec, device = dataset_of(self.settings), self.data.train.y.device
+        return _embedding(self.hyper.embedding, spec.shape, spec.classes, size, self.settings.seed).to(device)
 
     def _described_privately(self, arrays: Arrays, batch: int, size: int, *, follows: bool) -> Answer:
         """Return the descriptor with example privacy: the noisy mean of clipped φ over Poisson-sampled examples."""
@@ -199,7 +199,6 @@ class PeFLLClient(GeneratedClient):
 
 
 @lru_cache(maxsize=2)
-def _embedding(kind: str, dataset: str, size: int, seed: int) -> Embedding:
+def _embedding(kind: str, shape: tuple[int, ...], classes: int, size: int, seed: int) -> Embedding:
     """Return the embedding network that all clients of the process share; every client overwrites its contents."""
-    spec = find_spec(dataset)
-    return build_embedding(kind, spec.shape, spec.classes, size, seed)
+    return build_embedding(kind, shape, classes, size, seed)

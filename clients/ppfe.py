@@ -27,7 +27,7 @@ from florilegium.models.blocks import of_blocks
 from florilegium.models.ensemble import Ensemble, combine
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import Planned
@@ -152,7 +152,9 @@ class PPFEClient(BaseClient):
 
     @property
     def _plan(self) -> Plan:
-        return plan(self.hyper, self.settings.model, self.settings.dataset, self.settings.seed)
+        spec = dataset_of(self.settings)
+        s = self.settings
+        return plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
 
     def _network(self, arrays: Arrays) -> nn.Sequential:
         """Return a new network with these arrays, whose dense layers have the same (reduced) form as the arrays."""
@@ -194,7 +196,7 @@ class PPFEClient(BaseClient):
         ``stages`` (T',), ``betas`` (T',), ``weights`` ω_k (n_k,), and ``outputs``, the members' logits on the training
         examples (T', n_k, C), which save evaluating finished members again for the next weights.
         """
-        n, classes = len(self.data.train), find_spec(self.settings.dataset).classes
+        n, classes = len(self.data.train), dataset_of(self.settings).classes
         kept = self.state.load("boosting") or {
             "stages": np.empty(0), "betas": np.empty(0), "weights": np.ones(n),
             "outputs": np.empty((0, n, classes), np.float32),

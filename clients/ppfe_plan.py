@@ -11,14 +11,13 @@ from itertools import accumulate
 
 from torch import nn
 
-from florilegium.clients.core.network import network_for
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import block_names, block_of, last_blocks
+from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged
 from florilegium.models.reduction import dense_layers, factorise, mask, narrow
-from florilegium.partitions.datasets import find_spec
 
 
 class Plan:
@@ -128,7 +127,6 @@ class Plan:
 
 
 @lru_cache(maxsize=4)
-def plan(hyper: PPFEHyper, model: str, dataset: str, seed: int) -> Plan:
-    """Return the plan of a run, from its configuration."""
-    spec = find_spec(dataset)
-    return Plan(hyper, network_for(spec, model, seed), seed)
+def plan(hyper: PPFEHyper, model: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False) -> Plan:
+    """Return the plan of a run, from its configuration; ``codes``: whether inputs are codes instead of numbers."""
+    return Plan(hyper, build(model, shape, classes, seed, codes=codes), seed)

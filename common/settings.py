@@ -59,7 +59,7 @@ class DataSettings(Section):
     title = "The run"
 
     seed: int = key(1, "seed of every random draw of the run: federation, initial model, cohorts, batches", ge=0)
-    dataset: str = key("digits", "the dataset", values="`florilegium datasets`, or a folder")
+    dataset: str = key("digits", "the dataset", values="`florilegium datasets`, or [your own](data.md)")
 
 
 class NoHyper(Section):

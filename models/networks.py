@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.seeds import torch_draws
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.zoo import find_in_zoo
 
 if TYPE_CHECKING:
@@ -52,6 +53,21 @@ NETWORKS: Registry[Builder] = Registry("model", "a network", _OWN, _read)
 
 FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
 """Networks for text, with the kind of dataset that each needs; all others are for images and tables."""
+
+
+def takes(name: str, kind: str, tokens: int = 0) -> bool:
+    """Return whether a network may be given inputs of this kind; those of other packages must know themselves.
+
+    Args:
+        name: a key of ``NETWORKS``.
+        kind: the kind of a dataset: "characters", "words" and "tokens" are text, and only some networks read it.
+        tokens: number of different tokens.
+    """
+    if name not in NETWORKS.own:
+        return True
+    if kind == "tokens":
+        return FOR_TEXT.get(name) == "characters" and tokens <= VOCABULARY_SIZE
+    return FOR_TEXT.get(name) == (kind if kind in FOR_TEXT.values() else None)
 
 
 def find_network(name: str) -> Builder:

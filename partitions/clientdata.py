@@ -133,12 +133,12 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
             shift = torch.tensor(spec.mean) / torch.tensor(spec.std)
             # Rows are stored as (n, height, width, channels), so permuting gives the channels-last layout.
             return (tensor * scale - shift).permute(0, 3, 1, 2)
-        case "characters":
+        case "characters" | "tokens":
             return tensor.long()
         case "words":
             assert words is not None, "word numbers become vectors with their vocabulary"
             return torch.from_numpy(words.vectors[x])
-        case "table" | "regression":
+        case "table" | "regression" | "numbers":
             return tensor.float()
 
 

@@ -1,41 +1,18 @@
-"""Registry of datasets, and loading one: from a local folder if there is one, else from the hub with flwr-datasets.
+"""Registry of datasets: the suite's own table, and what other packages provide.
 
-A dataset is decoded once per machine into plain arrays under ``cache-dir`` and memory-mapped from there, so that worker
-processes share one copy and start without decoding. ``digits`` ships with scikit-learn and needs neither files nor
-network.
+How they are read is in :mod:`florilegium.partitions.loading`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import json
-import os
-from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-from filelock import FileLock
-
-from florilegium.common.errors import ConfigurationError, DataError, nearest
-from florilegium.common.files import write_array, write_atomically
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.plugins import Registry
 from florilegium.common.settings import folder
-from florilegium.partitions.sources.decode import decode, digits, read_parquet
+from florilegium.partitions.sources.arrays import ArrayFunction, read_entry
+from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.sources.schema import read_schema
 from florilegium.partitions.sources.tables import ADULT
-from florilegium.partitions.sources.words import Vocabulary, vocabulary
-from florilegium.partitions.spec import Dataset, DatasetSpec, Split
-
-if TYPE_CHECKING:
-    from datasets import Dataset as HubDataset
-
-DATA_VARIABLE = "FLORILEGIUM_DATA"
-"""Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
-
-_FORMAT = 3
-"""Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
+from florilegium.partitions.spec import DatasetSpec
 
 
 def _grey(
@@ -64,7 +41,7 @@ def _colour(
     return DatasetSpec(name, hub, "image", x, y, classes, shape, mean, std, subset=subset, source=source)
 
 
-DATASETS: Mapping[str, DatasetSpec] = {
+_OWN = {
     spec.name: spec
     for spec in (
         # Pixel values are 0..16 instead of 0..255, so mean and deviation are small.
@@ -132,126 +109,25 @@ DATASETS: Mapping[str, DatasetSpec] = {
     )
 }  # fmt: skip
 
+DATASETS: Registry[DatasetSpec | ArrayFunction] = Registry("dataset", "a dataset", _OWN, read_entry)
+"""All datasets by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
+
 
 def find_spec(name: str) -> DatasetSpec:
-    """Return the description of dataset ``name``.
+    """Return the description of a dataset that is known without its data, as on a device.
 
-    A path names a custom dataset: a folder with ``schema.toml`` and ``train.parquet``.
-
-    Raises:
-        ConfigurationError: if there is no such dataset; the message suggests the closest name.
-    """
-    if "/" in name:
-        return read_schema(folder(name))
-    if name not in DATASETS:
-        raise ConfigurationError(
-            f"dataset: '{name}' is not a dataset{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}."
-        )
-    return DATASETS[name]
-
-
-def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
-    """Return the folder of local parquet files, or None if neither ``data-dir`` nor the environment variable has one.
+    A path names a custom dataset: a folder with ``schema.toml``. See :func:`florilegium.partitions.loading.dataset_of`
+    for datasets whose schema is inferred.
 
     Raises:
-        DataError: if ``data-dir`` is set but does not contain the dataset. For the environment variable's folder this
-            is no error.
+        ConfigurationError: if there is no such dataset (the message suggests the closest name), or only its data say
+            what it is.
     """
-    if spec.folder:
-        return Path(spec.folder)
-    if data_dir:
-        path = folder(data_dir) / (spec.source or spec.name)
-        if not (path / "train.parquet").is_file():
-            raise DataError(
-                f"data-dir: there is no {path / 'train.parquet'}. Expected {folder(data_dir)}/<dataset>/train.parquet "
-                "and test.parquet in the hub's own schema; leave data-dir empty to load from the hub."
-            )
-        return path
-    if DATA_VARIABLE in os.environ:
-        path = folder(os.environ[DATA_VARIABLE]) / (spec.source or spec.name)
-        if not path.is_absolute():
-            raise DataError(f"{DATA_VARIABLE}: '{os.environ[DATA_VARIABLE]}' is a relative path; give an absolute one")
-        return path if (path / "train.parquet").is_file() else None
-    return None
-
-
-def _fingerprint(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> str:
-    """Return a hash that changes with the source files (name, size and modification time of each)."""
-    files = [] if path is None else sorted(path.glob("*.parquet"))
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    vocabularies = [words.name] if words else []
-    facts = [_FORMAT, spec.name, spec.hub, stamps, *vocabularies, *([repr(spec)] if spec.folder else [])]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=4)
-def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "") -> Dataset:
-    """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
-
-    The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, memory-map
-    the arrays from there. Datasets of words need a file of ``embeddings``
-    (:mod:`florilegium.partitions.sources.words`).
-
-    Raises:
-        ConfigurationError: if there is no dataset of this name.
-        DataError: if its files are missing or do not fit its schema.
-    """
-    spec = find_spec(name)
-    path = None if name == "digits" else _local_folder(spec, data_dir)
-    words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
-    fingerprint = _fingerprint(spec, path, words)
-    cache = folder(cache_dir) / "datasets" / f"{spec.name}-{fingerprint}"
-    if not (cache / "complete").exists():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"cache-dir: {cache} cannot be made ({error.strerror}); name another folder") from error
-        with FileLock(cache / "lock"):
-            if not (cache / "complete").exists():
-                splits = _read(spec, path, words)
-                if spec.derived:
-                    module, _, function = spec.derived.partition(":")
-                    splits = getattr(importlib.import_module(module), function)(splits)
-                for split, decoded in splits.items():
-                    _store(cache, split, decoded)
-                write_atomically(cache / "complete", lambda temporary: None)
-    test = _map(cache, "test") if (cache / "test-y.npy").exists() else None
-    return Dataset(spec, _map(cache, "train"), test, fingerprint, words)
-
-
-def _store(cache: Path, name: str, split: Split) -> None:
-    arrays = {"x": split.x, "y": split.y} | {f"client-{column}": values for column, values in split.clients.items()}
-    for key, array in arrays.items():
-        write_array(cache / f"{name}-{key}.npy", array)
-
-
-def _map(cache: Path, name: str) -> Split:
-    clients = {
-        path.stem.removeprefix(f"{name}-client-"): np.load(path, mmap_mode="r")
-        for path in sorted(cache.glob(f"{name}-client-*.npy"))
-    }
-    return Split(np.load(cache / f"{name}-x.npy", mmap_mode="r"), np.load(cache / f"{name}-y.npy"), clients)
-
-
-def _read(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> dict[str, Split]:
-    if spec.name == "digits":
-        return digits()
-    if path is not None:
-        files = {split: path / f"{split}.parquet" for split in ("train", "test")}
-        found = {split: file for split, file in files.items() if file.exists()}
-        return {split: decode(spec, read_parquet(file), str(file), words) for split, file in found.items()}
-    splits = ("train", "test") if spec.test else ("train",)
-    return {split: decode(spec, _from_hub(spec, split), f"{spec.hub} ({split})", words) for split in splits}
-
-
-def _from_hub(spec: DatasetSpec, split: str) -> HubDataset:
-    from flwr_datasets import FederatedDataset
-
-    try:
-        federated = FederatedDataset(dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False)
-        return federated.load_split(split)
-    except Exception as error:
-        raise DataError(
-            f"dataset '{spec.name}' is neither in a local folder (key data-dir, or ${DATA_VARIABLE}) nor could it be "
-            f"loaded from the hub as '{spec.hub}': {type(error).__name__}: {error}"
-        ) from error
+    if not name.startswith(PREFIX):
+        entry = read_schema(folder(name)) if "/" in name else DATASETS[name]
+        if isinstance(entry, DatasetSpec):
+            return entry
+    raise ConfigurationError(
+        f"dataset: what '{name}' is can only be inferred from its data. Write its schema to a folder with `florilegium "
+        f"schema {name} --output FOLDER` where the data are, copy the folder, and name it as dataset"
+    )

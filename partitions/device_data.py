@@ -114,12 +114,14 @@ class _Reader:
     def _types(self, path: Path) -> dict[str, pyarrow.DataType]:
         """Return the type of each column of a CSV file; types are not inferred, since a category may look numeric."""
         spec = self.spec
-        if spec.kind == "image" or (spec.table is not None and spec.table.vectors) or spec.kind == "regression":
+        vectors = spec.table is not None and spec.table.vectors
+        if spec.kind in ("image", "numbers", "tokens") or vectors or (spec.kind == "regression" and spec.table is None):
             raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
         if spec.table is None:
             return dict.fromkeys((spec.x, spec.y), pyarrow.string())
         types = dict.fromkeys(spec.table.numbers, pyarrow.float64())
-        return types | dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
+        types |= dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
+        return types | ({spec.y: pyarrow.float64()} if spec.kind == "regression" else {})
 
     def pictures(self, path: Path, part: str) -> Examples:
         """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
@@ -144,7 +146,8 @@ class _Reader:
         if y is None and self.spec.y and not self._unlabeled(part):
             raise DataError(f"{name}: there are no labels (y is None); set labeled=false in --node-config")
         if self.spec.kind != "image":
-            columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: list(x)}
+            rows_of = list if self.spec.kind in ("characters", "words") else lambda given: np.asarray(given).tolist()
+            columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: rows_of(x)}
             labels = {} if y is None or not self.spec.y else {self.spec.y: list(y)}
             return self.table(pyarrow.table({**columns, **labels}), name, part)
         channels, height, width = self.spec.shape

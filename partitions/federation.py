@@ -17,8 +17,8 @@ from florilegium.common.files import write_atomically
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions.canaries import plant
-from florilegium.partitions.datasets import find_spec, load
 from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partition
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.natural_clients import (
     HELD_BACK,
     client_column,
@@ -101,12 +101,12 @@ def whole_dataset(settings: FederationSettings) -> Dataset:
         ConfigurationError: for an unknown dataset, or keys that a generated dataset cannot use.
         DataError: if the data are missing.
     """
-    spec = find_spec(settings.dataset)
+    spec = dataset_of(settings)
     if spec.made:
         module, _, function = spec.made.partition(":")
         made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
         return made
-    return load(settings.dataset, settings.data_dir, settings.cache_dir, settings.embeddings)
+    return load_dataset(settings, settings.embeddings)
 
 
 def _arranged(settings: FederationSettings, dataset: Dataset) -> Dataset:

@@ -40,15 +40,20 @@ def with_enough_tests(
 
 
 def client_column(settings: FederationSettings, dataset: Dataset) -> str:
-    """Return the column that names natural clients: ``client-column``, or the dataset's first one.
+    """Return the column that names natural clients: ``client-column``, or the first that the dataset is known to have.
+
+    Where a schema was inferred, ``client-column`` may be any column whose values repeat.
 
     Raises:
         ConfigurationError: if the dataset has no such column.
     """
-    columns = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
-    if not columns:
+    first = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
+    columns = [*first, *(c for c in dataset.train.clients if c not in first)]
+    if not first and not (columns and settings.client_column):
+        others = f"; name one with client-column: {', '.join(columns)}" if columns else ""
         raise ConfigurationError(
-            f"partitioner: '{settings.partitioner}' needs a column of client names; '{settings.dataset}' has none"
+            f"partitioner: '{settings.partitioner}' needs a column of client names; '{settings.dataset}' has "
+            f"none{others}"
         )
     unknown = [c for c in settings.client_column.split("+") if c not in columns] if settings.client_column else []
     if unknown:

@@ -8,8 +8,8 @@ import torch
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import folder
 from florilegium.partitions.clientdata import Examples, to_inputs
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import FederationSettings
 
 
@@ -25,7 +25,7 @@ def server_examples(settings: FederationSettings, *, deployed: bool = False) -> 
         ConfigurationError: if the clients are devices and ``server-data`` is empty.
         DataError: if the file is missing or does not fit the schema.
     """
-    spec = find_spec(settings.dataset)
+    spec = dataset_of(settings)
     if settings.server_data:
         from florilegium.partitions.sources.decode import decode_inputs, read_parquet
 

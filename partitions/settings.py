@@ -62,14 +62,10 @@ def check_rows(text: str) -> str:
     return text
 
 
-class FederationSettings(DataSettings):
-    """All keys that the clients' data depend on. Two runs with equal values have the same clients.
+class SourceSettings(DataSettings):
+    """The keys that say where the dataset comes from, and what it is if nothing describes its columns."""
 
-    Attributes:
-        own: the chosen partitioner's own keys, from its own table of the configuration.
-    """
-
-    title = "Data and clients"
+    title = "The dataset"
 
     data_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "",
@@ -79,6 +75,29 @@ class FederationSettings(DataSettings):
     cache_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/cache", "folder for decoded datasets and index tables", values="folder", min_length=1
     )
+    input_column: str = key(
+        "", "input columns of a [dataset without a schema](data.md); several are joined by `+`",
+        values='column, `a+b`, ""',
+    )  # fmt: skip
+    label_column: str = key("", "label column of a dataset without a schema", values='column, ""')
+    text_length: int = key(
+        0, "characters of each text of a dataset without a schema; 0: the longest training text, at most 200", ge=0
+    )
+    image_size: int = key(
+        0, "height and width to which images of a dataset without a schema are resized; 0: all must have one size",
+        ge=0,
+    )  # fmt: skip
+
+
+class FederationSettings(SourceSettings):
+    """All keys that the clients' data depend on. Two runs with equal values have the same clients.
+
+    Attributes:
+        own: the chosen partitioner's own keys, from its own table of the configuration.
+    """
+
+    title = "Data and clients"
+
     partitioner: str = key(
         "classes", "how rows are divided among clients",
         values="`iid`, `classes`, `dirichlet`, `rotation`, `natural`, `mdm`, `shard`, `size`, `linear`, `square`, "

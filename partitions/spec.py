@@ -18,13 +18,15 @@ class DatasetSpec:
     """Description of a dataset, known before it is read.
 
     Attributes:
-        name: name in the configuration.
+        name: name in messages and in the names of files.
         hub: id on the Hugging Face hub; "" if it is not there.
-        kind: how columns are decoded to arrays.
+        kind: how columns are decoded to arrays. "numbers" are floats and "tokens" integers that a network receives as
+            they are.
         x: the input column of images and texts (for tables see ``table``).
         y: the label column; "" if there is none, and all examples get class 0.
         classes: number of classes C; 1, the number of outputs, if y is a number to predict ("regression").
-        shape: shape of one input: (channels, height, width), (length,), (words, numbers) or (features,).
+        shape: shape of one input: (channels, height, width), (length,), (words, numbers), (features,), or any shape
+            of "numbers".
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
         client_columns: columns that name a natural client, in order of preference.
         test: whether the hub has a test split; otherwise a fifth of every client's data is held out.
@@ -33,13 +35,14 @@ class DatasetSpec:
         source: name of the dataset whose local files are used, if it is another one.
         table: the input columns of a table, and how they become features.
         folder: folder of a custom dataset, described by its ``schema.toml``.
+        tokens: number of different tokens, each in 0..tokens-1.
         made: "module:function" that generates a synthetic dataset from the run's settings.
         derived: "module:function" that computes the splits from those of the source.
     """
 
     name: str
     hub: str
-    kind: Literal["image", "characters", "words", "table", "regression"]
+    kind: Literal["image", "characters", "words", "table", "regression", "numbers", "tokens"]
     x: str
     y: str
     classes: int
@@ -53,8 +56,14 @@ class DatasetSpec:
     source: str = ""
     table: TableSchema | None = None
     folder: str = ""
+    tokens: int = 0
     made: str = ""
     derived: str = ""
+
+    @property
+    def coded(self) -> bool:
+        """Whether a network's inputs are integer codes of characters or tokens, not numbers."""
+        return self.kind in ("characters", "tokens")
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Split:
 
     Attributes:
         x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word indices
-            (n, words), or float32 features (n, features).
+            (n, words), int64 tokens (n, length), or float32 features (n, features) or numbers (n, …).
         y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
         clients: natural client names by column, each (n,).
     """

@@ -11,7 +11,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import sums_of_updates
 from florilegium.strategies.fedavg import FedAvg
 
@@ -28,7 +28,7 @@ class FedBN(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays without those of batch-norm layers."""
-        s, spec = self.settings, find_spec(self.settings.dataset)
+        s, spec = self.settings, dataset_of(self.settings)
         norms = norms_of(network_for(spec, s.model, s.seed))
         if not norms:
             raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")

@@ -18,7 +18,7 @@ from florilegium.clients.fedl2p import make_meta_nets
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
@@ -69,10 +69,13 @@ class FedL2P(FedAvg):
             raise ConfigurationError(
                 f"fedl2p.pretraining-rounds: {self.hyper.pretraining_rounds} of rounds = {s.rounds} leave none to learn"
             )
-        if find_spec(s.dataset).kind in ("characters", "words"):
+        spec = dataset_of(s)
+        if spec.kind in ("characters", "words"):
             raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
-        nets = make_meta_nets(s.dataset, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases)
+        nets = make_meta_nets(
+            spec.shape, spec.classes, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases
+        )
         if self.hyper.learn == "bn" and nets.bn is None:
             raise ConfigurationError(
                 f"fedl2p.learn: '{s.model}' has no batch norm, so that BNNet alone has nothing to do"

@@ -21,9 +21,9 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import parse_whole
 from florilegium.models.parameters import Arrays
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.dirichlet_multinomial import EMPTY, Array, Counts, Mixture, initial, start_anew, update
 from florilegium.partitions.features import find_feature
+from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.noise import draw, secret_generator
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
@@ -50,7 +50,7 @@ class MDM(CohortStrategy):
         self.numbers = parse_whole(self.hyper.components)
         if self.settings.rounds < 1:
             raise ConfigurationError("rounds: 'mdm' needs at least 1")
-        find_feature(find_spec(self.settings.dataset), self.hyper.feature, self.hyper.bins)
+        find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins)
         self._course: list[list[float]] = []
         self._history: dict[str, list[Array]] = {"tau": [], "alpha": []}
         self._reseeded: list[dict[str, int]] = []

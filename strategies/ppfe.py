@@ -17,6 +17,7 @@ from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import BudgetSpentError, ConfigurationError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup, sums_of_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -34,7 +35,8 @@ class PPFE(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s = self.settings
-        self._plan = plan(self.hyper, s.model, s.dataset, s.seed)
+        spec = dataset_of(s)
+        self._plan = plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
         if s.patience:
             raise ConfigurationError("patience: the stages of ppfe have lengths of their own; set it to 0")
         if self._plan.rounds != s.rounds:

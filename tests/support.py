@@ -31,7 +31,7 @@ def config(**overrides: Value) -> dict[str, Value]:
     """
     folders = {"cache-dir": str(CACHE), "runs-dir": str(RUNS)}
     keys = {key.replace("_", "-"): value for key, value in overrides.items()}
-    if DATASETS.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
+    if DATASETS.own.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
         keys = {"model": "char-lstm", **keys}
     return complete({**folders, **keys})
 

@@ -48,12 +48,20 @@ def _value(key: str, value: Any, cache: str) -> Value:
     if isinstance(value, bool | int | float | str):
         return value
     if key == "dataset" and not callable(value) and not _is_spec(value):
-        from florilegium.partitions.sources.arrays import array_dataset
-
-        return array_dataset(value, cache_dir=cache)
+        return _arrays(value, cache)
     if key in KINDS:
         return _reference(key, value)
     raise ConfigurationError(f"{key}: {type(value).__name__} {value!r:.60} is no value; give a number, text or bool")
+
+
+def _arrays(value: Any, cache: str) -> str:
+    """Write arrays, or {"train": arrays, "test": arrays}, as a dataset; return its folder."""
+    from florilegium.partitions.sources.arrays import array_dataset
+
+    parts = dict(value) if isinstance(value, Mapping) else {"train": value}
+    if "train" not in parts or parts.keys() - {"train", "test"}:
+        raise ConfigurationError(f"dataset: arrays are given as {{'train': …, 'test': …}} (found: {', '.join(parts)})")
+    return array_dataset(parts["train"], parts.get("test"), cache_dir=cache)
 
 
 def _is_spec(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings import defaults, read_settings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value, folder
 from florilegium.strategies.core.run_folder import find_run, read_config, read_metrics
@@ -106,10 +106,14 @@ class Run:
             ConfigurationError: if there is no such client, or the method has no global model.
             RunError: if the run has no checkpoint yet.
         """
-        from florilegium.apps.personal import global_model, model_of, reopened
+        from florilegium.apps.personal import find_client, global_model, model_of, reopened
 
         with reopened(self.path) as again:
-            model = global_model(again) if client is None else model_of(again, str(client), self.name)
+            if client is None:
+                model = global_model(again)
+            else:
+                members = again.strategy.roster.clients
+                model = model_of(again, find_client(str(client), members, self.name))
             return copy.deepcopy(model).eval().requires_grad_(False)
 
     def predict(self, inputs: Any, client: str | int | None = None) -> pd.DataFrame:
@@ -126,7 +130,7 @@ class Run:
         """
         from florilegium.apps.predictions import inputs_of, table_of_predictions
 
-        x, spec = inputs_of(inputs, self.config)
+        x, spec = inputs_of(inputs, read_settings(self.path)[0])
         return table_of_predictions(self.model(client), x, spec)
 
     def plot(self) -> Figure:

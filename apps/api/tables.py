@@ -92,12 +92,17 @@ def methods() -> pd.DataFrame:
 def datasets() -> pd.DataFrame:
     """Return a table of all datasets: name, kind, shape of an input, classes, hub id, package."""
     from florilegium.partitions.datasets import DATASETS
+    from florilegium.partitions.spec import DatasetSpec
 
-    rows = [
-        (name, spec.kind, "×".join(map(str, spec.shape)), spec.classes, spec.hub, ", ".join(spec.client_columns))
-        for name, spec in DATASETS.items()
-    ]
-    columns = ["dataset", "kind", "input", "classes", "hub", "natural clients"]
+    rows: list[tuple[object, ...]] = []
+    for name in DATASETS:
+        spec = None if DATASETS.problem(name) else DATASETS[name]
+        if isinstance(spec, DatasetSpec):
+            shape, names = "×".join(map(str, spec.shape)), ", ".join(spec.client_columns)
+            rows.append((name, spec.kind, shape, spec.classes, spec.hub, names, DATASETS.origin(name)))
+        else:  # a function, which describes its data when it is called; or a package that is broken
+            rows.append((name, "", "", None, "", DATASETS.problem(name), DATASETS.origin(name)))
+    columns = ["dataset", "kind", "input", "classes", "hub", "natural clients", "package"]
     return pd.DataFrame(rows, columns=columns).set_index("dataset")
 
 

@@ -19,8 +19,8 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import trained
-from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.run_folder import read_config
 from florilegium.strategies.fedl2p import FedL2P
 
@@ -67,7 +67,7 @@ def hyperparameters(run: Path) -> Found:
         clients = list(strategy.roster.clients)
         outcome = again.round.ask("describe", clients, send=strategy.result, reduce="stack", evaluation=True)
     federation, _ = federate(settings)
-    spec = find_spec(settings.dataset)
+    spec = dataset_of(settings)
     network = network_for(spec, settings.model, settings.seed)
     named = trained(network)
     values = {symbol: outcome.arrays[name].astype(np.float64) for name, symbol in SYMBOLS.items()}

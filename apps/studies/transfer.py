@@ -32,7 +32,7 @@ from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples, resize, to_inputs
-from florilegium.partitions.datasets import find_spec, load
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.server_rows import matching
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
@@ -83,8 +83,8 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     check_target(settings, hyper)
     spec = _target(settings)
     network = _pretrained(run, settings, spec).to(device)
-    dataset = load(settings.transfer_target, settings.data_dir, settings.cache_dir, settings.embeddings)
-    shape = find_spec(settings.dataset).shape
+    dataset = load_dataset(_target_settings(settings), settings.embeddings)
+    shape = dataset_of(settings).shape
     parts = [_examples(settings, dataset, split, shape, device) for split in (dataset.train, dataset.test)]
     model: nn.Module = network
     if settings.transfer_train == "classifier":
@@ -140,7 +140,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
     Raises:
         ConfigurationError: if the target does not fit the run's network, or the method has no features to transfer.
     """
-    source, target = find_spec(settings.dataset), _target(settings)
+    source, target = dataset_of(settings), _target(settings)
     method = METHODS[settings.method]
     trains = method.task == "classification"
     missing = gap(method.strategy_class(), "transfer_gap", hyper) if trains else "it trains none"
@@ -163,16 +163,28 @@ def check_target(settings: Settings, hyper: Section) -> None:
     classifier_shape(get_arrays(network), "transfer-target")
 
 
+def _target_settings(settings: Settings) -> Settings:
+    """Return the settings of the target dataset: keys that describe the columns of ``dataset`` do not apply to it."""
+    keys = {
+        "dataset": settings.transfer_target,
+        "input_column": "",
+        "label_column": "",
+        "text_length": 0,
+        "image_size": 0,
+    }
+    return settings.model_copy(update=keys)
+
+
 def _target(settings: Settings) -> DatasetSpec:
     try:
-        return find_spec(settings.transfer_target)
+        return dataset_of(_target_settings(settings))
     except ConfigurationError as error:
         raise ConfigurationError(f"transfer-target: {str(error).removeprefix('dataset: ')}") from error
 
 
 def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
     """Return the run's network with a new classifier for the classes of ``target``."""
-    network = network_for(find_spec(settings.dataset), settings.model, settings.seed, outputs=target.classes)
+    network = network_for(dataset_of(settings), settings.model, settings.seed, outputs=target.classes)
     arrays = get_arrays(network)
     classifier = last_blocks(arrays, 1, "model")
     trained = read_checkpoint(run).arrays

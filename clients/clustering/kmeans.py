@@ -22,7 +22,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.centers import centers as centers_network
 from florilegium.models.clustering import Array, Labels, nearest, sums
 from florilegium.models.parameters import Arrays, set_arrays
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.guard import Guard
 from florilegium.privacy.noise import Kind, secret_generator
@@ -62,7 +62,7 @@ class KMeansClient(BaseClient):
         centers = arrays["centers"]
         self.predictor = centers_network((centers.shape[1],), len(centers))
         set_arrays(self.predictor, {"nearest.centers": centers.astype(np.float32)})
-        table = np.zeros((len(centers), find_spec(self.settings.dataset).classes))
+        table = np.zeros((len(centers), dataset_of(self.settings).classes))
         points = self.all_points()
         if not figures:
             return Answer({"table": table}, len(points))

@@ -1,4 +1,7 @@
-"""Write and read a model as two files: ``model.safetensors``, and ``card.json``, which describes network and data."""
+"""Write and read a model: ``model.safetensors``, and ``card.json``, which describes network and data.
+
+A third file, ``schema.toml``, describes the inputs of a dataset that is not in the suite's table.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ from florilegium.models.neighbours import Neighbours
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
 from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.sources.schema import FILE, read_schema
+from florilegium.partitions.spec import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,20 @@ class Card:
     """Shape of inputs, if images are resized to it; (): the dataset's shape."""
     outputs: int = 0
     """Number of the network's outputs; 0: one for each class of the dataset."""
+    name: str = ""
+    """Name of a natural client; "": it has none."""
 
 
 def save_model(
-    folder: Path, model: nn.Module, client: str, run: str, settings: ClientSettings, shape: tuple[int, ...] = ()
+    folder: Path,
+    model: nn.Module,
+    client: str,
+    run: str,
+    settings: ClientSettings,
+    shape: tuple[int, ...] = (),
+    name: str = "",
 ) -> Path:
-    """Write ``model.safetensors`` and ``card.json`` to ``folder``; return it. ``shape`` is that of :class:`Card`."""
+    """Write a model's files to ``folder``; return it. ``shape`` and ``name`` are those of :class:`Card`."""
     by_batch = isinstance(model, BatchStatistics)
     if isinstance(model, BatchStatistics):
         model = model.network
@@ -55,11 +69,19 @@ def save_model(
     memory = isinstance(model, Neighbours)
     outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
     card = Card(
-        settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs
-    )
+        settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs,
+        name,
+    )  # fmt: skip
+    if described := dataset_of(settings).folder:
+        write_text(folder / FILE, (Path(described) / FILE).read_text(encoding="utf-8"))
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
+
+
+def spec_of(folder: Path, card: Card) -> DatasetSpec:
+    """Return the description of the dataset of the model in ``folder``."""
+    return read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:
@@ -73,7 +95,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         arrays = load_file(folder / "model.safetensors")
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
-    spec = find_spec(card.dataset)
+    spec = spec_of(folder, card)
     try:
         network = network_for(spec, card.model, 0, shape=tuple(card.shape), outputs=card.outputs)
     except ConfigurationError as error:

@@ -26,7 +26,7 @@ def network_for(
     Raises:
         ConfigurationError: as :func:`florilegium.models.networks.build`, or if a block has a name that messages use.
     """
-    network = build(model, shape or spec.shape, outputs or spec.classes, seed, codes=spec.kind == "characters")
+    network = build(model, shape or spec.shape, outputs or spec.classes, seed, codes=spec.coded)
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
         raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; call it otherwise")
     return network

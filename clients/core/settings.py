@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from florilegium.common.settings import DataSettings, check_folder, key
+from florilegium.common.settings import check_folder, key
+from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
 
 
-class SharedSettings(DataSettings):
+class SharedSettings(SourceSettings):
     """Keys that both clients and server read."""
 
     title = "Method, model and optimizer"

@@ -87,7 +87,11 @@ def decode_inputs(
         case "table":
             assert spec.table is not None, "tables have a schema"
             return encode_table(spec.table, {c: table.column(c).to_pylist() for c in spec.table.columns}, name)
-        case "regression":
+        case "tokens":
+            return _tokens(spec, table.column(spec.x).to_pylist(), f"{name}: column '{spec.x}'")
+        case "regression" if spec.table is not None:
+            return encode_table(spec.table, {c: table.column(c).to_pylist() for c in spec.table.columns}, name)
+        case "regression" | "numbers":
             return _numbers(table.column(spec.x).to_pylist(), spec.shape, f"{name}: column '{spec.x}'")
 
 
@@ -144,11 +148,20 @@ def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray
     try:
         array = np.asarray(cells, np.float32).reshape(len(cells), *shape)
     except (TypeError, ValueError) as error:
-        wanted = f"lists of {shape[0]} numbers" if shape else "numbers"
+        wanted = f"lists of {'×'.join(map(str, shape))} numbers" if shape else "numbers"
         raise DataError(f"{name} must hold {wanted}: {error}") from error
     if not np.isfinite(array).all():
         raise DataError(f"{name} has a value that is missing or not finite")
     return array
+
+
+def _tokens(spec: DatasetSpec, cells: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Return lists of tokens as an array (n, length); raise :class:`DataError` if a cell holds something else."""
+    for row, cell in enumerate(cells):
+        fits = isinstance(cell, list) and all(isinstance(token, int) and 0 <= token < spec.tokens for token in cell)
+        if not fits or len(cell) != spec.shape[0]:
+            raise DataError(f"{name}: row {row} is no list of {spec.shape[0]} integers 0 to {spec.tokens - 1}")
+    return np.array(cells, np.int64).reshape(len(cells), *spec.shape)
 
 
 def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:

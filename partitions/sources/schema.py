@@ -13,7 +13,7 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
-or, for images instead of a table (``florilegium.partitions.sources.picture_folders`` writes such a dataset):
+``target = "price"`` instead of label and labels names a column of numbers to predict. Instead of a table:
 
     [pictures]
     column = "image"                        # encoded PNG or JPEG, all of one size
@@ -21,7 +21,17 @@ or, for images instead of a table (``florilegium.partitions.sources.picture_fold
     mean = [0.48, 0.46, 0.41]               # per channel, in units of 0..1, used to standardise
     std = [0.27, 0.26, 0.28]
 
+    [texts]
+    column = "text"
+    length = 140                            # characters
+
+    [arrays]                                # what a network receives as it is
+    column = "x"
+    shape = [12, 100]                       # of one input
+    tokens = 5000                           # integers 0..4999; omitted: floats
+
 Means, deviations and categories are stated here, not computed from data, so that every device encodes in the same way.
+Schemas of data without one are written by :mod:`florilegium.partitions.sources.inference`.
 """
 
 from __future__ import annotations
@@ -34,6 +44,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -42,8 +53,11 @@ from pydantic import (
 )
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import NAME
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.spec import DatasetSpec
+
+FILE = "schema.toml"
 
 
 class Pictures(BaseModel):
@@ -63,16 +77,41 @@ class Pictures(BaseModel):
         return self
 
 
-class _Schema(BaseModel):
+class Texts(BaseModel):
+    """The table ``[texts]`` of a ``schema.toml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    column: str = Field(min_length=1)
+    length: PositiveInt
+
+
+class Arrays(BaseModel):
+    """The table ``[arrays]`` of a ``schema.toml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    column: str = Field(min_length=1)
+    shape: tuple[PositiveInt, ...] = Field(min_length=1)
+    tokens: NonNegativeInt = 0
+
+
+class Schema(BaseModel):
+    """The content of a ``schema.toml``."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    name: str = Field("", pattern=f"^({NAME})?$")
     label: str = ""
     labels: tuple[str | int, ...] = ()
+    target: str = ""
     clients: tuple[str, ...] = ()
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     vectors: dict[str, PositiveInt] = Field(default_factory=dict)
     pictures: Pictures | None = None
+    texts: Texts | None = None
+    arrays: Arrays | None = None
 
     @field_validator("categories")
     @classmethod
@@ -82,6 +121,53 @@ class _Schema(BaseModel):
                 raise ValueError(f"{name} has a value twice")
         return categories
 
+    def problem(self) -> str:
+        """Return what is wrong with the combination of keys; "" if nothing is."""
+        table = TableSchema(self.numbers, self.categories, self.vectors)
+        single = [name for name in ("pictures", "texts", "arrays") if getattr(self, name) is not None]
+        if flat := [name for name, (_, std) in self.numbers.items() if std <= 0]:
+            return f"numbers.{flat[0]} has no positive standard deviation"
+        if self.target and (self.label or self.labels):
+            return "label and labels name classes, and target numbers to predict; give one of the two"
+        if len(single) > 1:
+            return f"{' and '.join(single)} exclude each other"
+        if single == ["pictures"] and (table.features or not self.label or not self.labels):
+            return "pictures need label and labels, and no other input columns"
+        if single and (table.features or not (self.target or (self.label and self.labels))):
+            return f"{single[0]} need label and labels (or target), and no other input columns"
+        if self.target and (self.texts is not None or (self.arrays is not None and self.arrays.tokens)):
+            return "a target needs numbers as inputs"
+        if bool(self.label) != bool(self.labels):
+            return "label and labels go together"
+        return "" if single or table.features else "it names no input column"
+
+    def spec(self, folder: Path) -> DatasetSpec:
+        """Return the description of the dataset in ``folder``, whose name is used unless the schema has one."""
+        name, y, classes = self.name or folder.name, self.target or self.label, max(1, len(self.labels))
+        if self.pictures is not None:
+            p = self.pictures
+            return DatasetSpec(
+                name, "", "image", p.column, y, classes, p.shape, p.mean, p.std,
+                client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
+            )  # fmt: skip
+        if self.texts is not None:
+            return DatasetSpec(
+                name, "", "characters", self.texts.column, y, classes, (self.texts.length,),
+                client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
+            )  # fmt: skip
+        if self.arrays is not None:
+            a = self.arrays
+            return DatasetSpec(
+                name, "", "regression" if self.target else "tokens" if a.tokens else "numbers", a.column, y, classes,
+                a.shape, client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
+                tokens=a.tokens,
+            )  # fmt: skip
+        table = TableSchema(self.numbers, self.categories, self.vectors)
+        return DatasetSpec(
+            name, "", "regression" if self.target else "table", "", y, classes, (table.features,),
+            client_columns=self.clients, test=False, labels=self.labels, table=table, folder=str(folder),
+        )  # fmt: skip
+
 
 @lru_cache(maxsize=16)
 def read_schema(path: Path) -> DatasetSpec:
@@ -90,33 +176,18 @@ def read_schema(path: Path) -> DatasetSpec:
     Raises:
         ConfigurationError: if there is no ``schema.toml``, or it is not valid.
     """
-    file = path / "schema.toml"
+    file = path / FILE
     if not path.is_absolute() or not file.is_file():
         raise ConfigurationError(
             f"dataset: there is no {file}; a dataset of your own is an absolute path to its folder"
         )
     try:
-        schema = _Schema.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        schema = Schema.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
         said = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise ConfigurationError(f"{file}: {said}") from error
-    table = TableSchema(schema.numbers, schema.categories, schema.vectors)
-    flat = [name for name, (_, std) in schema.numbers.items() if std <= 0]
-    if schema.pictures is not None:
-        if table.features or not schema.label or not schema.labels:
-            raise ConfigurationError(f"{file}: pictures need label and labels, and no other input columns")
-        p = schema.pictures
-        return DatasetSpec(
-            path.name, "", "image", p.column, schema.label, len(schema.labels), p.shape, p.mean, p.std,
-            client_columns=schema.clients, test=False, labels=schema.labels, folder=str(path),
-        )  # fmt: skip
-    if not table.features or flat or bool(schema.label) != bool(schema.labels):
-        found = f"numbers.{flat[0]} has no positive standard deviation" if flat else (
-            "label and labels go together" if table.features else "it names no input column")  # fmt: skip
-        raise ConfigurationError(f"{file}: {found}")
-    return DatasetSpec(
-        path.name, "", "table", "", schema.label, max(1, len(schema.labels)), (table.features,),
-        client_columns=schema.clients, test=False, labels=schema.labels, table=table, folder=str(path),
-    )  # fmt: skip
+    if problem := schema.problem():
+        raise ConfigurationError(f"{file}: {problem}")
+    return schema.spec(path)

@@ -304,8 +304,10 @@ class CohortStrategy(WithoutHooks):
         }
         examples = outcome.metrics["num-examples"]
         self.client_rows = [
-            {"client": client, "group": groups[i], "train_examples": self._trained_on(self.roster.clients[client]),
-             "test_examples": int(examples[i])} | {name: float(values[i]) for name, values in measured.items()}
+            {"client": client} | self._named(client)
+            | {"group": groups[i], "train_examples": self._trained_on(self.roster.clients[client]),
+               "test_examples": int(examples[i])}
+            | {name: float(values[i]) for name, values in measured.items()}
             | ({"epsilon": self.accounts.epsilons[client]} if client in self.accounts.epsilons else {})
             for i, client in enumerate(outcome.clients)
         ]  # fmt: skip
@@ -314,6 +316,10 @@ class CohortStrategy(WithoutHooks):
             for group in GROUPS
             if (groups == group).any()
         }
+
+    def _named(self, client: str) -> dict[str, object]:
+        """Return the column ``name`` of a client's row, if there are natural clients."""
+        return {"name": name} if (name := self.roster.clients[client].name) else {}
 
     def _trained_on(self, client: Member) -> int:
         """Return the number of a client's training examples without those held out for validation."""

@@ -7,7 +7,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, folder
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.pretrained import read_pretrained
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.run_folder import Checkpoint, find_run, read_checkpoint, read_config
 from florilegium.strategies.core.settings import ServerSettings
 
@@ -26,7 +26,7 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
     run = find_run(settings.init.replace("{seed}", str(settings.seed)), settings.runs_dir)
     trained, seed = read_checkpoint(run), read_config(run)["seed"]
     if seed != settings.seed and network.keys() - trained.arrays.keys():
-        spec = find_spec(settings.dataset)
+        spec = dataset_of(settings)
         network = get_arrays(network_for(spec, settings.model, seed))
     return network, trained
 

@@ -36,6 +36,7 @@ class Member:
         unseen: whether it is held out from training.
         labeled: whether training may use its labels.
         node: the node it is pinned to, or None where any node can run it.
+        name: name of a natural client; "" if it has none.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Member:
     unseen: bool = False
     labeled: bool = True
     node: int | None = None
+    name: str = ""
 
     @property
     def group(self) -> str:

@@ -20,7 +20,7 @@ from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
@@ -49,7 +49,7 @@ class Generated(CohortStrategy):
                 f"server-optimizer: 'fedadam' averages models; '{s.method}' trains networks on the server, for which "
                 "there are 'sgd' and 'adam'"
             )
-        self.spec = find_spec(s.dataset)
+        self.spec = dataset_of(s)
         network = network_for(self.spec, s.model, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         if not shapes:

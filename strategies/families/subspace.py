@@ -9,7 +9,7 @@ from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.models.subspace import check_dimensions
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
@@ -27,7 +27,7 @@ class Subspace(FedAvg):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.spec = find_spec(self.settings.dataset)
+        self.spec = dataset_of(self.settings)
         network = network_for(self.spec, self.settings.model, self.settings.seed)
         check_nothing_frozen(network, self.settings.model, self.settings.method)
         d = sum(parameter.numel() for parameter in network.parameters())

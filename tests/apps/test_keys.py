@@ -55,7 +55,7 @@ def test_every_default_is_in_its_range() -> None:
         ("weighting", "`examples`, `uniform`"),
         ("balanced", "`true`, `false`"),
         ("metrics-port", "[0, 65535]"),
-        ("dataset", "`florilegium datasets`, or a folder"),
+        ("dataset", "`florilegium datasets`, or [your own](data.md)"),
     ],
 )
 def test_ranges_are_read_off_the_declarations(name: str, values: str) -> None:

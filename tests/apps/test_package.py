@@ -18,9 +18,9 @@ import pytest
 from florilegium.apps.app_folder import COMPONENTS, PUBLISHER
 from florilegium.apps.code_version import LAYERS, code_version
 from florilegium.common.commit import commit_of
-from florilegium.partitions.datasets import load
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load
 from tests import processes
 from tests.processes import BIN, ROOT
 from tests.support import CACHE, settings

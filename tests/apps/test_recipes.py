@@ -11,6 +11,7 @@ from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.loading import dataset_of
 
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
 SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]
@@ -20,7 +21,8 @@ SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["",
 def test_shipped_recipes_are_valid(name: str) -> None:
     settings, hyper = parse(complete(read_recipe(name)))
     if settings.method == "ppfe":
-        assert plan(hyper, settings.model, settings.dataset, settings.seed).rounds == settings.rounds
+        spec = dataset_of(settings)
+        assert plan(hyper, settings.model, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
 
 
 def test_what_recipes_start_from_is_made_by_a_sweep() -> None:

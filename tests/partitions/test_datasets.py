@@ -14,7 +14,8 @@ from sklearn.datasets import load_digits
 
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
 from florilegium.partitions.clientdata import to_inputs
-from florilegium.partitions.datasets import DATA_VARIABLE, DATASETS, find_spec, load
+from florilegium.partitions.datasets import DATASETS, find_spec
+from florilegium.partitions.loading import DATA_VARIABLE, load
 from florilegium.partitions.sources.decode import decode, read_parquet
 from tests.partitions.made import SCHEMAS, make, write
 

@@ -27,7 +27,7 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import set_arrays
 from florilegium.partitions.clientdata import resize, to_inputs
-from florilegium.partitions.datasets import load
+from florilegium.partitions.loading import load
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.partitions.made import make

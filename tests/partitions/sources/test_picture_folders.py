@@ -12,8 +12,9 @@ from PIL import Image
 from florilegium.apps.studies.transfer import transfer_once
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
-from florilegium.partitions.datasets import find_spec, load
+from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from tests.runs import Runs
 from tests.support import CACHE, settings

@@ -11,8 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.partitions.datasets import find_spec, load
+from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load
 from florilegium.partitions.sources.census import FEATURES, write_census
 from florilegium.partitions.sources.schema import read_schema
 from tests.support import settings

@@ -9,8 +9,8 @@ import pytest
 from scipy.io import wavfile
 
 from florilegium.common.errors import DataError
-from florilegium.partitions.datasets import load
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load
 from florilegium.partitions.sources.speech import BANDS, FRAMES, LABELS, RATE, mel_filters, spectrogram, write_speech
 from tests.support import CACHE, settings
 

@@ -1,0 +1,247 @@
+"""Read a folder without a parquet file of its own: rows of one dataset, or a file or folder for each client.
+
+own/train.csv, test.csv                 one dataset: also .parquet, or pictures in train/<class>/
+own/alice/train.csv, test.csv           a folder for each client: also .parquet
+own/bob.parquet, own/dan.csv            a file for each client
+own/carol/train/<class>/*.png           pictures of a client: also carol/<class>/*.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.seeds import numpy_generator
+from florilegium.partitions.sources.decode import read_parquet
+from florilegium.partitions.sources.picture_folders import SUFFIXES, pictures_in
+from florilegium.partitions.sources.schema import FILE
+
+CLIENT = "client"
+"""The column that names each row's client."""
+TABLES = (".csv", ".parquet")
+_HELD_BACK = 0.2
+_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_Rows = list[tuple[Path, pa.Table]]
+LAYOUTS = (
+    "Possible are: (1) schema.toml and train.parquet; (2) train.csv or train.parquet, with or without test.csv or "
+    "test.parquet, or pictures in train/<class>/; (3) for each client a file <client>.csv or <client>.parquet, or a "
+    "folder <client>/ with train.csv, train.parquet, or pictures in train/<class>/ or <class>/"
+)
+
+
+def has_clients(folder: Path) -> bool:
+    """Return whether ``folder`` holds a file or folder for each client."""
+    return not _is_one(folder) and bool(_entries(folder))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return all data files in ``folder``, sorted; a hash of their names, sizes and times changes with the data."""
+    return sorted(
+        file for file in folder.glob("**/*")
+        if file.suffix.lower() in (*TABLES, *SUFFIXES) or file == folder / FILE
+    )  # fmt: skip
+
+
+def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
+    """Read the rows of ``folder``; with clients, a column ``client`` has their names, as the files are named.
+
+    If some clients have test rows and others none, a fifth of the training rows of each of the others is held back,
+    drawn with a fixed seed. If no client has any, there is no test split.
+
+    Returns:
+        The tables "train" and perhaps "test", and a line of text for each decision.
+
+    Raises:
+        ConfigurationError: if the folder has none of the possible layouts.
+        DataError: if a file cannot be read, its columns differ, or a client has no training rows.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"dataset: there is no folder {folder}")
+    if _is_one(folder):
+        return _joined(_parts(folder)), []
+    clients: dict[str, Path] = {}
+    for entry in _entries(folder):
+        name = entry.name if entry.is_dir() else entry.stem
+        if name in clients:
+            raise DataError(f"{folder}: client '{name}' has both {clients[name].name} and {entry.name}; keep one")
+        clients[name] = entry
+    read = {name: _parts(entry) for name, entry in clients.items()}
+    if not any(parts["train"] for parts in read.values()):
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+        raise ConfigurationError(f"dataset: {folder} is no dataset (found: {found}). {LAYOUTS}")
+    for name, parts in read.items():
+        if not any(table.num_rows for _, table in parts["train"]):
+            raise DataError(
+                f"{clients[name]}: client '{name}' has no training rows; give it some, or move it out of {folder}"
+            )
+    return _of_clients(folder, read)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what may be a client: folders, and CSV or parquet files."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        entry for entry in folder.iterdir()
+        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in TABLES)
+    )  # fmt: skip
+
+
+def _is_one(folder: Path) -> bool:
+    return any((folder / f"train{suffix}").is_file() for suffix in TABLES) or (folder / "train").is_dir()
+
+
+def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dict[str, pa.Table], list[str]]:
+    """Join the rows of all ``clients`` of ``folder``; see :func:`read_folder`."""
+    tested = [name for name, parts in clients.items() if any(table.num_rows for _, table in parts["test"])]
+    notes = [f"clients: {len(clients)}, named as their files: {', '.join([*clients][:10])}"]
+    if tested and len(tested) < len(clients):
+        notes.append(
+            f"test rows: {len(tested)} of {len(clients)} clients have files; of each other client's rows a fifth is "
+            "held back"
+        )
+    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in ("train", "test")})
+    if CLIENT in joined["train"].column_names:
+        raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
+    split: dict[str, list[pa.Table]] = {"train": [], "test": []}
+    starts = dict.fromkeys(split, 0)
+    for name, parts in clients.items():
+        own = {}
+        for part in split:
+            count = sum(table.num_rows for _, table in parts[part])
+            own[part] = joined[part].slice(starts[part], count) if count else joined["train"].slice(0, 0)
+            starts[part] += count
+        if tested and name not in tested:
+            own = _held_back(name, own["train"])
+        for part, table in own.items():
+            split[part].append(table.append_column(CLIENT, pa.array([name] * table.num_rows, pa.string())))
+    tables = {part: pa.concat_tables(tables) for part, tables in split.items()}
+    return {part: table for part, table in tables.items() if part == "train" or tested}, notes
+
+
+def _held_back(client: str, rows: pa.Table) -> dict[str, pa.Table]:
+    """Divide a client's rows into training and test rows."""
+    order = numpy_generator(0, "client folder", client).permutation(rows.num_rows)
+    held = round(rows.num_rows * _HELD_BACK)
+    return {"train": rows.take(pa.array(np.sort(order[held:]))), "test": rows.take(pa.array(np.sort(order[:held])))}
+
+
+def _parts(entry: Path) -> dict[str, _Rows]:
+    """Return the tables of a client's file or folder, for "train" and "test"; without rows, an empty list."""
+    if entry.is_file():
+        return {"train": [(entry, _table(entry))], "test": []}
+    found: dict[str, _Rows] = {"train": [], "test": []}
+    for part in found:
+        files = [file for suffix in TABLES if (file := entry / f"{part}{suffix}").is_file()]
+        if len(files) + (entry / part).is_dir() > 1:
+            names = [file.name for file in files] + ([f"{part}/"] if (entry / part).is_dir() else [])
+            raise DataError(f"{entry} has {' and '.join(names)}; keep one of them")
+        found[part] = [(file, _table(file)) for file in files]
+        if (entry / part).is_dir():
+            found[part] = _pictures(entry / part)
+    return found if found["train"] else {**found, "train": _pictures(entry)}
+
+
+def _table(file: Path) -> pa.Table:
+    if file.suffix == ".parquet":
+        return read_parquet(file, may_be_empty=True)
+    try:
+        with pyarrow.csv.open_csv(file) as reader:
+            names = reader.schema.names
+        # Types are decided over all clients' files, so that "007" stays what it is.
+        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        table = pyarrow.csv.read_csv(file, convert_options=options)
+    except (OSError, pa.ArrowException) as error:
+        if file.is_file() and not file.read_bytes().strip():
+            raise DataError(f"{file} is empty; a CSV file starts with a line of column names") from error
+        raise DataError(f"{file} is not a readable CSV file: {error}") from error
+    return table.replace_schema_metadata({b"csv": b"yes"})
+
+
+def _pictures(folder: Path) -> _Rows:
+    """Return the pictures in ``<folder>/<class>/`` as a table."""
+    files = [file for file in pictures_in(folder) if file.parent.name not in ("train", "test")]
+    if not files:
+        return []
+    cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in files]
+    columns = {"image": pa.array(cells, _IMAGE), "label": pa.array([file.parent.name for file in files])}
+    return [(folder, pa.table(columns))]
+
+
+def _joined(parts: dict[str, _Rows]) -> dict[str, pa.Table]:
+    """Join the tables of each part; columns and their types must agree over all files."""
+    files = [pair for rows in parts.values() for pair in rows]
+    first, names = files[0][0], files[0][1].column_names
+    for file, table in files:
+        if double := [name for name in table.column_names if table.column_names.count(name) > 1]:
+            raise DataError(f"{file} has column '{double[0]}' twice")
+        for name in [*names, *table.column_names]:
+            if name not in table.column_names or name not in names:
+                here, there = (file, first) if name not in table.column_names else (first, file)
+                raise DataError(
+                    f"{here} has no column '{name}', which {there} has; all files of a dataset have the same columns"
+                )
+    types = {name: _common_type(name, files) for name in names}
+    joined = {}
+    for part, rows in parts.items():
+        tables = []
+        for file, table in rows:
+            columns = {name: _cast(table.column(name), kind, file, name) for name, kind in types.items()}
+            tables.append(pa.table(columns))
+        if tables:
+            metadata = {k: v for k, v in (rows[0][1].schema.metadata or {}).items() if k == b"huggingface"}
+            joined[part] = pa.concat_tables(tables).replace_schema_metadata(metadata or None)
+    return joined
+
+
+def _common_type(name: str, files: _Rows) -> pa.DataType:
+    """Return the type of a column in all files: that of the parquet files; from CSV files, numbers or text."""
+    typed = {table.schema.field(name).type for _, table in files if not _from_csv(table)}
+    texts = [table.column(name) for _, table in files if _from_csv(table)]
+    if len(typed) > 1:
+        if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in typed):
+            return pa.int64() if all(pa.types.is_integer(kind) for kind in typed) else pa.float64()
+        kinds = {table.schema.field(name).type: file for file, table in files}
+        raise DataError(
+            f"column '{name}' has several types: " + "; ".join(f"{kind} in {file}" for kind, file in kinds.items())
+        )
+    if typed:
+        return typed.pop()
+    return _type_of_text([cell for column in texts for cell in column.to_pylist()])
+
+
+def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
+    """Return int64 or float64 if all cells of a CSV column that are not empty are numbers, else text."""
+    given = [cell.strip() for cell in cells if cell and cell.strip()]
+    if not given or any(cell.lstrip("+-")[:1] == "0" and cell.lstrip("+-")[1:2].isdigit() for cell in given):
+        return pa.string()  # 007 is a name
+    for convert, kind in ((int, pa.int64()), (float, pa.float64())):
+        try:
+            for cell in given:
+                convert(cell)
+        except ValueError:
+            continue
+        return kind
+    return pa.string()
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, file: Path, name: str) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    try:
+        if pa.types.is_string(column.type):
+            number = int if pa.types.is_integer(kind) else float
+            cells = [number(cell) if cell and cell.strip() else None for cell in column.to_pylist()]
+            return pa.chunked_array([pa.array(cells, kind)])
+        return column.cast(kind)
+    except (ValueError, pa.ArrowException) as error:
+        raise DataError(f"{file}: column '{name}' does not hold {kind}, as in other files: {error}") from error
+
+
+def _from_csv(table: pa.Table) -> bool:
+    return b"csv" in (table.schema.metadata or {})

@@ -1,0 +1,88 @@
+"""Read any dataset of the Hugging Face hub: from a local folder if it has a copy, else from the hub."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.sources.decode import read_parquet
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+
+T = TypeVar("T")
+PREFIX = "hub:"
+SPLITS = ("train", "test", "validation")
+
+
+def parse_reference(reference: str) -> tuple[str, str | None]:
+    """Return the id ``org/name`` and the configuration of a reference ``hub:org/name`` or ``hub:org/name/config``.
+
+    Raises:
+        ConfigurationError: if it is written differently.
+    """
+    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?", reference)
+    if match is None or ".." in reference:
+        raise ConfigurationError(
+            f"dataset: '{reference}' is no dataset of the hub; expected 'hub:org/name' or 'hub:org/name/config'"
+        )
+    return match[1], match[2]
+
+
+def local_files(folder: Path) -> list[Path]:
+    """Return the parquet files of a local copy, named after their splits."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def read_local(folder: Path, name: str) -> tuple[dict[str, pa.Table], list[str]]:
+    """Read the splits of a local copy; see :func:`read_hub`."""
+    return _splits({file.stem: file for file in local_files(folder)}, name, read_parquet)
+
+
+def read_hub(name: str, config: str | None) -> tuple[dict[str, pa.Table], list[str]]:
+    """Load the splits of a dataset of the hub.
+
+    Returns:
+        The tables "train" and perhaps "test", and a line of text for each decision.
+
+    Raises:
+        DataError: if it cannot be loaded, or has no split "train".
+    """
+    import datasets
+
+    try:
+        loaded = datasets.load_dataset(name, config)
+    except Exception as error:  # the network, the hub or the dataset may fail in any way
+        raise DataError(
+            f"dataset 'hub:{name}' is neither in a local folder (<data-dir>/{name}/train.parquet, or in "
+            f"$FLORILEGIUM_DATA) nor could it be loaded from the hub: {type(error).__name__}: {error}"
+        ) from error
+    return _splits(dict(loaded), name, _with_features)
+
+
+def _with_features(split: HubDataset) -> pa.Table:
+    """Return the rows of a loaded split as in a parquet file: images as bytes, features in the metadata."""
+    buffer = io.BytesIO()
+    split.to_parquet(buffer)
+    buffer.seek(0)
+    return pyarrow.parquet.read_table(buffer)
+
+
+def _splits(found: dict[str, T], name: str, read: Callable[[T], pa.Table]) -> tuple[dict[str, pa.Table], list[str]]:
+    if "train" not in found:
+        raise DataError(
+            f"hub:{name} has no split 'train' (found: {', '.join(found) or 'none'}); used are train and test, or "
+            "validation if there is no test"
+        )
+    test = next((split for split in SPLITS[1:] if split in found), "")
+    notes = ["test rows: split 'validation', as there is no split 'test'"] if test == "validation" else []
+    if unused := [split for split in found if split not in ("train", test)]:
+        notes.append(f"splits not used: {', '.join(unused)}")
+    return {part: read(found[split]) for part, split in (("train", "train"), ("test", test)) if split}, notes

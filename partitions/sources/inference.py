@@ -1,0 +1,472 @@
+"""Infer what the columns of a dataset are: its inputs, their scales and categories, and its label.
+
+Every decision is a line of text (``Inferred.notes``), which is logged and stands at the top of the ``schema.toml``.
+Scales, categories and classes come from the training rows alone.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from PIL import Image
+
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.schema import Schema
+from florilegium.partitions.sources.store import scales
+from florilegium.partitions.spec import DatasetSpec, Split
+
+Tables = Mapping[str, pa.Table]
+
+LABELS = ("label", "labels", "target", "class", "y")
+"""Names of columns that are taken for the label."""
+CLIENTS = (
+    "client", "client_id", "user", "user_id", "writer", "writer_id", "speaker", "speaker_id", "subject_id",
+    "patient_id", "device_id", "site_id", "hospital", "hospital_id",
+)  # fmt: skip
+"""Names of columns that are taken for the names of natural clients."""
+NUMBERING = ("id", "idx", "index", "unnamed: 0", "__index_level_0__")
+"""Names of columns that number the rows, and are no inputs."""
+_CATEGORIES = 100
+"""Text columns with more values than this are no categories, and numeric labels with more may be targets."""
+_LONGEST_TEXT = 200
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The keys that help to infer a schema; empty where the data decide.
+
+    Attributes:
+        input_column: input columns, joined by "+".
+        label_column: the label's column.
+        text_length: characters of a text.
+        image_size: height and width of images.
+    """
+
+    input_column: str = ""
+    label_column: str = ""
+    text_length: int = 0
+    image_size: int = 0
+
+    def given(self) -> list[str]:
+        """Return the keys that are set."""
+        return [name.replace("_", "-") for name, value in vars(self).items() if value]
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """A dataset whose schema was inferred: content of ``schema.toml``, decoded splits, and the decisions taken."""
+
+    schema: dict[str, Any]
+    splits: dict[str, Split]
+    notes: tuple[str, ...]
+
+
+def infer(name: str, source: str, tables: Tables, keys: Inference) -> Inferred:
+    """Infer the schema of ``tables`` and decode them.
+
+    Args:
+        name: the dataset's name in messages and file names.
+        source: where the data are, for messages.
+        tables: the rows of "train" and perhaps "test". Features of the Hugging Face hub in their metadata are used.
+        keys: what the configuration says.
+
+    Raises:
+        ConfigurationError: if a key names no column, or the data leave open which column is meant; with the candidates.
+        DataError: if rows cannot be used: missing values, images of several sizes, one class only.
+    """
+    return _Work(name, source, {part: _plain(table) for part, table in tables.items()}, keys, _named(tables)).done()
+
+
+def _features(table: pa.Table) -> dict[str, Any]:
+    """Return the features that ``datasets`` notes in a table's metadata; {} if there are none."""
+    noted = (table.schema.metadata or {}).get(b"huggingface")
+    features: dict[str, Any] = json.loads(noted)["info"]["features"] if noted else {}
+    return features
+
+
+def _class_labels(table: pa.Table) -> dict[str, list[str]]:
+    return {
+        name: list(feature["names"])
+        for name, feature in _features(table).items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in table.column_names
+    }
+
+
+def _named(tables: Tables) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that is a ClassLabel."""
+    return _class_labels(tables["train"])
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return the table with the names of classes instead of their numbers; -1 means that a label is missing."""
+    for column, names in _class_labels(table).items():
+        index = table.column_names.index(column)
+        cells = table.column(column).to_pylist()
+        words = [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+        table = table.set_column(index, column, pa.array(words, pa.string()))
+    return table
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) and {"bytes", "path"} <= {kind.field(i).name for i in range(kind.num_fields)})
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists and _is_number(kind.value_type))
+
+
+def _distinct(column: pa.ChunkedArray) -> int:
+    return len(pc.unique(column.drop_null()))
+
+
+def _shown(values: Any) -> str:
+    words = [str(value) for value in values]
+    return ", ".join(words[:10]) + (f", … ({len(words)} in all)" if len(words) > 10 else "")
+
+
+@dataclass
+class _Work:
+    name: str
+    source: str
+    tables: dict[str, pa.Table]
+    keys: Inference
+    classes: Mapping[str, list[str]]
+    notes: list[str] = field(default_factory=list)
+    _naming: list[str] = field(default_factory=list)
+
+    @property
+    def _train(self) -> pa.Table:
+        return self.tables["train"]
+
+    def done(self) -> Inferred:
+        for part, table in self.tables.items():
+            if table.num_rows == 0:
+                raise DataError(f"{self.source}: the {part} split has no rows")
+            if missing := [name for name in self._train.column_names if name not in table.column_names]:
+                raise DataError(
+                    f"{self.source}: the {part} split has no column '{missing[0]}', which training rows have"
+                )
+        label = self._label()
+        chosen = [part.strip() for part in self.keys.input_column.split("+")] if self.keys.input_column else []
+        for column in chosen:
+            self._known("input-column", column)
+        if label in chosen:
+            raise ConfigurationError(f"input-column: '{label}' is the label of {self.source}; name another column")
+        kinds = {name: self._train.schema.field(name).type for name in self._train.column_names if name != label}
+        free = {c: k for c, k in kinds.items() if c.lower() not in CLIENTS and c.lower() not in NUMBERING}
+        kind, inputs = self._inputs({c: kinds[c] for c in chosen} if chosen else free, named=bool(chosen))
+        schema: dict[str, Any] = {"name": self.name, **self._outputs(label, kind, inputs)}
+        clients = sorted((c for c in kinds if c.lower() in CLIENTS), key=lambda c: CLIENTS.index(c.lower()))
+        schema["clients"] = clients
+        self._naming = [c for c, k in kinds.items() if self._may_name(c, k)]
+        if clients:
+            self.notes.append(f"natural clients: column '{clients[0]}'")
+        unused = [c for c in kinds if c not in inputs and c not in clients]
+        if unused:
+            self.notes.append(f"not used: {_shown(unused)}")
+        for key, fits in (("text-length", kind == "texts"), ("image-size", kind == "pictures")):
+            if key in self.keys.given() and not fits:
+                raise ConfigurationError(f"{key}: {self.source} has no {'texts' if key == 'text-length' else 'images'}")
+        if kind == "pictures":
+            return self._with_pictures(schema, inputs[0], label)
+        schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
+        return Inferred(schema, self._decoded(schema), tuple(self.notes))
+
+    # ----------------------------------------------------------------------------------------- label
+
+    def _known(self, key: str, column: str) -> None:
+        if column not in self._train.column_names:
+            names = self._train.column_names
+            raise ConfigurationError(
+                f"{key}: '{column}' is not a column of {self.source}{nearest(column, names)} Columns: "
+                f"{', '.join(names)}"
+            )
+
+    def _label(self) -> str:
+        if self.keys.label_column:
+            self._known("label-column", self.keys.label_column)
+            return self.keys.label_column
+        names = self._train.column_names
+        found = list(self.classes) or [name for name in names if name.lower() in LABELS]
+        if len(found) != 1:
+            said = f"several columns may be the label: {', '.join(found)}" if found else (
+                f"no column is called {', '.join(LABELS)}; its columns are {', '.join(names)}")  # fmt: skip
+            raise ConfigurationError(f"dataset: {self.source}: {said}. Name the label with key label-column")
+        return found[0]
+
+    def _outputs(self, label: str, kind: str, inputs: list[str]) -> dict[str, Any]:
+        """Return the schema's keys of the label, and replace its column by the values that they list."""
+        for part, table in self.tables.items():
+            cells = table.column(label).to_pylist()
+            missing = [row for row, cell in enumerate(cells) if cell is None or cell != cell or cell == ""]
+            if missing:
+                raise DataError(
+                    f"{self.source}, {part}: column '{label}' has no label in row {missing[0]}, {len(missing)} rows in "
+                    "all; remove these rows, or name another column with label-column"
+                )
+        column = self._train.column(label)
+        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+            values = column.to_numpy()
+            distinct = len(np.unique(values))
+            if (values != np.round(values)).any() or (distinct > _CATEGORIES and 10 * distinct > len(values)):
+                return self._target(label, kind, inputs, distinct)
+        if not (_is_text(column.type) or _is_number(column.type) or pa.types.is_boolean(column.type)):
+            raise ConfigurationError(
+                f"label-column: column '{label}' of {self.source} holds {column.type}, not classes or numbers"
+            )
+        words = {part: self._classes_of(table.column(label)) for part, table in self.tables.items()}
+        known = self.classes.get(label) or sorted(set(words["train"]))
+        if unknown := sorted(set(words.get("test", [])) - set(known)):
+            raise DataError(
+                f"{self.source}: the test rows have classes that no training row has: {_shown(unknown)}. Remove these "
+                "rows, or add training rows"
+            )
+        if len(known) < 2:
+            raise DataError(
+                f"{self.source}: column '{label}' has one class only, '{known[0]}'; two are needed to learn"
+            )
+        for part, table in self.tables.items():
+            index = table.column_names.index(label)
+            self.tables[part] = table.set_column(index, label, pa.array(words[part]))
+        self.notes.append(f"label: column '{label}', {len(known)} classes: {_shown(known)}")
+        return {"label": label, "labels": known}
+
+    @staticmethod
+    def _classes_of(column: pa.ChunkedArray) -> list[Any]:
+        """Return the labels of a column: whole numbers as integers, all else as text."""
+        if _is_number(column.type):
+            return [int(cell) for cell in column.to_pylist()]
+        return [str(cell) for cell in column.to_pylist()]
+
+    def _target(self, label: str, kind: str, inputs: list[str], distinct: int) -> dict[str, Any]:
+        others = [c for c in inputs if kind != "table" or _is_text(self._train.schema.field(c).type)]
+        if others:
+            raise ConfigurationError(
+                f"label-column: column '{label}' of {self.source} holds {distinct} different numbers, which can be "
+                f"predicted from numbers only, but '{others[0]}' holds none; choose with label-column and input-column"
+            )
+        for part, table in self.tables.items():
+            index = table.column_names.index(label)
+            self.tables[part] = table.set_column(index, label, table.column(label).cast(pa.float64()))
+        self.notes.append(f"target: column '{label}', numbers to predict")
+        return {"target": label}
+
+    # ---------------------------------------------------------------------------------------- inputs
+
+    def _inputs(self, kinds: dict[str, pa.DataType], *, named: bool) -> tuple[str, list[str]]:
+        """Return the kind of inputs (pictures, texts, table) and their columns, chosen among ``kinds``."""
+        if images := [c for c, kind in kinds.items() if _is_image(kind)]:
+            if len(images) > 1 or (named and len(kinds) > 1):
+                raise self._open("images", images if len(images) > 1 else list(kinds))
+            return "pictures", images
+        numbers = [c for c, kind in kinds.items() if _is_number(kind) or _is_vector(kind) or pa.types.is_boolean(kind)]
+        words = [c for c, kind in kinds.items() if _is_text(kind)]
+        if named and (other := [c for c in kinds if c not in numbers and c not in words]):
+            raise ConfigurationError(
+                f"input-column: column '{other[0]}' of {self.source} holds {kinds[other[0]]}, not images, "
+                "texts or numbers"
+            )
+        if len(words) == 1 and not numbers:
+            return "texts", words
+        texts = [] if named else [c for c in words if not self._categorical(c)]
+        if len(texts) > 1:
+            raise self._open("texts", texts)
+        if texts:
+            return "texts", texts
+        if not numbers and not words:
+            raise DataError(
+                f"{self.source} has no column of images, texts or numbers to learn from; its columns are "
+                f"{', '.join(self._train.column_names)}"
+            )
+        return "table", [c for c in kinds if c in numbers or c in words]
+
+    def _categorical(self, column: str) -> bool:
+        """Return whether a text column holds categories: at most 100 values, at most half as many as rows."""
+        distinct = _distinct(self._train.column(column))
+        return distinct <= _CATEGORIES and 2 * distinct <= self._train.num_rows
+
+    def _open(self, what: str, columns: list[str]) -> ConfigurationError:
+        return ConfigurationError(
+            f"dataset: {self.source}: several columns hold inputs ({what}): {', '.join(columns)}. Name one with key "
+            "input-column, or several columns of a table, joined by '+'"
+        )
+
+    def _texts(self, column: str) -> dict[str, Any]:
+        length = self.keys.text_length
+        if not length:
+            lengths = pc.utf8_length(self._train.column(column).cast(pa.string()))
+            length = min(_LONGEST_TEXT, max(1, pc.max(lengths).as_py() or 1))
+        self.notes.append(f"inputs: texts of column '{column}', the last {length} characters of each")
+        return {"texts": {"column": column, "length": length}}
+
+    def _table(self, columns: list[str]) -> dict[str, Any]:
+        numbers: dict[str, list[float]] = {}
+        categories: dict[str, list[str]] = {}
+        vectors: dict[str, int] = {}
+        for column in columns:
+            kind = self._train.schema.field(column).type
+            if _is_vector(kind):
+                vectors[column] = self._vector(column)
+            elif _is_number(kind):
+                values = self._finite(column)
+                mean, std = float(values.mean()), float(values.std())
+                if std > 0:
+                    numbers[column] = [float(f"{mean:.6g}"), float(f"{std:.6g}")]
+                else:
+                    self.notes.append(f"not used: column '{column}', which is {mean:g} in all training rows")
+            else:
+                categories[column] = self._values(column)
+        schema: dict[str, dict[str, Any]] = {"numbers": numbers, "categories": categories, "vectors": vectors}
+        for what, found in schema.items():
+            if found:
+                sized = [f"{c} ({n if isinstance(n, int) else len(n)})" for c, n in found.items()]
+                self.notes.append(f"inputs: {what} of columns {_shown(found if what == 'numbers' else sized)}")
+        if not any(schema.values()):
+            raise DataError(f"{self.source}: all input columns are constant; name others with input-column")
+        return {what: found for what, found in schema.items() if found}
+
+    def _finite(self, column: str) -> NDArray[np.float64]:
+        """Return the training values of a numeric column; raise :class:`DataError` if any split lacks one."""
+        for part, table in reversed(self.tables.items()):
+            values = table.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False)
+            if (bad := np.flatnonzero(~np.isfinite(values))).size:
+                raise DataError(
+                    f"{self.source}, {part}: column '{column}' has no number in row {bad[0]}, {bad.size} rows in all; "
+                    "fill or remove these rows, or choose other columns with input-column"
+                )
+        result: NDArray[np.float64] = self._train.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return result
+
+    def _vector(self, column: str) -> int:
+        lengths = pc.unique(pc.list_value_length(self._train.column(column))).to_pylist()
+        if len(lengths) != 1 or not lengths[0]:
+            raise DataError(
+                f"{self.source}: the lists of column '{column}' have {_shown(sorted(map(str, lengths)))} numbers, not "
+                "all as many; choose other columns with input-column"
+            )
+        return int(lengths[0])
+
+    def _values(self, column: str) -> list[str]:
+        """Return the categories of a column, as :func:`encode_table` reads them."""
+        found = {
+            part: {html.unescape(str(cell)).strip() for cell in pc.unique(table.column(column)).to_pylist()}
+            for part, table in self.tables.items()
+        }
+        if unknown := sorted(found.get("test", set()) - found["train"]):
+            raise DataError(
+                f"{self.source}: column '{column}' has categories in test rows that no training row has: "
+                f"{_shown(unknown)}. Remove these rows, or choose other columns with input-column"
+            )
+        return sorted(found["train"])
+
+    # --------------------------------------------------------------------------------------- decoding
+
+    def _decoded(self, schema: dict[str, Any]) -> dict[str, Split]:
+        spec = Schema.model_validate(schema).spec(Path(self.name))
+        decoded = {part: decode(spec, table, f"{self.source}, {part}") for part, table in self.tables.items()}
+        return {part: Split(split.x, split.y, self._names(part)) for part, split in decoded.items()}
+
+    def _names(self, part: str) -> dict[str, NDArray[np.str_]]:
+        """Return the columns that may name clients or domains, or choose rows: those whose values repeat."""
+        return {
+            column: np.array([str(cell) for cell in self.tables[part].column(column).to_pylist()])
+            for column in self._naming
+        }
+
+    def _may_name(self, column: str, kind: pa.DataType) -> bool:
+        names = _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        return column.lower() in CLIENTS or (
+            names and 2 * _distinct(self._train.column(column)) <= self._train.num_rows
+        )
+
+    def _with_pictures(self, schema: dict[str, Any], column: str, label: str) -> Inferred:
+        cells = {part: table.column(column).to_pylist() for part, table in self.tables.items()}
+        opened = {part: [self._look(cell, part, row) for row, cell in enumerate(each)] for part, each in cells.items()}
+        sizes = {size: (part, row) for part, each in opened.items() for row, (_, size) in reversed([*enumerate(each)])}
+        side = self.keys.image_size
+        if len(sizes) > 1 and not side:
+            found = "; ".join(f"{h}×{w} ({part}, row {row})" for (w, h), (part, row) in [*sizes.items()][:3])
+            raise DataError(
+                f"{self.source}: the images have {len(sizes)} sizes: {found}. Give a size with key image-size, to "
+                "which all are resized"
+            )
+        channels = 1 if all(mode in ("1", "L") for mode, _ in opened["train"]) else 3
+        size = (side, side) if side else next(iter(sizes))
+        x = {part: np.stack([_pixels(cell["bytes"], channels, size) for cell in each]) for part, each in cells.items()}
+        mean, std = scales(x["train"])
+        shape = [channels, size[1], size[0]]
+        resized = f", resized to {side}×{side}" if side else ""
+        colour = "grey" if channels == 1 else "colour"
+        self.notes.append(f"inputs: images of column '{column}', {colour}, {shape[1]}×{shape[2]}{resized}")
+        schema["pictures"] = {"column": column, "shape": shape, "mean": mean, "std": std}
+        codes = {word: code for code, word in enumerate(schema["labels"])}
+        y = {p: np.array([codes[c] for c in t.column(label).to_pylist()], np.int64) for p, t in self.tables.items()}
+        splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
+        return Inferred(schema, splits, tuple(self.notes))
+
+    def _look(self, cell: Any, part: str, row: int) -> tuple[str, tuple[int, int]]:
+        """Return mode and size of an image without decoding its pixels."""
+        try:
+            with Image.open(io.BytesIO(cell["bytes"])) as image:
+                return image.mode, image.size
+        except Exception as error:  # a damaged file can make Pillow raise any exception
+            raise DataError(f"{self.source}, {part}: row {row} holds no encoded image: {error}") from error
+
+
+def _pixels(data: bytes, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Decode an image to an array (height, width, ``channels``), resized to ``size`` = (width, height)."""
+    with Image.open(io.BytesIO(data)) as image:
+        picture = image.convert("L" if channels == 1 else "RGB")
+        picture = picture if picture.size == size else picture.resize(size, Image.Resampling.BILINEAR)
+        return np.asarray(picture).reshape(size[1], size[0], channels)
+
+
+def fitted(spec: DatasetSpec, table: pa.Table, source: str) -> Split:
+    """Decode the rows of files that were not written for ``spec``: images are resized, and labels compared as text.
+
+    Raises:
+        DataError: as :func:`florilegium.partitions.sources.decode.decode`.
+    """
+    table = _plain(table)
+    if spec.labels and spec.y in table.column_names:
+        known = {str(label): label for label in spec.labels}
+        labels = [known.get(str(cell), cell) for cell in table.column(spec.y).to_pylist()]
+        index = table.column_names.index(spec.y)
+        table = table.set_column(index, spec.y, [labels])
+    if spec.kind == "image" and spec.x in table.column_names:
+        channels, height, width = spec.shape
+        column = table.column(spec.x).to_pylist()
+        cells = [{"bytes": _resized(cell["bytes"], channels, (width, height)), "path": None} for cell in column]
+        table = table.set_column(table.column_names.index(spec.x), spec.x, pa.array(cells))
+    return decode(spec, table, source)
+
+
+def _resized(data: bytes, channels: int, size: tuple[int, int]) -> bytes:
+    """Return an encoded image of another size; data that are no image stay as they are, and are refused later."""
+    try:
+        pixels = _pixels(data, channels, size)
+    except Exception:  # a damaged file can make Pillow raise any exception
+        return data
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.squeeze(-1) if channels == 1 else pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
