@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -56,6 +57,25 @@ class Partition:
         from florilegium.partitions.plots import draw_federation
 
         return draw_federation(self._federation, self._dataset, self._title)
+
+    def write_devices(self, folder: str | Path) -> list[Path]:
+        """Write each client's data as a device's folder, as ``florilegium partition --devices`` does.
+
+        Args:
+            folder: the folder to write ``<client>/train.parquet`` and ``<client>/test.parquet`` to.
+
+        Returns:
+            The clients' folders, each of which a SuperNode can use as ``data-path``.
+
+        Raises:
+            DataError: for data that are not images.
+        """
+        from florilegium.partitions.devices import write_device
+
+        targets = [Path(folder) / str(client) for client in self.clients.index]
+        for client, target in enumerate(targets):
+            write_device(self._federation, self._dataset, client, target)
+        return targets
 
     def _repr_html_(self) -> str:
         return str(self.clients.join(self.counts).to_html())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
+import math
 import os
 import signal
 import subprocess
@@ -120,6 +122,34 @@ class TestRun:
         assert table["class"].tolist() == outputs.argmax(dim=1).tolist()
         np.testing.assert_allclose(table["probability"], outputs.max(dim=1).values.numpy(), rtol=1e-6)
 
+    def test_an_audit_is_that_of_the_study(self, go: Any) -> None:
+        run = go(canaries=40)
+        found = run.audit()
+        from florilegium.apps.studies.audit import audit
+
+        expected = audit(run.path)
+        assert (found["canaries"], found["correct"], found["advantage"]) == (40, expected.correct, expected.advantage)
+        assert found["epsilon_at_least"] == expected.bound
+        assert found["epsilon_claimed"] == math.inf
+        with pytest.raises(fl.RunError, match="0 canaries"):
+            go(rounds=1).audit()
+
+    def test_a_run_is_named_after_its_dataset_not_after_the_arrays_hash(self, go: Any) -> None:
+        x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+        run = go(dataset=(x, np.arange(40) % 2), model="linear", partitioner="iid", rounds=1)
+        assert "-fedavg-arrays-" in run.name
+
+    def test_flowers_log_goes_to_the_runs_file_alone(self, go: Any, capfd: pytest.CaptureFixture[str]) -> None:
+        root, printing = logging.getLogger(), logging.StreamHandler(sys.stderr)  # as importing Opacus adds one
+        root.addHandler(printing)
+        try:
+            run = go(rounds=1)
+        finally:
+            root.removeHandler(printing)
+        assert "round 1" in (run.path / "run.log").read_text()
+        assert "round 1" not in capfd.readouterr().err
+        assert logging.getLogger("flwr").propagate
+
     def test_a_method_without_a_global_model_says_so(self, go: Any) -> None:
         run = go(method="fedper")
         with pytest.raises(fl.ConfigurationError, match="no global model"):
@@ -231,6 +261,17 @@ class TestOwnObjects:
         assert (shown.counts > 0).sum(axis=1).tolist() == [2] * 5
         assert shown.counts.sum(axis=1).tolist() == shown.clients["train"].tolist()
         assert isinstance(shown.plot(), matplotlib.figure.Figure)
+
+    def test_partition_writes_folders_of_devices(self, tmp_path: Path) -> None:
+        shown = fl.partition(num_clients=3, cache_dir=str(CACHE))
+        folders = shown.write_devices(tmp_path / "devices")
+        assert [folder.relative_to(tmp_path).as_posix() for folder in folders] == [f"devices/{i}" for i in range(3)]
+        from florilegium.partitions.datasets import find_spec
+        from florilegium.partitions.device_data import read_device
+
+        data = [read_device(folder, find_spec("digits")) for folder in folders]
+        assert [len(one.train) for one in data] == shown.clients["train"].tolist()
+        assert [len(one.test) for one in data] == shown.clients["test"].tolist()
 
     def test_tables_of_what_there_is(self) -> None:
         assert fl.methods().loc["ppfe", "package"] == "florilegium"

@@ -22,6 +22,7 @@ from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import read_device
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.sources.arrays import array_dataset
+from florilegium.partitions.split_files import file_hash
 from tests.grid import run_app
 from tests.support import CACHE, config, settings
 
@@ -139,3 +140,16 @@ def test_what_is_wrong_with_the_data_is_said_before_a_run(tmp_path: Path) -> Non
     (tmp_path / "own" / "a.csv").write_text("size,label\n1,x\n2,\n")
     with pytest.raises(ConfigurationError, match=r"(?s)run configuration is wrong.*'label' has no label in row 1"):
         parse(config(dataset=str(tmp_path / "own")))
+
+
+def test_clients_of_a_split_of_ones_own_have_its_names(tmp_path: Path) -> None:
+    split = tmp_path / "split.json"
+    named = [{"name": "north", "train": [0, 5, 6]}, {"name": "south", "train": [7, 8]}]
+    keys = {"partitioner": "file", "file.path": str(split), "num-clients": 0, "runs-dir": str(tmp_path), "rounds": 1}
+    for names in (("north", "south"), ("site", "site")):  # a domain's name names none of its clients
+        clients = [{**one, "name": name} for one, name in zip(named, names, strict=True)]
+        split.write_text(json.dumps({"clients": clients}))
+        name = names[1]
+        run_app(config(**{**keys, "file.hash": file_hash(split), "run-name": name}))
+        rows = list(csv.DictReader((tmp_path / name / "clients.csv").open()))
+        assert [row.get("name") for row in rows] == (["north", "south"] if name == "south" else [None, None])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from florilegium.apps.report import Run, load_run, paired_table
+from florilegium.apps.report import Run, load_run, paired_table, plot_runs
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import RunFolder
 from tests.support import config
@@ -67,3 +67,23 @@ def test_only_what_is_tuned_besides_is_called_so(method: str, label: str, tmp_pa
     run.create()
     run.write_summary({"method": method})
     assert load_run(run.path).label == label
+
+
+def _measured(label: str, accuracy: float) -> Run:
+    line = {"round": 1, "bytes_down": 1, "bytes_up": 1, "seen": {"accuracy": accuracy}}
+    clients = [{"group": "seen", "client": c, "accuracy": str(accuracy)} for c in "0123"]
+    return Run(label, {}, [line], clients, HERE)
+
+
+def test_seeds_of_a_method_have_one_colour_one_entry_and_one_histogram() -> None:
+    figure = plot_runs([_measured("a", 0.11), _measured("b", 0.51), _measured("a", 0.91)])
+    for axes in figure.axes:
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    first, second, third = (line.get_color() for line in figure.axes[0].lines)
+    assert first == third != second
+    steps = figure.axes[2].patches[0].get_xy()
+    assert {x for x, y in steps if y == 4} == {10, 15, 90, 95}  # both seeds' clients, in bins of five points
+
+
+def test_a_notebook_shows_figures_without_pyplot() -> None:
+    assert plot_runs([_measured("a", 0.5)])._repr_png_().startswith(b"\x89PNG")

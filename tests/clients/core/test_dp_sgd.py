@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -340,3 +341,9 @@ def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
 def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run("refused", **{"privacy.noise-multiplier": 1.0, **keys})
+
+
+def test_the_search_for_a_multiplier_does_not_warn_of_those_it_tries() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert multiplier_for(8.0, 1e-5, ((1.0, 0.13, 8),)) > 0

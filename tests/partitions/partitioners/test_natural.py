@@ -30,6 +30,11 @@ def _assert_own_rows(federation, dataset, column) -> None:
 
 
 class TestSuccess:
+    def test_nothing_is_printed(self, tmp_path, capfd):
+        write(tmp_path, "shakespeare", train=32, test=10)
+        _federate(tmp_path, "shakespeare", num_clients=0, seed=77)
+        assert capfd.readouterr() == ("", "")
+
     def test_all_clients_have_all_their_rows(self, tmp_path):
         made = write(tmp_path, "shakespeare", train=32, test=10)
         federation, dataset = _federate(tmp_path, "shakespeare", num_clients=0)
