@@ -65,6 +65,32 @@ class ScaledClient(fl.FedAvgClient):
 SCALED = fl.Method("Scaled gradients", "a test", client=ScaledClient, keys=HalvedKeys)
 
 
+class EveryOtherKeys(fl.Section):
+    """Keys of a partitioner."""
+
+    shift: int = fl.key(0, "offset of the first client's rows", ge=0)
+
+
+def _every_other(settings: Any, rows: Any, seed: int) -> Any:
+    from flwr_datasets.partitioner import Partitioner
+
+    shift = settings.own_keys(EveryOtherKeys).shift
+
+    class EveryOther(Partitioner):
+        @property
+        def num_partitions(self) -> int:
+            return int(settings.num_clients)
+
+        def load_partition(self, partition_id: int) -> Any:
+            first = (partition_id + shift) % settings.num_clients
+            return self.dataset.select(range(first, len(self.dataset), settings.num_clients))
+
+    return EveryOther()
+
+
+EVERY_OTHER = fl.Partitioning("Every other row", make=_every_other, keys=EveryOtherKeys, rows="all")
+
+
 def shallow(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
@@ -204,6 +230,35 @@ class TestOwnObjects:
 
     def test_a_function_is_a_network(self, go: Any) -> None:
         assert [tuple(array.shape) for array in _arrays(go(model=shallow)).values()] == [(10, 64), (10,)]
+
+    def test_arrays_are_a_dataset_whose_clients_have_names(self, go: Any) -> None:
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 2, size=80)
+        x = (rng.normal(size=(80, 5)) + 3 * y[:, None]).astype(np.float32)
+        names = [f"site-{number % 3}" for number in range(80)]
+        own = {"num_clients": 0, "partitioner": "natural", "model": "linear", "cache_dir": str(CACHE)}
+        run = go(dataset={"train": (x[:60], y[:60], names[:60]), "test": (x[60:], y[60:], names[60:])}, **own)
+        assert run.clients["name"].tolist() == ["site-0", "site-1", "site-2"]
+        assert run.clients["test_examples"].tolist() == [names[60:].count(f"site-{number}") for number in range(3)]
+        by_name, by_number = run.model("site-1"), run.model(1)
+        for first, second in zip(by_name.parameters(), by_number.parameters(), strict=True):
+            assert torch.equal(first, second)
+        logits = by_name(torch.from_numpy(x[60:]))
+        assert run.predict(x[60:], client="site-1")["class"].tolist() == logits.argmax(dim=1).tolist()
+        assert (
+            fl.partition(dataset=(x, y), partitioner="iid", num_clients=2, cache_dir=str(CACHE)).counts.to_numpy().sum()
+            == 64
+        )
+        with pytest.raises(fl.ConfigurationError, match=r"dataset: arrays are given as .*found: trian"):
+            go(dataset={"trian": (x, y)})
+        with pytest.raises(fl.DataError, match="x has 60 rows, y has 59 rows"):
+            go(dataset=(x[:60], y[:59]))
+
+    def test_a_partitioner_of_ones_own(self, go: Any) -> None:
+        run = go(partitioner=EVERY_OTHER, num_clients=2, every_other={"shift": 1})
+        sizes = run.clients["train_examples"].tolist()
+        assert abs(sizes[0] - sizes[1]) <= 1
+        assert run.config["every-other.shift"] == 1
 
     def test_comparison_pools_seeds(self, tmp_path: Path) -> None:
         compared = fl.compare(["fedavg", Halved], seeds=[1, 2], **{**QUICK, "runs_dir": tmp_path, "rounds": 1})
