@@ -155,10 +155,13 @@ class TestRun:
             run.model(9)
 
     def test_the_process_keeps_its_threads_and_random_state(self, go: Any) -> None:
+        before, state = torch.get_num_threads(), torch.get_rng_state()
         torch.set_num_threads(2)
-        state = torch.get_rng_state()
-        go()
-        assert torch.get_num_threads() == 2
+        try:
+            go()
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
         assert torch.equal(torch.get_rng_state(), state)
 
     def test_a_callback_follows_the_run_and_ends_it(self, go: Any) -> None:
