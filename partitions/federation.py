@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import sys
 from dataclasses import astuple
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from filelock import FileLock
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import write_atomically
+from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions.canaries import plant
@@ -74,7 +74,7 @@ def contents(settings: FederationSettings) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=4)
+@remembered(4)
 def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
     dataset = whole_dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})

@@ -12,6 +12,7 @@ import numpy as np
 from florilegium.apps.packages import KINDS, NOTEBOOK
 from florilegium.apps.settings import defaults
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.memo import forget
 from florilegium.common.references import name_of
 from florilegium.common.settings import Value
 
@@ -26,6 +27,7 @@ def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
     Raises:
         ConfigurationError: if a value is of no suitable type.
     """
+    forget()  # files and functions may have changed since the last run of this process
     flat = _flat(keywords)
     cache = str(flat.get("cache-dir", defaults()["cache-dir"]))
     return {key: _value(key, value, cache) for key, value in flat.items()}

@@ -65,6 +65,21 @@ class ScaledClient(fl.FedAvgClient):
 SCALED = fl.Method("Scaled gradients", "a test", client=ScaledClient, keys=HalvedKeys)
 
 
+def _hidden(width: int) -> Any:
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, width)), nn.ReLU(), nn.Linear(width, classes))
+
+    return build
+
+
+CHANGING = {"rows": 0}
+
+
+def changing() -> Any:
+    y = np.arange(CHANGING["rows"]) % 2
+    return y[:, None].astype(np.float32) + np.arange(len(y))[:, None], y
+
+
 class EveryOtherKeys(fl.Section):
     """Keys of a partitioner."""
 
@@ -256,6 +271,21 @@ class TestOwnObjects:
             go(dataset={"trian": (x, y)})
         with pytest.raises(fl.DataError, match="x has 60 rows, y has 59 rows"):
             go(dataset=(x[:60], y[:59]))
+
+    def test_a_function_whose_arrays_have_changed_is_called_again(self, go: Any) -> None:
+        """So are a changed file and a class that was defined anew in a notebook."""
+        own = {"dataset": changing, "partitioner": "iid", "model": "linear", "num_clients": 2}
+        for count in (40, 60):
+            CHANGING["rows"] = count
+            assert fl.partition(**own, cache_dir=str(CACHE)).clients["train"].sum() == 0.8 * count
+            assert go(**own, rounds=1).clients["train_examples"].sum() == 0.8 * count
+
+    def test_a_network_that_was_defined_anew_is_built_anew(self, go: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a method keeps the network's shape, too."""
+        for width in (8, 16):
+            monkeypatch.setattr(sys.modules["__main__"], "net", _hidden(width), raising=False)
+            run = go(method="fedl2p", model="__main__:net", rounds=1, finetune_epochs=1, validation_fraction=0.3)
+            assert run.model(0)[2].weight.shape == (10, width)
 
     def test_a_partitioner_of_ones_own(self, go: Any) -> None:
         run = go(partitioner=EVERY_OTHER, num_clients=2, every_other={"shift": 1})
