@@ -29,6 +29,7 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
 
@@ -148,11 +149,13 @@ def population(settings: Settings) -> list[Member]:
     from florilegium.strategies.core.roster import Member
 
     federation, _ = federate(settings)
-    # The other names are those of domains, which several clients share.
-    names = federation.names if settings.partitioner == "natural" else [""] * len(federation)
+    names = [str(name) for name in federation.names]
+    own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
+    if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share
+        names = [""] * len(federation)
     sizes = (federation.train.sizes, federation.test.sizes)
     columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
     return [
-        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=str(name))
+        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)
         for i, (train, test, unseen, labeled, name) in enumerate(columns)
     ]

@@ -118,13 +118,15 @@ def _logged(path: Path) -> Iterator[None]:
     log = logging.getLogger("flwr")
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(levelname)s : %(message)s"))
-    levels = [(handler, handler.level) for handler in log.handlers]
+    levels, propagates = [(handler, handler.level) for handler in log.handlers], log.propagate
     for handler, level in levels:
         handler.setLevel(max(level, logging.WARNING))
     log.addHandler(file)
+    log.propagate = False  # Opacus gives the root logger a handler that would print all of it
     try:
         yield
     finally:
+        log.propagate = propagates
         log.removeHandler(file)
         file.close()
         for handler, level in levels:

@@ -20,6 +20,7 @@ from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.dealing import file_keys
+from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.run_folder import find_run, read_config
@@ -166,7 +167,7 @@ def run_folder(settings: Settings) -> Path:
         if (path / "config.toml").exists():
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
-    words = [time.strftime("%Y%m%d-%H%M%S"), short_name(settings.method), Path(settings.dataset).name, str(os.getpid())]
+    words = [time.strftime("%Y%m%d-%H%M%S"), short_name(settings.method), dataset_of(settings).name, str(os.getpid())]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
     taken = sum(1 for _ in folder(settings.runs_dir).glob(f"{stem}*"))
     return folder(settings.runs_dir) / (f"{stem}-{taken + 1}" if taken else stem)
@@ -196,7 +197,8 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     path = run_folder(settings)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     try:
-        with display(f"{short_name(settings.method)} on {Path(settings.dataset).name}", settings.rounds) as show:
+        title = f"{short_name(settings.method)} on {dataset_of(settings).name}, seed {settings.seed}"
+        with display(settings.run_name or title, settings.rounds) as show:
             engine.run(named, settings.device, path, settings.start_timeout, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(

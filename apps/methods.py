@@ -30,7 +30,7 @@ class Method:
         keys: the section that declares its own configuration keys, or a reference to it.
         task: what it learns from a dataset: classes, numbers (regression), clusters, or histograms.
         table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
-            package, the name of the client class in lower case without "Client".
+            package, the client class's name without "Client", in lower case with hyphens.
     """
 
     title: str

@@ -60,17 +60,30 @@ def on_terminal(console: Console) -> Display:
 @contextmanager
 def in_notebook(title: str, rounds: int) -> Iterator[Show]:
     """Show one line in the output of a notebook's cell, which is kept up to date."""
-    from IPython.display import HTML, display
+    from IPython.display import display
 
-    def line(status: Mapping[str, Any]) -> HTML:
-        done, text = int(status.get("round", 0)), figures_of(status) or str(status.get("error", "starting"))
-        return HTML(
+    def line(status: Mapping[str, Any], error: str = "") -> dict[str, str]:
+        done, text = int(status.get("round", 0)), error or figures_of(status) or "starting"
+        bar = (
             f"<code>{html.escape(title)}</code> <progress value='{done}' max='{max(1, rounds)}'></progress> "
             f"{done}/{rounds} {html.escape(text)}"
         )
+        # Plain text is for viewers of notebooks that show no HTML.
+        return {"text/html": bar, "text/plain": f"{title}: {done}/{rounds} {text}"}
 
-    handle = display(line({}), display_id=True)
-    yield lambda status: handle.update(line(status))
+    last: Mapping[str, Any] = {}
+
+    def show(status: Mapping[str, Any]) -> None:
+        nonlocal last
+        last = status
+        handle.update(line(status), raw=True)
+
+    handle = display(line({}), raw=True, display_id=True)
+    try:
+        yield show
+    except BaseException as error:  # also Ctrl-C
+        handle.update(line(last, type(error).__name__), raw=True)
+        raise
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from florilegium.apps.experiment import short_name
+from florilegium.apps.figures import ShownFigure
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import complete
 from florilegium.common.errors import RunError
@@ -64,11 +64,6 @@ def load_run(path: Path) -> Run:
     if not (path / "summary.json").exists():
         raise RunError(f"run {path} has not completed: it has no summary.json. Go on with it: resume = '{path.name}'.")
     return read_run(path)
-
-
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the results of several runs, finished or not; those with equal labels are told apart by their names."""
-    return _with_unique_labels([read_run(path) for path in paths], paths)
 
 
 def read_run(path: Path) -> Run:
@@ -161,24 +156,31 @@ def _curve(run: Run, group: str, key: str) -> tuple[list[float], list[float]]:
 
 
 def plot_runs(runs: Sequence[Run]) -> Figure:
-    """Plot accuracy over rounds, accuracy over bytes, and a histogram of the clients' final accuracies."""
-    figure = Figure(figsize=(15, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    """Plot accuracy over rounds, accuracy over bytes, and a histogram of the clients' final accuracies.
+
+    Runs with the same label, such as a method's seeds, have one colour and one legend entry; the histogram pools their
+    clients.
+    """
+    figure = ShownFigure(15, 4.4)
     by_round, by_bytes, histogram = figure.subplots(1, 3)
-    for index, run in enumerate(runs):
-        colour = f"C{index % 10}"
+    pooled: dict[str, list[float]] = {}
+    for run in runs:
+        first = run.label not in pooled
+        final = pooled.setdefault(run.label, [])
+        final += [100 * float(client["accuracy"]) for client in run.clients if client.get("accuracy")]
+        colour = f"C{list(pooled).index(run.label) % 10}"
         for group, style in zip(GROUPS, ("-", "--", ":"), strict=True):
             rounds, accuracy = _curve(run, group, "round")
             if not rounds:
                 continue
-            label = run.label if group == "seen" else f"{run.label}, {group}"
+            label = (run.label if group == "seen" else f"{run.label}, {group}") if first else None
             by_round.plot(rounds, accuracy, style, color=colour, marker="o", markersize=3, label=label)
             traffic = [(line["bytes_down"] + line["bytes_up"]) / 1e6 for line in run.metrics if group in line]
             by_bytes.plot(traffic, accuracy, style, color=colour, marker="o", markersize=3, label=label)
-        final = [100 * float(client["accuracy"]) for client in run.clients if client.get("accuracy")]
+    for index, (name, final) in enumerate(pooled.items()):
         if final:
             histogram.hist(
-                final, bins=20, range=(0, 100), histtype="step", linewidth=1.6, color=colour, label=run.label
+                final, bins=20, range=(0, 100), histtype="step", linewidth=1.6, color=f"C{index % 10}", label=name
             )
     by_round.set(xlabel="round", ylabel="mean accuracy of clients (%)", title="Accuracy over rounds")
     by_bytes.set(xlabel="MB sent, both ways, all clients", title="Accuracy over communication")

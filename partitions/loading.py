@@ -151,7 +151,7 @@ def _imported(name: str, data_dir: str, cache_dir: str, keys: Inference, variabl
                 found = infer(short, source, tables, keys)
                 write_dataset(path, found.schema, found.splits, (*notes, *found.notes))
                 for note in (*notes, *found.notes):
-                    log.info("%s: %s", source, note)
+                    log.info("%s: %s", short, note)
     return read_schema(path)
 
 

@@ -6,6 +6,7 @@ The guarantee protects the presence of a single example of a client. In every st
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -24,6 +25,9 @@ from torch import Tensor, nn
 from florilegium.common.errors import RunError
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import secret_generator
+
+# The inputs of a network need no gradients, and Opacus uses none of theirs.
+warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
 _MOST_NOISE, _TOLERANCE, _STEP = 1e6, 0.002, 0.95
 _WHOLE = tuple(float(order) for order in range(2, 64))
@@ -74,6 +78,15 @@ def multiplier_for(epsilon: float, delta: float, planned: Planned, fixed: Planne
     Raises:
         RunError: if the fixed releases alone exceed the budget.
     """
+
+    with warnings.catch_warnings():
+        # About multipliers that are only tried, Opacus need not warn.
+        warnings.filterwarnings("ignore", message="Optimal order is the")
+        return _search(epsilon, delta, planned, fixed)
+
+
+def _search(epsilon: float, delta: float, planned: Planned, fixed: Planned) -> float:
+    """Return :func:`multiplier_for` by bisection."""
 
     def excess(z: float, orders: Sequence[float] = RDPAccountant.DEFAULT_ALPHAS) -> float:
         history = (*((factor * z, rate, times) for factor, rate, times in planned), *fixed)

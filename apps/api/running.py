@@ -73,6 +73,9 @@ class Comparison:
     def __init__(self, runs: Mapping[str, Sequence[Run]]) -> None:
         self.runs = {method: list(own) for method, own in runs.items()}
 
+    def __repr__(self) -> str:
+        return f"<florilegium comparison of {', '.join(self.runs)}: {sum(map(len, self.runs.values()))} runs>"
+
     @property
     def table(self) -> pd.DataFrame:
         """Final figures: a row per method and group of clients, with mean and standard deviation (n − 1) over seeds."""
@@ -85,10 +88,13 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def plot(self) -> Figure:
-        """Return a figure of all runs: accuracy over rounds, over bytes, and a histogram of the clients' accuracies."""
-        from florilegium.apps.report import plot_runs, read_runs
+        """Return a figure of all runs: accuracy over rounds, over bytes, and a histogram of the clients' accuracies.
 
-        return plot_runs(read_runs([run.path for runs in self.runs.values() for run in runs]))
+        Each method has a colour; its seeds are a line each in the first two panels and pooled in the histogram.
+        """
+        from florilegium.apps.report import plot_runs, read_run
+
+        return plot_runs([read_run(run.path) for runs in self.runs.values() for run in runs])
 
     def _repr_html_(self) -> str:
         return str(self.table.to_html(index=False, float_format="{:.4f}".format))
@@ -154,6 +160,9 @@ class Sweep:
 
     def __init__(self, table: pd.DataFrame, runs: Sequence[Run], report: str, path: Path) -> None:
         self.table, self.runs, self.report, self.path = table, list(runs), report, path
+
+    def __repr__(self) -> str:
+        return f"<florilegium sweep {self.path.name}: {len(self.runs)} runs>"
 
     def _repr_markdown_(self) -> str:
         return self.report

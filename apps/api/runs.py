@@ -139,6 +139,26 @@ class Run:
 
         return plot_runs([read_run(self.path)])
 
+    def audit(self) -> pd.Series:
+        """Attack the run's models to find its canaries, as ``florilegium audit`` does; return what was found.
+
+        Returns:
+            "canaries", "guesses" and "correct" guesses; the attack's "advantage", −1 to 1; "epsilon_at_least", the lower
+            bound on ε at 95 % confidence; "epsilon_claimed", of the run's own account, infinite without one.
+
+        Raises:
+            RunError: if the run has no canaries, or its account does not cover the attack.
+        """
+        from florilegium.apps.studies.audit import audit
+
+        found = audit(self.path)
+        return pd.Series(
+            {
+                "canaries": found.canaries, "guesses": found.guesses, "correct": found.correct,
+                "advantage": found.advantage, "epsilon_at_least": found.bound, "epsilon_claimed": found.claimed,
+            }, name=self.name,
+        )  # fmt: skip
+
     def export(self, target: str | Path, client: str | int) -> Path:
         """Write a client's model to a folder, as ``florilegium export`` does; return the folder."""
         from florilegium.apps.personal import personalise

@@ -29,6 +29,9 @@ class Partition:
     def __init__(self, federation: Federation, dataset: Dataset, title: str) -> None:
         self._federation, self._dataset, self._title = federation, dataset, title
 
+    def __repr__(self) -> str:
+        return f"<florilegium partition {self._title}: {len(self._federation)} clients>"
+
     @property
     def counts(self) -> pd.DataFrame:
         """Numbers of training examples: a row per client, a column per class."""

@@ -284,7 +284,7 @@ class TestOwnObjects:
         """Where a method keeps the network's shape, too."""
         for width in (8, 16):
             monkeypatch.setattr(sys.modules["__main__"], "net", _hidden(width), raising=False)
-            run = go(method="fedl2p", model="__main__:net", rounds=1, finetune_epochs=1, validation_fraction=0.3)
+            run = go(method="fedsr", model="__main__:net", rounds=1)
             assert run.model(0)[2].weight.shape == (10, width)
 
     def test_a_partitioner_of_ones_own(self, go: Any) -> None:
