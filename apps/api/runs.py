@@ -143,8 +143,8 @@ class Run:
         """Attack the run's models to find its canaries, as ``florilegium audit`` does; return what was found.
 
         Returns:
-            "canaries", "guesses" and "correct" guesses; the attack's "advantage", −1 to 1; "epsilon_at_least", the lower
-            bound on ε at 95 % confidence; "epsilon_claimed", of the run's own account, infinite without one.
+            "canaries", "guesses" and "correct" guesses; the attack's "advantage", −1 to 1; "epsilon_at_least", the
+            lower bound on ε at 95 % confidence; "epsilon_claimed", of the run's own account, infinite without one.
 
         Raises:
             RunError: if the run has no canaries, or its account does not cover the attack.
