@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -61,7 +62,7 @@ class Partition:
         return str(self.clients.join(self.counts).to_html())
 
 
-def partition(recipe: str | None = None, **keys: Any) -> Partition:
+def partition(recipe: str | Path | None = None, **keys: Any) -> Partition:
     """Return the clients of a federation, without a run.
 
     Args:

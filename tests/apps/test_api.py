@@ -65,6 +65,13 @@ class ScaledClient(fl.FedAvgClient):
 SCALED = fl.Method("Scaled gradients", "a test", client=ScaledClient, keys=HalvedKeys)
 
 
+def _made_by(kind: Any) -> Any:
+    def make(settings: Any, rows: Any, seed: int) -> Any:
+        return kind(settings.num_clients)
+
+    return make
+
+
 def _hidden(width: int) -> Any:
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, width)), nn.ReLU(), nn.Linear(width, classes))
@@ -287,6 +294,32 @@ class TestOwnObjects:
             run = go(method="fedsr", model="__main__:net", rounds=1)
             assert run.model(0)[2].weight.shape == (10, width)
 
+    def test_a_partitioner_that_was_defined_anew_divides_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if another notebook had one of the same name."""
+        from flwr_datasets.partitioner import IidPartitioner, LinearPartitioner
+
+        for kind, even in ((IidPartitioner, True), (LinearPartitioner, False)):
+            split = _made_by(kind)
+            monkeypatch.setattr(sys.modules["__main__"], "split", split, raising=False)
+            sizes = fl.partition(partitioner="__main__:split", num_clients=4, cache_dir=str(CACHE)).clients["train"]
+            assert (sizes.max() - sizes.min() <= 1) is even
+
+    def test_an_object_that_its_name_no_longer_means_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = shallow
+        monkeypatch.setattr(sys.modules[__name__], "shallow", _hidden(4))
+        with pytest.raises(fl.ConfigurationError, match=r"api:shallow' now means another object"):
+            fl.partition(model=before)
+
+    def test_methods_of_one_short_name_are_told_apart(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "Halved", Halved, raising=False)
+        keys = {**QUICK, "runs_dir": tmp_path, "rounds": 1}
+        both = ["__main__:Halved", "tests.apps.test_api:Halved"]
+        assert list(fl.compare(both, **keys).runs) == both
+        with pytest.raises(fl.ConfigurationError, match="given twice"):
+            fl.compare(["fedavg", "fedavg"], **keys)
+        with pytest.raises(fl.ConfigurationError, match="run_name: compare makes several runs"):
+            fl.compare(["fedavg"], run_name="x", **keys)
+
     def test_a_partitioner_of_ones_own(self, go: Any) -> None:
         run = go(partitioner=EVERY_OTHER, num_clients=2, every_other={"shift": 1})
         sizes = run.clients["train_examples"].tolist()
@@ -333,6 +366,7 @@ class TestFailure:
             ({"model": lambda shape, classes: None}, "has no name that can be imported; define it at the top level"),
             ({"method": fl.Method("a", "b")}, "method: this Method has no name; assign it to a variable"),
             ({"learning_rate": [0.1]}, "learning-rate: list .* is no value; give a number, text or bool"),
+            ({"model": None}, "model: NoneType None is no value"),
             ({"learning_rat": 0.1}, "learning-rat: there is no such key; did you mean 'learning-rate'"),
             ({"method": "nowhere.at.all:X"}, "method: 'nowhere.at.all:X' cannot be imported: .*no module 'nowhere'"),
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),
