@@ -302,7 +302,7 @@ class TestOwnObjects:
             split = _made_by(kind)
             monkeypatch.setattr(sys.modules["__main__"], "split", split, raising=False)
             sizes = fl.partition(partitioner="__main__:split", num_clients=4, cache_dir=str(CACHE)).clients["train"]
-            assert (sizes.max() - sizes.min() <= 1) is even
+            assert bool(sizes.max() - sizes.min() <= 1) is even
 
     def test_an_object_that_its_name_no_longer_means_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = shallow
