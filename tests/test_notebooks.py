@@ -25,6 +25,7 @@ def test_stored_outputs_are_whole(path: Path) -> None:
     assert not [folder for folder in ("/root/", "/home/", "/work/", "/tmp/") if folder in text]
 
 
+@pytest.mark.simulation
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,7 @@ def test_flwr_runs_the_app_that_the_wheel_writes(installed: Installed, tmp_path:
     assert json.loads((tmp_path / "plain" / "summary.json").read_text())["rounds"] == 1
 
 
+@pytest.mark.simulation
 @pytest.mark.long
 def test_a_newcomer_does_what_the_readme_says(installed: Installed, tmp_path: Path) -> None:
     """From an empty folder: all of "Your own method, model and data", word for word, where the wheel is installed."""
