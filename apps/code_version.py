@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import florilegium
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.memo import remembered
 
 LAYERS = ("apps", "clients", "common", "models", "partitions", "privacy", "strategies")
 
 
-@lru_cache(maxsize=8)
+@remembered(8)
 def code_version(references: tuple[str, ...] = ()) -> str:
     """Return a hash (twelve hex digits) of the package's source and of the referenced modules outside it.
 

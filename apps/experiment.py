@@ -123,13 +123,13 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
     return result
 
 
-def resolve(recipe: str | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
+def resolve(recipe: str | Path | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
     """Return the given keys: recipe, then ``--set``, then options, later ones override; folders become absolute.
 
     With ``resume``, the configuration of the resumed run comes first, so that its keys need not be repeated. The hash
     of a split file is added, so that a resumed run notices if the file has changed.
     """
-    overrides = {**(read_recipe(recipe) if recipe else {}), **read_assignments(assignments), **options}
+    overrides = {**(read_recipe(str(recipe)) if recipe else {}), **read_assignments(assignments), **options}
     if overrides.get("resume"):
         earlier = find_run(str(overrides["resume"]), str(overrides.get("runs-dir", defaults()["runs-dir"])))
         overrides = {**read_config(earlier), "runs-dir": str(earlier.parent), "run-name": "", **overrides}

@@ -52,8 +52,10 @@ def version_of(module: str) -> str:
 
 
 def versions(config: Mapping[str, Value]) -> list[str]:
-    """Return :func:`version_of` each module outside this package that a run needs."""
-    return [version_of(module) for module in modules(config)]
+    """Return :func:`version_of` each module outside this package that a run needs, and names that are unknown here."""
+    named = {key: str(config[key]) for key in KINDS if key in config}
+    unknown = [name for key, name in named.items() if not (set("/:") & set(name) or name in [*KINDS[key]])]
+    return [version_of(module) for module in modules(config)] + [f"{name} {NOT_INSTALLED}" for name in unknown]
 
 
 def import_path(config: Mapping[str, Value]) -> str:

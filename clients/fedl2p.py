@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.memo import remembered
 from florilegium.models.batch_norm import (
     DifferentiableStatistics,
     Moments,
@@ -287,7 +287,7 @@ def _copy(tensor: Tensor | None) -> Tensor:
     return tensor.clone()
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _meta_nets(shape: tuple[int, ...], classes: int, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
     """Return the pair of meta-nets that all clients of the process share; every client overwrites its contents."""
     return make_meta_nets(shape, classes, model, rate, seed, hidden)

@@ -7,8 +7,6 @@ z ~ N(μ(x), σ(x)²). Minimises ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -17,6 +15,7 @@ from florilegium.clients.core.base import Answer, BaseClient, more_than_gradient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedSRHyper
+from florilegium.common.memo import remembered
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.representation import Representation
@@ -57,7 +56,7 @@ class FedSRClient(BaseClient):
         return Answer(get_arrays(self.model) | learned, len(y), {"loss": loss})
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _representation(classes: int, features: int) -> Representation:
     """Return the representation module that all clients of the process share; every client overwrites its contents."""
     return Representation(features, classes)

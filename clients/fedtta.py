@@ -8,7 +8,6 @@ which needs no labels. Clients with labels train θ and φ so that θ' predicts 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH, evaluate, gradients
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
+from florilegium.common.memo import remembered
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 from florilegium.partitions.loading import dataset_of
@@ -95,7 +95,7 @@ TINY = 1e-12
 """Added under the square root, whose slope at 0 is infinite."""
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _adaptation(classes: int, width: int, seed: int) -> nn.Module:
     """Return the network φ that all clients of the process share; every client overwrites its contents."""
     return adaptation_network(classes, width, seed)

@@ -7,8 +7,6 @@ penalise the distance between v and ψ_r.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -19,6 +17,7 @@ from florilegium.clients.core.training import EVALUATION_BATCH, Group
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import RunError
+from florilegium.common.memo import remembered
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.set_hypernetwork import SetHypernetwork, build_set_hypernetwork
 from florilegium.partitions.loading import dataset_of
@@ -89,7 +88,7 @@ class FLowDUPClient(SubspaceClient):
         return total / len(x)
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _hypernetwork(hyper: FLowDUPHyper, model: str, shape: tuple[int, ...], seed: int) -> SetHypernetwork:
     """Return the hypernetwork that all clients of the process share; every client overwrites its contents."""
     return make_hypernetwork(hyper, model, shape, seed)

@@ -12,7 +12,6 @@ clipped, and both sums get noise. On the same examples, both together are one re
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +24,7 @@ from florilegium.clients.core.training import EVALUATION_BATCH
 from florilegium.clients.families.generated import GeneratedClient
 from florilegium.clients.hyper.hypernetworks import PeFLLHyper
 from florilegium.common.errors import BudgetSpentError, RunError
+from florilegium.common.memo import remembered
 from florilegium.models.embedding import WITHOUT_LABELS, Embedding, build_embedding
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
@@ -198,7 +198,7 @@ class PeFLLClient(GeneratedClient):
         return arrays | changed
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _embedding(kind: str, shape: tuple[int, ...], classes: int, size: int, seed: int) -> Embedding:
     """Return the embedding network that all clients of the process share; every client overwrites its contents."""
     return build_embedding(kind, shape, classes, size, seed)

@@ -6,13 +6,13 @@ Server and clients derive it from the configuration alone, so that they agree wi
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from itertools import accumulate
 
 from torch import nn
 
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.memo import remembered
 from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import block_names, block_of, last_blocks
 from florilegium.models.networks import build
@@ -126,7 +126,7 @@ class Plan:
         return narrow(arrays, layers, [math.ceil(self._dense[path] * shrink) for path in layers[:-1]])
 
 
-@lru_cache(maxsize=4)
+@remembered(4)
 def plan(hyper: PPFEHyper, model: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False) -> Plan:
     """Return the plan of a run, from its configuration; ``codes``: whether inputs are codes instead of numbers."""
     return Plan(hyper, build(model, shape, classes, seed, codes=codes), seed)

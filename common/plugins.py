@@ -39,7 +39,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._key = key
         self._what = what
         self._read = read
-        self._found: dict[str, T] = {}
+        self._found: dict[str, tuple[Any, T]] = {}  # by name: the object of the package, and its entry
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
@@ -77,21 +77,18 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{self._key}: '{name}' is not {self._what}{nearest(name, self)} Known: {', '.join(self)}. One of your "
                 "own is named 'package.module:attribute'"
             )
-        # The object of a name typed into a notebook may change.
-        if name not in self._found or reference.startswith("__main__:"):
-            self._found[name] = self._load(name, reference)
-        return self._found[name]
-
-    def _load(self, name: str, reference: str) -> T:
         try:
             found = resolve(reference)
         except Exception as error:  # the code of another package may raise anything
             said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
             raise ConfigurationError(f"{self._key}: '{name}' cannot be imported: {said}") from error
-        try:
-            return self._read(found, reference)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
+        # A notebook may define a name anew, or reload a module.
+        if name not in self._found or self._found[name][0] is not found:
+            try:
+                self._found[name] = found, self._read(found, reference)
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
+        return self._found[name][1]
 
     def problem(self, name: str) -> str:
         """Return why there is no entry of this name, "" if there is one; the suite's own are not imported for it."""

@@ -28,6 +28,8 @@ if _TYPE_CHECKING:
     from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError, RunError
     from florilegium.common.settings import Section, key
     from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+    from florilegium.partitions.partitioning import Partitioning
+    from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
     from florilegium.strategies.core.cohort import CohortStrategy, sums_of_updates
     from florilegium.strategies.core.round import Round
@@ -71,6 +73,8 @@ _PUBLIC = {
     "set_arrays": "models.parameters:set_arrays",
     # to bring data
     "DatasetSpec": "partitions.spec:DatasetSpec",
+    "array_dataset": "partitions.sources.arrays:array_dataset",
+    "Partitioning": "partitions.partitioning:Partitioning",
     # errors
     "FlorilegiumError": "common.errors:FlorilegiumError",
     "ConfigurationError": "common.errors:ConfigurationError",

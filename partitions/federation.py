@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import sys
 from dataclasses import astuple
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from filelock import FileLock
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import write_atomically
+from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions.canaries import plant
@@ -69,12 +69,12 @@ def contents(settings: FederationSettings) -> str:
             except OSError as error:
                 raise ConfigurationError(f"{name}.{field}: {path} cannot be read ({error.strerror})") from error
     if reference := PARTITIONERS.reference(name):
-        file = getattr(sys.modules.get(reference.partition(":")[0]), "__file__", None)
-        digest.update(PARTITIONERS.origin(name).encode() + (Path(file).read_bytes() if file else b""))
+        file = Path(str(getattr(sys.modules.get(reference.partition(":")[0]), "__file__", "")))
+        digest.update(PARTITIONERS.origin(name).encode() + (file.read_bytes() if file.is_file() else b""))
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=4)
+@remembered(4)
 def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
     dataset = whole_dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})
@@ -87,6 +87,9 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
         key += fingerprint(settings.mdm_params)
     name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
+    if PARTITIONERS.reference(settings.partitioner).startswith("__main__:"):
+        # Another notebook may have another partitioner of the same name.
+        return build(settings, dataset), _arranged(settings, dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():

@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import write_atomically
+from florilegium.common.memo import remembered
 from florilegium.common.settings import folder
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.settings import SourceSettings
@@ -111,13 +112,13 @@ def _refuse(keys: Inference, name: str) -> None:
         )
 
 
-@lru_cache(maxsize=16)
+@remembered(16)
 def _made_by(function: ArrayFunction, cache_dir: str) -> DatasetSpec:
     """Call a function for its arrays, once per process, and return the description of the dataset."""
     return read_schema(from_function(function, cache_dir))
 
 
-@lru_cache(maxsize=16)
+@remembered(16)
 def _imported(name: str, data_dir: str, cache_dir: str, keys: Inference, variable: str) -> DatasetSpec:
     """Return the description of data without a schema, which are imported unless they have been.
 
@@ -205,7 +206,7 @@ def _fingerprint(spec: DatasetSpec, files: Sequence[Path], words: Vocabulary | N
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=4)
+@remembered(4)
 def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "", keys: Inference = _NO_KEYS) -> Dataset:
     """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
 

@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import write_text
+from florilegium.common.memo import remembered
 from florilegium.common.settings import folder
 from florilegium.partitions.partitioners.keys import FileKeys
 from florilegium.partitions.settings import FederationSettings
@@ -86,7 +86,7 @@ def file_hash(path: Path) -> str:
         raise ConfigurationError(f"file.path: {path} cannot be read ({error.strerror})") from error
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _cached(path: Path, content: str) -> SplitTable:
     """Read a file whose content has the hash ``content``."""
     return read_split(path)

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, in an empty folder, and what is stored in them is what they show."""
+"""The notebooks: what is stored in them says nothing of a machine, and is what they show when they run (long)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.processes import ROOT
 from tests.support import CACHE
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-WITH_PROCESSES = ("06-from-simulation-to-devices",)
-"""Notebooks that start Flower's processes."""
 LONGEST = 600
 """Seconds that a cell may take, on a machine that is slow."""
 OF_A_MACHINE = re.compile(r"(?<![\w.:/])/(?:root|home|Users|tmp|var|work|usr|opt|private|mnt)/|site-packages")
@@ -41,18 +39,17 @@ def _texts(notebook: Any) -> list[str]:
     ]
 
 
-def _mark(path: Path) -> Any:
-    return pytest.param(path, id=path.stem, marks=pytest.mark.simulation if path.stem in WITH_PROCESSES else ())
-
-
-@pytest.mark.parametrize("path", [_mark(path) for path in NOTEBOOKS])
+@pytest.mark.simulation
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     (home / ".florilegium").mkdir(parents=True)
     work.mkdir()
     CACHE.mkdir(parents=True, exist_ok=True)
     (home / ".florilegium" / "cache").symlink_to(CACHE)
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    imported = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": imported}
     stored, notebook = _read(path), _read(path)
     client = NotebookClient(
         notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": str(work)}},

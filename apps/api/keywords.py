@@ -12,7 +12,8 @@ import numpy as np
 from florilegium.apps.packages import KINDS, NOTEBOOK
 from florilegium.apps.settings import defaults
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.references import name_of
+from florilegium.common.memo import forget
+from florilegium.common.references import name_of, resolve
 from florilegium.common.settings import Value
 
 
@@ -26,6 +27,7 @@ def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
     Raises:
         ConfigurationError: if a value is of no suitable type.
     """
+    forget()  # files and functions may have changed since the last run of this process
     flat = _flat(keywords)
     cache = str(flat.get("cache-dir", defaults()["cache-dir"]))
     return {key: _value(key, value, cache) for key, value in flat.items()}
@@ -47,9 +49,9 @@ def _value(key: str, value: Any, cache: str) -> Value:
         return str(value.absolute())
     if isinstance(value, bool | int | float | str):
         return value
-    if key == "dataset" and not callable(value) and not _is_spec(value):
+    if key == "dataset" and value is not None and not callable(value) and not _is_spec(value):
         return _arrays(value, cache)
-    if key in KINDS:
+    if key in KINDS and value is not None:
         return _reference(key, value)
     raise ConfigurationError(f"{key}: {type(value).__name__} {value!r:.60} is no value; give a number, text or bool")
 
@@ -77,7 +79,13 @@ def _reference(key: str, thing: Any) -> str:
         ConfigurationError: if it has no name that can be imported.
     """
     if hasattr(thing, "__qualname__"):
-        return name_of(thing)
+        reference = name_of(thing)
+        if resolve(reference) is not thing:
+            raise ConfigurationError(
+                f"{key}: '{reference}' now means another object than the one given, which was defined earlier, "
+                "decorated or reloaded; give the present one"
+            )
+        return reference
     here = sys.modules[NOTEBOOK]
     importable = [name for name, module in sys.modules.items() if module is not here]
     for module in (*importable, NOTEBOOK):

@@ -29,7 +29,7 @@ EngineName = Literal["process", "ray"]
 
 
 def run(
-    recipe: str | None = None,
+    recipe: str | Path | None = None,
     *,
     engine: EngineName = "process",
     workers: int = 0,
@@ -113,7 +113,7 @@ def _pooled(finals: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def compare(
     methods: Sequence[Any],
-    recipe: str | None = None,
+    recipe: str | Path | None = None,
     *,
     seeds: Sequence[int] = (),
     engine: EngineName = "process",
@@ -134,17 +134,24 @@ def compare(
     """
     if isinstance(methods, str) or not methods:
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
+    for key in {"run_name", "resume"} & keys.keys():
+        raise ConfigurationError(f"{key}: compare makes several runs; leave it out")
     cells: list[tuple[str, dict[str, Value]]] = []
     for method in methods:
         for chosen_seed in [{"seed": int(seed)} for seed in seeds] or [{}]:
             own = {**keys, "method": method, **chosen_seed}
             overrides = resolve(recipe, [], read_keywords(own))
             parse(complete(overrides))
-            cells.append((short_name(str(overrides["method"])), overrides))
+            cells.append((str(overrides["method"]), overrides))
+    named = list(dict.fromkeys(name for name, _ in cells))
+    if len(named) < len(methods) or len({*seeds}) < len(seeds):
+        raise ConfigurationError("compare: a method or seed is given twice")
+    brief = [short_name(name) for name in named]
+    labels = {name: short if brief.count(short) == 1 else name for name, short in zip(named, brief, strict=True)}
     runs: dict[str, list[Run]] = {}
     with _engine(engine, workers, [overrides for _, overrides in cells], None) as chosen:
         for name, overrides in cells:
-            runs.setdefault(name, []).append(Run(run_experiment(chosen, overrides, _display(progress))))
+            runs.setdefault(labels[name], []).append(Run(run_experiment(chosen, overrides, _display(progress))))
     return Comparison(runs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -44,9 +45,8 @@ class Run:
     def _repr_html_(self) -> str:
         last = self.metrics.tail(len(self.metrics["group"].unique())) if len(self.metrics) else self.metrics
         shown = last[[name for name in ("round", "group", "accuracy", "loss") if name in last]]
-        return (
-            f"<p><code>{self.name}</code>: {self.state}</p>{shown.to_html(index=False, float_format='{:.4f}'.format)}"
-        )
+        table = shown.to_html(index=False, float_format="{:.4f}".format)
+        return f"<p><code>{html.escape(self.name)}</code>: {html.escape(self.state)}</p>{table}"
 
     @property
     def state(self) -> str:

@@ -81,7 +81,7 @@ class Partition:
         return str(self.clients.join(self.counts).to_html())
 
 
-def partition(recipe: str | None = None, **keys: Any) -> Partition:
+def partition(recipe: str | Path | None = None, **keys: Any) -> Partition:
     """Return the clients of a federation, without a run.
 
     Args:

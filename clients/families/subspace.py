@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.func import functional_call
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
 from florilegium.clients.hyper.subspace import SubspaceHyper
+from florilegium.common.memo import remembered
 from florilegium.models.subspace import Expansion, expansion
 
 
@@ -71,6 +72,6 @@ class SubspaceClient(BaseClient):
         return _expansion(self.hyper.expansion, d, self.hyper.dimensions, self.settings.seed).to(like)
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _expansion(kind: str, d: int, k: int, seed: int) -> Expansion:
     return expansion(kind, d, k, seed)

@@ -67,7 +67,8 @@ class ClassPartitioner(Partitioner):
         pools: dict[int, Rows] = {int(c): self._rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)}
         if self._high > len(pools):
             raise DataError(
-                f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}"
+                f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}; "
+                "lower it, or divide the rows otherwise (partitioner = 'iid' or 'dirichlet')"
             )
         if 0 < self._samples < self._high:
             raise DataError(

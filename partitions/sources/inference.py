@@ -35,8 +35,8 @@ CLIENTS = (
     "patient_id", "device_id", "site_id", "hospital", "hospital_id",
 )  # fmt: skip
 """Names of columns that are taken for the names of natural clients."""
-NUMBERING = ("id", "idx", "index", "unnamed: 0", "__index_level_0__")
-"""Names of columns that number the rows, and are no inputs."""
+NUMBERING = ("", "id", "idx", "index", "unnamed: 0", "__index_level_0__")
+"""Names of columns that number the rows, and are no inputs; pandas writes one without a name."""
 _CATEGORIES = 100
 """Text columns with more values than this are no categories, and numeric labels with more may be targets."""
 _LONGEST_TEXT = 200

@@ -37,7 +37,6 @@ Schemas of data without one are written by :mod:`florilegium.partitions.sources.
 from __future__ import annotations
 
 import tomllib
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import (
@@ -53,6 +52,7 @@ from pydantic import (
 )
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.memo import remembered
 from florilegium.common.settings import NAME
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.spec import DatasetSpec
@@ -169,7 +169,7 @@ class Schema(BaseModel):
         )  # fmt: skip
 
 
-@lru_cache(maxsize=16)
+@remembered(16)
 def read_schema(path: Path) -> DatasetSpec:
     """Return the description of the custom dataset in folder ``path``.
 

@@ -67,6 +67,54 @@ class ScaledClient(fl.FedAvgClient):
 SCALED = fl.Method("Scaled gradients", "a test", client=ScaledClient, keys=HalvedKeys)
 
 
+def _made_by(kind: Any) -> Any:
+    def make(settings: Any, rows: Any, seed: int) -> Any:
+        return kind(settings.num_clients)
+
+    return make
+
+
+def _hidden(width: int) -> Any:
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, width)), nn.ReLU(), nn.Linear(width, classes))
+
+    return build
+
+
+CHANGING = {"rows": 0}
+
+
+def changing() -> Any:
+    y = np.arange(CHANGING["rows"]) % 2
+    return y[:, None].astype(np.float32) + np.arange(len(y))[:, None], y
+
+
+class EveryOtherKeys(fl.Section):
+    """Keys of a partitioner."""
+
+    shift: int = fl.key(0, "offset of the first client's rows", ge=0)
+
+
+def _every_other(settings: Any, rows: Any, seed: int) -> Any:
+    from flwr_datasets.partitioner import Partitioner
+
+    shift = settings.own_keys(EveryOtherKeys).shift
+
+    class EveryOther(Partitioner):
+        @property
+        def num_partitions(self) -> int:
+            return int(settings.num_clients)
+
+        def load_partition(self, partition_id: int) -> Any:
+            first = (partition_id + shift) % settings.num_clients
+            return self.dataset.select(range(first, len(self.dataset), settings.num_clients))
+
+    return EveryOther()
+
+
+EVERY_OTHER = fl.Partitioning("Every other row", make=_every_other, keys=EveryOtherKeys, rows="all")
+
+
 def shallow(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
@@ -159,10 +207,13 @@ class TestRun:
             run.model(9)
 
     def test_the_process_keeps_its_threads_and_random_state(self, go: Any) -> None:
+        before, state = torch.get_num_threads(), torch.get_rng_state()
         torch.set_num_threads(2)
-        state = torch.get_rng_state()
-        go()
-        assert torch.get_num_threads() == 2
+        try:
+            go()
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
         assert torch.equal(torch.get_rng_state(), state)
 
     def test_a_callback_follows_the_run_and_ends_it(self, go: Any) -> None:
@@ -235,6 +286,76 @@ class TestOwnObjects:
     def test_a_function_is_a_network(self, go: Any) -> None:
         assert [tuple(array.shape) for array in _arrays(go(model=shallow)).values()] == [(10, 64), (10,)]
 
+    def test_arrays_are_a_dataset_whose_clients_have_names(self, go: Any) -> None:
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 2, size=80)
+        x = (rng.normal(size=(80, 5)) + 3 * y[:, None]).astype(np.float32)
+        names = [f"site-{number % 3}" for number in range(80)]
+        own = {"num_clients": 0, "partitioner": "natural", "model": "linear", "cache_dir": str(CACHE)}
+        run = go(dataset={"train": (x[:60], y[:60], names[:60]), "test": (x[60:], y[60:], names[60:])}, **own)
+        assert run.clients["name"].tolist() == ["site-0", "site-1", "site-2"]
+        assert run.clients["test_examples"].tolist() == [names[60:].count(f"site-{number}") for number in range(3)]
+        by_name, by_number = run.model("site-1"), run.model(1)
+        for first, second in zip(by_name.parameters(), by_number.parameters(), strict=True):
+            assert torch.equal(first, second)
+        logits = by_name(torch.from_numpy(x[60:]))
+        assert run.predict(x[60:], client="site-1")["class"].tolist() == logits.argmax(dim=1).tolist()
+        assert (
+            fl.partition(dataset=(x, y), partitioner="iid", num_clients=2, cache_dir=str(CACHE)).counts.to_numpy().sum()
+            == 64
+        )
+        with pytest.raises(fl.ConfigurationError, match=r"dataset: arrays are given as .*found: trian"):
+            go(dataset={"trian": (x, y)})
+        with pytest.raises(fl.DataError, match="x has 60 rows, y has 59 rows"):
+            go(dataset=(x[:60], y[:59]))
+
+    def test_a_function_whose_arrays_have_changed_is_called_again(self, go: Any) -> None:
+        """So are a changed file and a class that was defined anew in a notebook."""
+        own = {"dataset": changing, "partitioner": "iid", "model": "linear", "num_clients": 2}
+        for count in (40, 60):
+            CHANGING["rows"] = count
+            assert fl.partition(**own, cache_dir=str(CACHE)).clients["train"].sum() == 0.8 * count
+            assert go(**own, rounds=1).clients["train_examples"].sum() == 0.8 * count
+
+    def test_a_network_that_was_defined_anew_is_built_anew(self, go: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a method keeps the network's shape, too."""
+        for width in (8, 16):
+            monkeypatch.setattr(sys.modules["__main__"], "net", _hidden(width), raising=False)
+            run = go(method="fedsr", model="__main__:net", rounds=1)
+            assert run.model(0)[2].weight.shape == (10, width)
+
+    def test_a_partitioner_that_was_defined_anew_divides_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if another notebook had one of the same name."""
+        from flwr_datasets.partitioner import IidPartitioner, LinearPartitioner
+
+        for kind, even in ((IidPartitioner, True), (LinearPartitioner, False)):
+            split = _made_by(kind)
+            monkeypatch.setattr(sys.modules["__main__"], "split", split, raising=False)
+            sizes = fl.partition(partitioner="__main__:split", num_clients=4, cache_dir=str(CACHE)).clients["train"]
+            assert bool(sizes.max() - sizes.min() <= 1) is even
+
+    def test_an_object_that_its_name_no_longer_means_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = shallow
+        monkeypatch.setattr(sys.modules[__name__], "shallow", _hidden(4))
+        with pytest.raises(fl.ConfigurationError, match=r"api:shallow' now means another object"):
+            fl.partition(model=before)
+
+    def test_methods_of_one_short_name_are_told_apart(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "Halved", Halved, raising=False)
+        keys = {**QUICK, "runs_dir": tmp_path, "rounds": 1}
+        both = ["__main__:Halved", "tests.apps.test_api:Halved"]
+        assert list(fl.compare(both, **keys).runs) == both
+        with pytest.raises(fl.ConfigurationError, match="given twice"):
+            fl.compare(["fedavg", "fedavg"], **keys)
+        with pytest.raises(fl.ConfigurationError, match="run_name: compare makes several runs"):
+            fl.compare(["fedavg"], run_name="x", **keys)
+
+    def test_a_partitioner_of_ones_own(self, go: Any) -> None:
+        run = go(partitioner=EVERY_OTHER, num_clients=2, every_other={"shift": 1})
+        sizes = run.clients["train_examples"].tolist()
+        assert abs(sizes[0] - sizes[1]) <= 1
+        assert run.config["every-other.shift"] == 1
+
     def test_comparison_pools_seeds(self, tmp_path: Path) -> None:
         compared = fl.compare(["fedavg", Halved], seeds=[1, 2], **{**QUICK, "runs_dir": tmp_path, "rounds": 1})
         assert list(compared.runs) == ["fedavg", "Halved"]
@@ -286,6 +407,7 @@ class TestFailure:
             ({"model": lambda shape, classes: None}, "has no name that can be imported; define it at the top level"),
             ({"method": fl.Method("a", "b")}, "method: this Method has no name; assign it to a variable"),
             ({"learning_rate": [0.1]}, "learning-rate: list .* is no value; give a number, text or bool"),
+            ({"model": None}, "model: NoneType None is no value"),
             ({"learning_rat": 0.1}, "learning-rat: there is no such key; did you mean 'learning-rate'"),
             ({"method": "nowhere.at.all:X"}, "method: 'nowhere.at.all:X' cannot be imported: .*no module 'nowhere'"),
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),

@@ -23,7 +23,7 @@ from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.core.run_folder import read_checkpoint, read_config, read_metrics
 from tests import processes
 from tests.grid import run_app
 from tests.processes import ROOT
@@ -239,3 +239,31 @@ def test_a_node_whose_data_cannot_be_read_does_not_start(tmp_path: Path) -> None
     )
     assert done.returncode != 0
     assert str(folder) in done.stderr
+
+
+@pytest.mark.long
+def test_a_method_of_another_package_needs_it_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server and one device can import it; the other device is refused by the module's name."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "ownmethods.py").write_text(
+        "import florilegium as fl\n\n\nclass Keys(fl.Section):\n    factor: float = fl.key(0.5, 'a factor', gt=0)\n\n\n"
+        "class OwnClient(fl.FedAvgClient):\n    hyper: Keys\n\n\n"
+        "METHOD = fl.Method('own', 'own', client=OwnClient, keys=Keys)\n"
+    )
+    monkeypatch.setenv("FLORILEGIUM_PATH", str(tmp_path / "own"))
+    federation, dataset = federate(settings(**FEDERATION))
+    own = {"method": "ownmethods:METHOD", "package-keys": "own.factor = 0.25", "num-clients": 1, "min-success": 1.0}
+    for client in ("0", "1"):
+        write_device(federation, dataset, int(client), tmp_path / client)
+    with site(tmp_path / "site") as here:
+        here.start_node("0", tmp_path / "0", FLORILEGIUM_PATH="")
+        refused = here.submit("refused", {**KEYS, **own, "rounds": 1}) / "status.json"
+        deadline = time.monotonic() + processes.DEADLINE
+        while not refused.exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert "ownmethods (not installed); needed: ownmethods (no package)" in refused.read_text()
+        here.start_node("1", tmp_path / "1")
+        path = here.run("own", **{**KEYS, **own, "rounds": 1})
+    summary = json.loads((path / "summary.json").read_text())
+    assert (summary["method"], summary["clients"]) == ("ownmethods:METHOD", 1)
+    assert read_config(path)["own.factor"] == 0.25

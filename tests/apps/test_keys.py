@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
+from florilegium.apps.client_app import roster
 from florilegium.apps.code_version import code_version
 from florilegium.apps.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.keys import Key, groups, method_keys
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import defaults, parse, sections
+from florilegium.apps.packages import versions
+from florilegium.apps.settings import complete, defaults, packed, parse, received, sections
+from florilegium.clients.core.wire import Announcement
 from florilegium.common.commit import commit_of
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.references import resolve
+from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import read_config
+from tests.apps.test_api import HalvedKeys
 from tests.processes import ROOT
 from tests.support import config
 
@@ -113,6 +123,49 @@ def test_a_commit_is_that_of_the_checkout_itself(tmp_path: Path, monkeypatch: py
     assert commit_of(tmp_path) == ""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit_of(ROOT) == ""  # no git
+
+
+class TestPackages:
+    """Keys and code of other packages, as Flower carries them."""
+
+    GIVEN: ClassVar[dict[str, Value]] = {"method": "tests.apps.test_api:SCALED", "scaled.factor": 0.25, "rounds": 3}
+
+    def test_keys_travel_in_one_text(self) -> None:
+        sent = packed(self.GIVEN)
+        assert sent.keys() <= defaults().keys()
+        arrived = received({**defaults(), **sent})
+        assert {name: arrived[name] for name in self.GIVEN} == self.GIVEN
+        assert arrived["package-keys"] == ""
+        assert parse(arrived)[1] == HalvedKeys(factor=0.25)
+
+    def test_absent_keys_have_their_defaults(self) -> None:
+        assert parse(complete({"method": "tests.apps.test_api:SCALED"}))[1] == HalvedKeys(factor=0.5)
+
+    @pytest.mark.parametrize("text", ["scaled.factor", "= 3", "[a"])
+    def test_a_text_that_is_not_toml_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match=r"package-keys: .* is not valid TOML"):
+            complete({"package-keys": text})
+
+    def test_what_a_node_lacks_is_named(self) -> None:
+        assert versions({"method": "nowhere.method:X"}) == ["nowhere (not installed)"]
+        assert versions({"method": "fed-nowhere", "model": "mlp"}) == ["fed-nowhere (not installed)"]
+        assert versions({"method": "fedavg", "model": "torchvision:resnet18", "dataset": "hub:org/name"}) == []
+
+    def test_a_device_without_the_package_says_so_before_anything_else(self) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
+        context = Context(1, 1, {"data-path": "/nowhere"}, RecordDict(), complete({"method": "fed-nowhere"}))
+        reply = roster(Message(RecordDict(), 1, "query.roster"), context)
+        answer = Announcement.unpack(reply.content)
+        assert answer.pinned
+        assert answer.packages == ["fed-nowhere (not installed)"]
+
+    def test_a_folder_of_modules_is_searched_last(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "json.py").write_text("raise AssertionError\n")
+        (tmp_path / "ownmethods.py").write_text("VALUE = 3\n")
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setenv("FLORILEGIUM_PATH", str(tmp_path))
+        assert resolve("ownmethods:VALUE") == 3
+        assert resolve("json:dumps") is json.dumps
 
 
 class TestCode:

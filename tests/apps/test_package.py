@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -192,3 +194,42 @@ def test_flwr_runs_the_app_that_the_wheel_writes(installed: Installed, tmp_path:
         processes.kill_family(started.pid)
     assert (tmp_path / "plain" / "summary.json").exists(), said
     assert json.loads((tmp_path / "plain" / "summary.json").read_text())["rounds"] == 1
+
+
+@pytest.mark.simulation
+@pytest.mark.long
+def test_a_newcomer_does_what_the_readme_says(installed: Installed, tmp_path: Path) -> None:
+    """From an empty folder: all of "Your own method, model and data", word for word, where the wheel is installed."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Your own method, model and data\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", section, re.DOTALL)
+    assert [language for language, _ in blocks] == ["sh", "python", "python", "sh"]
+    pip = installed.bin / "pip"  # without dependencies: they are there, and tests do not download
+    options = f"--no-deps --no-build-isolation --quiet --python {installed.bin / 'python'}"
+    pip.write_text(f'#!/bin/sh\nshift\nexec {BIN / "uv"} pip install {options} "$@"\n')
+    pip.chmod(0o755)
+    cache = tmp_path / "home" / ".florilegium" / "cache"
+    cache.parent.mkdir(parents=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    cache.symlink_to(CACHE)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    environment = installed.environment | {"HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
+
+    def do(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=empty, env=environment, capture_output=True, text=True, timeout=processes.DEADLINE, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    python = "".join(text for language, text in blocks if language == "python")
+    first = do("bash", "-ec", blocks[0][1])
+    assert json.loads((Path(first.splitlines()[-1]) / "summary.json").read_text())["method"] == "fed-mine"
+    assert "accuracy" in do(str(installed.bin / "python"), "-c", python)
+    last = do("bash", "-ec", blocks[3][1])
+    run = next(Path(line) for line in last.splitlines() if line.startswith("/"))
+    with (run / "clients.csv").open(encoding="utf-8") as file:
+        assert {line["name"] for line in csv.DictReader(file)} == {f"site-{number}" for number in range(6)}
+    assert "alice" in last
+    assert "fed-mine 0.1.0" in do("florilegium", "methods")

@@ -21,25 +21,34 @@ def install(package: Path, site: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 
 
-@pytest.mark.parametrize(("kind", "name"), [("method", "fed-mine"), ("network", "tiny-net"), ("dataset", "own-blobs")])
-def test_a_generated_package_installs_and_its_tests_pass(kind: Kind, name: str, tmp_path: Path) -> None:
-    package = write_package(kind, name, tmp_path)
-    environment = install(package, tmp_path / "site")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")]
-    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, check=False)
+PACKAGES: dict[Kind, str] = {"method": "fed-mine", "network": "tiny-net", "dataset": "own-blobs"}
+RECIPE_TEST = """
+import florilegium as fl
+
+
+def test_the_recipe_runs_and_the_package_is_listed(tmp_path):
+    run = fl.run({recipe!r}, rounds=1, runs_dir=tmp_path, progress=False)
+    assert run.state == "completed"
+    assert {name!r} in run.config.values()
+    for table in (fl.methods(), fl.datasets()):
+        if {name!r} in table.index:
+            assert table.loc[{name!r}, "package"] == "{name} 0.1.0"
+"""
+
+
+def test_generated_packages_install_and_their_tests_pass(tmp_path: Path) -> None:
+    """All in one process, as each would import PyTorch anew."""
+    environment: dict[str, str] = {}
+    for kind, name in PACKAGES.items():
+        package = write_package(kind, name, tmp_path)
+        environment = install(package, tmp_path / "site")
+        test = RECIPE_TEST.format(recipe=str(package / "recipe.toml"), name=name)
+        (package / "tests" / f"test_recipe_of_{kind}.py").write_text(test)
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", *options, *(str(tmp_path / name) for name in PACKAGES.values())]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    code = (
-        f"import florilegium as fl; r = fl.run('recipe.toml', rounds=1, runs_dir={str(tmp_path)!r}, progress=False); "
-        f"print(r.state, '{name}' in r.config.values())"
-    )
-    run = [sys.executable, "-c", code]
-    done = subprocess.run(run, cwd=package, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["completed", "True"], done.stderr
-    table = "methods" if kind == "method" else "datasets" if kind == "dataset" else ""
-    if table:
-        listed = [sys.executable, "-m", "florilegium", table]
-        shown = subprocess.run(listed, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-        assert next(line for line in shown.splitlines() if name in line).count(f"{name} 0.1.0") == 1
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.parametrize(

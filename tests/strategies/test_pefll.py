@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet
 import pytest
 import torch
@@ -381,7 +382,9 @@ class TestRuns:
         whole = run("whole")
         monkeypatch.setattr(generated, "TESTED_AT_ONCE", 4)
         groups = run("groups")
-        assert (whole / "clients.csv").read_text() == (groups / "clients.csv").read_text()
+        # The hypernetwork computes other numbers of clients at once, which may change last digits.
+        first, second = (pd.read_csv(path / "clients.csv") for path in (whole, groups))
+        pd.testing.assert_frame_equal(first, second, rtol=1e-5)
         original = PeFLLClient.perform
 
         def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
@@ -783,7 +786,7 @@ def test_a_descriptor_has_numbers(run: Run) -> None:
 
 
 def test_a_model_without_parameters_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generated, "build", lambda *_: torch.nn.Sequential(torch.nn.Flatten()))
+    monkeypatch.setattr(generated, "network_for", lambda *_: torch.nn.Sequential(torch.nn.Flatten()))
     with pytest.raises(ConfigurationError, match="model: 'linear' has no parameters"):
         run("nothing")
 

@@ -14,8 +14,8 @@ import pytest
 from florilegium.apps.cli import cli
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.clientdata import decoded
-from florilegium.partitions.datasets import load
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load
 from florilegium.partitions.sources.foreign_splits import read_foreign
 from florilegium.partitions.sources.restricted_pickle import read_object, read_pickle
 from florilegium.partitions.sources.torchvision_files import read_torchvision

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,22 @@ def _refresh(roster: Roster, grid: Any) -> dict[str, int | None]:
     """Look who is there, and return the node of each client."""
     roster.refresh(grid, 0.01)
     return {name: client.node for name, client in roster.clients.items()}
+
+
+def test_a_device_needs_the_packages_of_the_run_in_the_same_version() -> None:
+    roster = Roster(lambda: [], 1, "code", packages=["fed-mine 0.1.0"])
+    grid = _Grid(
+        {
+            1: replace(_device("a"), packages=["fed-mine 0.1.0"]),
+            2: Announcement(True, "", packages=["fed_mine (not installed)"]),
+            3: replace(_device("c"), packages=["fed-mine 0.2.0"]),
+            4: replace(_device("d"), packages=["x" * 500] * 500),
+        }
+    )
+    assert _refresh(roster, grid) == {"a": 1}
+    assert "fed_mine (not installed); needed: fed-mine 0.1.0" in roster._refused[2]
+    assert "fed-mine 0.2.0; needed: fed-mine 0.1.0" in roster._refused[3]
+    assert len(roster._refused[4]) < 2000
 
 
 def test_a_silent_node_is_asked_more_and_more_rarely() -> None:
