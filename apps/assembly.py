@@ -17,6 +17,7 @@ from torch import nn
 
 from florilegium.apps.code_version import code_version
 from florilegium.apps.methods import METHODS, Method, table_of
+from florilegium.apps.origins import origins_of
 from florilegium.apps.packages import in_notebook, used_code, versions
 from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy
 from florilegium.apps.settings import Settings, parse
@@ -67,6 +68,10 @@ class Assembly:
         """The hash of the package's code and of the code outside it that the run uses."""
         return code_of(self.config, one_process=self.one_process)
 
+    def origins(self, deployed: bool) -> dict[str, str]:
+        """Return hashes of what the run is made from, on real devices or not (:func:`origins_of`)."""
+        return origins_of(self.config, self.settings, deployed=deployed)
+
     def simulated_clients(self) -> SimulatedClients:
         """Return the clients of the simulated federation, all of which one node can run."""
         return SimulatedClients(self.settings, self.device)
@@ -90,7 +95,7 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
-        return strategy(Setup(s, self.hyper, client, roster, run))
+        return strategy(Setup(s, self.hyper, client, roster, run, self.origins))
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:

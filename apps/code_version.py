@@ -37,6 +37,18 @@ def code_version(references: tuple[str, ...] = ()) -> str:
     return digest.hexdigest()[:12]
 
 
+def source_version(top: str) -> str:
+    """Return a hash (twelve hex digits) of the source of a top-level package or module.
+
+    Raises:
+        ConfigurationError: if it has no source file.
+    """
+    digest = hashlib.sha256()
+    for path in _sources(top):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def layer_folder(layer: str) -> Path:
     """Return the folder of one layer of the package, wherever it is installed."""
     return next(folder for root in florilegium.__path__ if (folder := Path(root) / layer).is_dir())

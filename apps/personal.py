@@ -11,21 +11,22 @@ from tempfile import TemporaryDirectory
 
 from torch import nn
 
-from florilegium.apps.assembly import assemble, open_folder
+from florilegium.apps.assembly import Assembly, assemble, open_folder
 from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
 from florilegium.apps.one_process import OneProcess
+from florilegium.apps.origins import CODE
 from florilegium.apps.settings import Settings, complete
 from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.network import network_for
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.models.parameters import exchanged, set_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint, read_checkpoint, read_config
+from florilegium.strategies.core.run_folder import Checkpoint, changed_origins, read_checkpoint, read_config
 
 log = logging.getLogger("flwr")
 
@@ -60,7 +61,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
 
     Raises:
         ConfigurationError: if the run's clients are real devices, and no new one is given.
-        RunError: if the run has no readable checkpoint.
+        RunError: if the run has no readable checkpoint, or its data have changed.
     """
     config = complete(read_config(run))  # runs from earlier versions lack newer keys
     checkpoint = read_checkpoint(run)
@@ -77,6 +78,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         data = own_data(new, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
         source = DeviceClient(NEW, data)
     else:
+        _check_origins(run, assembly)
         source = assembly.simulated_clients()
     with TemporaryDirectory() as state_dir:  # the state of a new client is not kept
         host = assembly.host(source, state_dir if data_path else "")
@@ -85,6 +87,22 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         strategy.roster.wait(grid, 0.0, until=lambda: bool(strategy.roster.clients))
         strategy.take_back(checkpoint)
         yield Reopened(s, strategy, Round(strategy, grid, checkpoint.round), host, checkpoint)
+
+
+def _check_origins(run: Path, assembly: Assembly) -> None:
+    """Raise :class:`RunError` if the run's clients hold other data now; warn if code has changed, for models may fit.
+
+    Clients are known by numbers, which other data shift.
+    """
+    changed = changed_origins(run, assembly.origins(deployed=False))
+    if data := [what for what in changed if not what.startswith(CODE)]:
+        raise RunError(
+            f"run '{run.name}' was made from another {' and another '.join(data)}; its clients are not known"
+        )
+    if changed:
+        log.warning(
+            "run '%s' was made with another %s; its models may not be what they were", run.name, " and ".join(changed)
+        )
 
 
 def personalise(

@@ -29,13 +29,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from florilegium.apps.experiment import pick, read_layers, read_recipe, recipe_name
 from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.origins import origins_of
 from florilegium.apps.report import load_run
 from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.apps.studies.transfer import check_target, transfer_once
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Section, Value
-from florilegium.strategies.core.run_folder import differing_settings, read_config
+from florilegium.strategies.core.run_folder import ORIGINS, changed_origins, differing_settings, read_config
 
 
 class Sweep(BaseModel):
@@ -157,7 +158,7 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
 
 
 def _check_earlier(cell: Cell, path: Path) -> None:
-    """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings than the cell."""
+    """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings, data or code than the cell."""
     if not (path / "config.toml").exists():
         return
     # Runs from earlier versions lack newer keys; they behaved as the defaults of those keys.
@@ -168,6 +169,11 @@ def _check_earlier(cell: Cell, path: Path) -> None:
         raise ConfigurationError(
             f"there is already a run {path} with other settings. {'; '.join(differing)}. Choose another --runs-dir, or "
             "delete it."
+        )
+    if (path / ORIGINS).exists() and (changed := changed_origins(path, origins_of(now, parse(now)[0]))):
+        raise ConfigurationError(
+            f"there is already a run {path}, which was made from another {' and another '.join(changed)}. Choose "
+            "another --runs-dir, or delete it."
         )
 
 

@@ -1,7 +1,8 @@
 """Any PyTorch module as what the suite needs: an ``nn.Sequential`` of named blocks.
 
-A module's children become the blocks if computing them one after the other gives the module's own outputs, in training
-and in evaluation mode and for other parameters too. Otherwise the whole module is one block.
+A module's children become the blocks if computing them one after the other gives the module's own outputs and its own
+gradients: in training and in evaluation mode, for small and large inputs and for other parameters too. Otherwise the
+whole module is one block.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from florilegium.common.seeds import torch_draws
+from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.models.blocks import WHOLE, OneBlock
 from florilegium.models.dry_run import check_outputs, check_tensors, materialise, outputs, random_inputs, undisturbed
+from florilegium.models.parameters import trained
 
 _SHIFT = 0.05
 """Width of the random shift of parameters while outputs are compared, since a layer of zeros hides differences."""
 _TOLERANCE = 1e-6
-"""Largest difference between outputs that count as equal, relative to the largest output."""
+"""Largest difference between tensors that count as equal, relative to the largest entry."""
+_SCALES = (0.1, 10.0, 100.0)
+"""Further factors of the random inputs for which outputs are compared, since a clamp shows in large values only."""
 
 Children = Sequence[tuple[str, nn.Module]]
 
@@ -95,7 +99,7 @@ def _blocks(module: nn.Module, first: Children, x: Tensor) -> nn.Sequential:
         chain = _faithful(module, first, children, x)
         if chain is not None:
             return chain
-        why = "its children one after the other do not give its own outputs"
+        why = "its children one after the other do not give its own outputs and gradients"
     if stated is not None:
         raise ValueError(f"states blocks = {[*stated]}, but is not a sequence of them: {why}")
     one = OneBlock(OrderedDict([*first, (WHOLE, module)]))
@@ -133,7 +137,7 @@ def _faithful(module: nn.Module, first: Children, children: Children, x: Tensor)
     for flattens in (False, True):
         try:
             chain = _sequence([*first, *(_flattened(children, module, first, x) if flattens else children)])
-            if all(_same(whole, chain, x, training=training) for training in (False, True)):
+            if _same_gradients(whole, chain, x) and all(_same_outputs(whole, chain, other) for other in _scaled(x)):
                 return chain
         except Exception:  # children that do not fit together raise anything
             continue
@@ -162,10 +166,36 @@ def _begins_dense(module: nn.Module) -> bool:
     return isinstance(next(layers, None), nn.Linear)
 
 
-def _same(whole: nn.Module, chain: nn.Module, x: Tensor, *, training: bool) -> bool:
-    expected, found = (outputs(network, x, training=training) for network in (whole, chain))
-    near = (found - expected).abs().max() <= _TOLERANCE * expected.abs().max()
-    return bool(near) and found.shape == expected.shape
+def _scaled(x: Tensor) -> list[Tensor]:
+    return [x * scale for scale in _SCALES] if x.is_floating_point() else []
+
+
+def _same_outputs(whole: nn.Module, chain: nn.Module, x: Tensor) -> bool:
+    """Return whether two networks with the same parameters have the same outputs for inputs ``x``."""
+    return _near(*(outputs(network, x, training=False) for network in (whole, chain)))
+
+
+def _same_gradients(whole: nn.Module, chain: nn.Module, x: Tensor) -> bool:
+    """Return whether two networks with the same parameters have the same outputs and gradients, in either mode."""
+    parameters = [*trained(whole).values()]
+    for training in (False, True):
+        expected, found = (_outputs_and_gradients(network, parameters, x, training) for network in (whole, chain))
+        if not all(map(_near, expected, found)):
+            return False
+    return True
+
+
+def _outputs_and_gradients(network: nn.Module, parameters: Sequence[Tensor], x: Tensor, training: bool) -> list[Tensor]:
+    """Return the outputs of a network, and the gradients of a random linear function of them."""
+    result = outputs(network, x, training=training, gradients=True)
+    weights = torch.randn(result.shape, generator=torch_generator(0, "dry run", "gradient"))
+    gradients = torch.autograd.grad((result * weights).sum(), parameters, materialize_grads=True)
+    return [result.detach(), *gradients]
+
+
+def _near(expected: Tensor, found: Tensor) -> bool:
+    same = expected.shape == found.shape
+    return same and bool((found - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:

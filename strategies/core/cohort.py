@@ -69,6 +69,8 @@ class Setup:
         client: the method's client class; requests are checked against its phases.
         roster: the clients and the nodes that host them.
         run: the run's folder.
+        origins: returns hashes of what the run is made from, for devices or for a simulation; the run's folder keeps
+            them.
     """
 
     settings: ServerSettings
@@ -76,6 +78,7 @@ class Setup:
     client: type[BaseClient]
     roster: Roster
     run: RunFolder
+    origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
 
 
 class CohortStrategy(WithoutHooks):
@@ -85,7 +88,7 @@ class CohortStrategy(WithoutHooks):
         setup: configuration, client class, roster and folder of the run.
 
     Attributes:
-        settings, hyper, client, roster, run: those of :class:`Setup`.
+        settings, hyper, client, roster, run, origins: those of :class:`Setup`.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
         client_rows: a row of figures for each client, from the last evaluation.
@@ -107,6 +110,7 @@ class CohortStrategy(WithoutHooks):
         self.client = setup.client
         self.roster = setup.roster
         self.run = setup.run
+        self.origins = setup.origins
         self.bytes_down = 0
         self.bytes_up = 0
         self.checkpoint_round = 0

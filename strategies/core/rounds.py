@@ -103,13 +103,14 @@ class Rounds:
         with earlier_version(s.init):
             first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
         model, done = first, 0
-        if s.resume and (checkpoint := run.reopen(self._last)) is not None:
+        origins = strategy.origins(strategy.roster.deployed)
+        if s.resume and (checkpoint := run.reopen(self._last, origins)) is not None:
             model, done = checkpoint.arrays, checkpoint.round
             strategy.take_back(checkpoint)
             self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
-            run.create()
+            run.create(origins)
         strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         if strategy.protection is not None:
             strategy.protection.frozen = self._frozen(first)

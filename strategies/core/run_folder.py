@@ -52,6 +52,9 @@ FREE_ON_RESUME = frozenset(
 STOP = "stop"
 """A file of this name in a run's folder asks the run to end with its next evaluation."""
 
+ORIGINS = "origins.json"
+"""A file in a run's folder: hashes of what the run is made from, by what each is of."""
+
 _ADAM_BEFORE_0_2 = ("pefll", "pfedhn")
 """Methods for which "adam" meant Adam in version 0.1.0; for all others it meant FedAdam."""
 
@@ -137,8 +140,11 @@ class RunFolder:
 
     # ----------------------------------------------------------------------------------------- start
 
-    def create(self) -> None:
-        """Create the folder and write ``config.toml``.
+    def create(self, origins: Mapping[str, str]) -> None:
+        """Create the folder and write ``config.toml`` and ``origins.json``.
+
+        Args:
+            origins: hashes of what the run is made from, by what each is of.
 
         Raises:
             ConfigurationError: if a run of this name already exists.
@@ -148,19 +154,28 @@ class RunFolder:
                 f"run-name: there is already a run {self.path}. Choose another name, or "
                 f"go on with it: resume = '{self.name}'."
             )
-        self._write_config()
+        self._write_config(origins)
         self.opened = True
 
-    def reopen(self, rounds: int) -> Checkpoint | None:
+    def reopen(self, rounds: int, origins: Mapping[str, str]) -> Checkpoint | None:
         """Return the checkpoint to continue from, or None if there is none; delete metrics that are newer than it.
 
+        Args:
+            rounds: the last round.
+            origins: as for :meth:`create`, now.
+
         Raises:
-            ConfigurationError: if there is no such run, a key that changes the results differs, or the run has more
-                than ``rounds`` rounds already.
+            ConfigurationError: if there is no such run, a key that changes the results differs, what the run is made
+                from has changed, or the run has more than ``rounds`` rounds already.
             RunError: if the checkpoint is damaged.
         """
         if differing := differing_settings(read_config(self.path), self._config, self._table):
             raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
+        if changed := changed_origins(self.path, origins):
+            raise ConfigurationError(
+                f"resume: run '{self.name}' began with another {' and another '.join(changed)}; go back to what it "
+                "began with, or start a new run"
+            )
         checkpoint = read_checkpoint(self.path) if _checkpoints(self.path) else None
         done = checkpoint.round if checkpoint else -1
         if done > rounds:
@@ -169,11 +184,12 @@ class RunFolder:
             )
         self.records = [record for record in read_metrics(self.path) if record["round"] <= done]
         self._write_metrics()
-        self._write_config()
+        self._write_config(origins)
         self.opened = True
         return checkpoint
 
-    def _write_config(self) -> None:
+    def _write_config(self, origins: Mapping[str, str]) -> None:
+        write_text(self.path / ORIGINS, json.dumps(origins, indent=2) + "\n")
         write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
 
     # ---------------------------------------------------------------------------------------- during
@@ -248,6 +264,26 @@ def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], ta
 
     keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
     return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]
+
+
+def changed_origins(path: Path, now: Mapping[str, str]) -> list[str]:
+    """Return what the run in ``path`` was made from and has changed since; [] for runs of earlier versions.
+
+    Args:
+        path: the run's folder.
+        now: hashes by what each is of.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
+    file = path / ORIGINS
+    if not file.exists():
+        return []
+    try:
+        before = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{file} is damaged: {error}") from error
+    return [what for what, value in now.items() if before.get(what, value) != value]
 
 
 def find_run(name: str, runs_dir: str) -> Path:

@@ -64,7 +64,7 @@ def test_without_two_common_clients_there_is_no_difference(b: dict[tuple[str, st
 @pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
 def test_only_what_is_tuned_besides_is_called_so(method: str, label: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run", config(method=method, **{"finetune-epochs": 1}), "")
-    run.create()
+    run.create({})
     run.write_summary({"method": method})
     assert load_run(run.path).label == label
 

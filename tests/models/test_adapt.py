@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import torch_draws, torch_generator
@@ -69,6 +69,22 @@ def test_why_a_module_is_one_block() -> None:
     network = adapt(tied, SHAPE, CLASSES)
     assert isinstance(network, OneBlock)
     assert network.why == "'1.weight' belongs to several of its blocks"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [Tensor.detach, partial(torch.clamp, min=-60, max=60), lambda x: 2 * x - x.detach()],
+    ids=["detach", "clamp", "gradient"],
+)
+def test_children_with_something_between_them_are_one_block(between) -> None:
+    class Between(nn.Sequential):
+        def forward(self, x):
+            return self[2](between(self[1](self[0](x))))
+
+    with torch_draws(0, "between"):
+        network = adapt(Between(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, CLASSES)), SHAPE, CLASSES)
+    assert isinstance(network, OneBlock)
+    assert network.why == "its children one after the other do not give its own outputs and gradients"
 
 
 def test_a_dry_run_leaves_no_trace() -> None:
@@ -136,7 +152,7 @@ def test_blocks_that_are_none() -> None:
         adapt(module, SHAPE, CLASSES)
     residual = foreign.Residual(SHAPE, CLASSES)
     residual.blocks = ("flat", "first", "branch", "head")
-    with pytest.raises(ValueError, match="do not give its own outputs"):
+    with pytest.raises(ValueError, match="do not give its own outputs and gradients"):
         adapt(residual, SHAPE, CLASSES)
 
 
