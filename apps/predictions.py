@@ -18,6 +18,7 @@ from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 
@@ -28,9 +29,7 @@ def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable .npy file: {error}") from error
-    expected = (*spec.shape[1:], spec.shape[0]) if spec.kind == "image" else spec.shape
-    if rows.shape[1:] != expected:
-        raise DataError(f"{path}: rows have shape {rows.shape[1:]}, '{spec.name}' needs {expected}")
+    rows = laid_out(spec, rows, f"{path}: rows")
     return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
 
 
@@ -49,7 +48,9 @@ def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, 
     if isinstance(inputs, str | Path):
         path = Path(inputs)
         return (_rows(path, spec) if path.suffix == ".npy" else read_inputs(path, spec, words)[0]), spec
-    if hasattr(inputs, "to_dict"):
+    if isinstance(inputs, pd.Series):
+        raise DataError("inputs: a pandas Series is a single row or column; give a DataFrame, such as frame.loc[[row]]")
+    if isinstance(inputs, pd.DataFrame):
         inputs = inputs.to_dict("list")
     return read_rows(inputs, spec, words), spec
 

@@ -31,6 +31,7 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inpu
 from florilegium.partitions.natural_clients import HELD_BACK
 from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, read_parquet
 from florilegium.partitions.sources.picture_folders import pictures_in, resized
+from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
 
@@ -146,17 +147,22 @@ class _Reader:
         if y is None and self.spec.y and not self._unlabeled(part):
             raise DataError(f"{name}: there are no labels (y is None); set labeled=false in --node-config")
         if self.spec.kind != "image":
-            rows_of = list if self.spec.kind in ("characters", "words") else lambda given: np.asarray(given).tolist()
-            columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: rows_of(x)}
+            columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: self._cells(x, name)}
             labels = {} if y is None or not self.spec.y else {self.spec.y: list(y)}
             return self.table(pyarrow.table({**columns, **labels}), name, part)
-        channels, height, width = self.spec.shape
-        rows, expected = np.asarray(x), (height, width, channels)
-        if rows.dtype != np.uint8 or rows.shape[1:] != expected:
-            raise DataError(
-                f"{name}: pictures are {rows.dtype} {rows.shape}, '{self.spec.name}' needs uint8 (n, *{expected})"
-            )
+        rows = laid_out(self.spec, x, f"{name}: pictures")
+        if rows.dtype != np.uint8:
+            raise DataError(f"{name}: pictures are {rows.dtype}, '{self.spec.name}' needs uint8, 0 to 255")
         return self._examples(rows, None if self._unlabeled(part) else y, name)
+
+    def _cells(self, x: Any, name: str) -> list[Any]:
+        """Return the cells of the only input column: texts, or lists of numbers."""
+        if self.spec.kind in ("characters", "words"):
+            return list(x)
+        if self.spec.table is not None:
+            raise DataError(f"{name}: '{self.spec.name}' has columns; give a DataFrame or a mapping of columns")
+        cells: list[Any] = laid_out(self.spec, x, f"{name}: rows").tolist()
+        return cells
 
     def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
         """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""

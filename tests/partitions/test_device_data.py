@@ -288,7 +288,7 @@ class TestFunctions:
             ("broken", "failed: ValueError: no such sensor"),
             ("missing", "failed: AttributeError"),
             ("inputs", "there are no labels"),
-            ("floats", "pictures are float64 .* needs uint8"),
+            ("floats", "pictures are float64, .* needs uint8"),
         ],
     )
     def test_what_goes_wrong_in_it_is_said(self, module, function, said):
