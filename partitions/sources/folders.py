@@ -25,6 +25,9 @@ CLIENT = "client"
 """The column that names each row's client."""
 TABLES = (".csv", ".parquet")
 _HELD_BACK = 0.2
+_MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "?")
+"""Words for a missing number in CSV files; in a column of other texts they are values like any."""
+_LARGEST = 2**63 - 1
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _Rows = list[tuple[Path, pa.Table]]
 LAYOUTS = (
@@ -216,11 +219,12 @@ def _common_type(name: str, files: _Rows) -> pa.DataType:
 
 
 def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
-    """Return int64 or float64 if all cells of a CSV column that are not empty are numbers, else text."""
-    given = [cell.strip() for cell in cells if cell and cell.strip()]
-    if not given or any(cell.lstrip("+-")[:1] == "0" and cell.lstrip("+-")[1:2].isdigit() for cell in given):
+    """Return int64 or float64 if all cells of a CSV column that are not missing are numbers, else text."""
+    given = [cell for cell in map(_present, cells) if cell]
+    unsigned = [cell.lstrip("+-") for cell in given]
+    if not given or any("_" in cell or (cell[:1] == "0" and cell[1:2].isdigit()) for cell in unsigned):
         return pa.string()  # 007 is a name
-    for convert, kind in ((int, pa.int64()), (float, pa.float64())):
+    for convert, kind in ((_int64, pa.int64()), (float, pa.float64())):
         try:
             for cell in given:
                 convert(cell)
@@ -230,13 +234,27 @@ def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
     return pa.string()
 
 
+def _int64(cell: str) -> int:
+    """Return the whole number in ``cell``; raise ``ValueError`` if there is none or it does not fit into 64 bits."""
+    number = int(cell)
+    if abs(number) > _LARGEST:
+        raise ValueError
+    return number
+
+
+def _present(cell: str | None) -> str:
+    """Return the text of a CSV cell; "" if its value is missing."""
+    text = (cell or "").strip()
+    return "" if text in _MISSING else text
+
+
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, file: Path, name: str) -> pa.ChunkedArray:
     if column.type == kind:
         return column
     try:
         if pa.types.is_string(column.type):
             number = int if pa.types.is_integer(kind) else float
-            cells = [number(cell) if cell and cell.strip() else None for cell in column.to_pylist()]
+            cells = [number(text) if (text := _present(cell)) else None for cell in column.to_pylist()]
             return pa.chunked_array([pa.array(cells, kind)])
         return column.cast(kind)
     except (ValueError, pa.ArrowException) as error:

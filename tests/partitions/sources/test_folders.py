@@ -99,6 +99,21 @@ class TestClients:
         _put(tmp_path, a="zip,label\n007,x\n010,y\n007,x\n010,y\n", b="zip,label\n007,x\n010,y\n")
         assert dataset_of(_keys(tmp_path, input_column="zip")).kind == "characters"
 
+    def test_what_a_missing_number_is_called_may_be_a_category(self, tmp_path: Path) -> None:
+        _put(tmp_path, a=ROWS.replace(",a,", ",NA,"))
+        assert dataset_of(_keys(tmp_path)).table.categories == {"town": ("NA", "b")}  # type: ignore[union-attr]
+
+    def test_numbers_too_long_for_integers_are_numbers(self, tmp_path: Path) -> None:
+        _put(tmp_path, a="size,label\n" + "".join(f"{10**20 * n},{'xy'[n % 2]}\n" for n in range(1, 7)))
+        np.testing.assert_allclose(load_dataset(_keys(tmp_path)).train.x.std(), 1, rtol=1e-5)
+
+    def test_a_dataset_called_digits_is_not_the_suites(self, tmp_path: Path) -> None:
+        folder = _put(tmp_path, train=ROWS)
+        (folder / "schema.toml").write_text(
+            'name = "digits"\nlabel = "label"\nlabels = ["x", "y"]\n[numbers]\nsize = [1.0, 2.0]\n'
+        )
+        np.testing.assert_array_equal(load_dataset(_keys(tmp_path)).train.x[:, 0], [0, 0.5, 1, 1.5, 2])
+
 
 class TestRefused:
     @pytest.mark.parametrize(
@@ -114,6 +129,8 @@ class TestRefused:
             ({"a": ROWS, "b__train": ROWS, "b__test": "size,town,label\n1,a,z\n"}, "no training row has: z"),
             ({"a": ROWS + "6,a,\n"}, "column 'label' has no label in row 5, 1 rows in all"),
             ({"a": ROWS + ",a,x\n"}, "column 'size' has no number in row 5"),
+            ({"a": ROWS + "NA,a,x\n"}, "column 'size' has no number in row 5"),
+            ({"a": ROWS, "b": ROWS + "?,a,x\nnan,a,y\n"}, "column 'size' has no number in row 10, 2 rows in all"),
         ],
     )
     def test_files(self, tmp_path: Path, files: dict[str, str], said: str) -> None:
