@@ -12,6 +12,7 @@ from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.plugins import Registry
 from florilegium.common.seeds import entropy
 from florilegium.common.settings import Section
+from florilegium.partitions.asking import asked, check, failures_named, made
 from florilegium.partitions.natural_clients import choose_natural, client_names
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
@@ -269,22 +270,16 @@ def partition(
     table: dict[str, NDArray[Any]] = {"row": rows, "label": dataset.train.y[rows]}
     if column is not None:
         table["client"] = client_names(dataset.train, column)[rows]
-    table |= partitioning.extra(settings, dataset, rows)
+    with failures_named(settings):
+        table |= partitioning.extra(settings, dataset, rows)
     purpose = ("federation", domain) if domain else ("federation",)
     seed = entropy(settings.seed, *purpose) % 2**32
-    partitioner = partitioning.maker()(settings, hub := HubDataset.from_dict(table), seed)
-    partitioner.dataset = hub
-    try:
-        chosen = np.arange(partitioner.num_partitions)
-        if column is not None:
-            chosen = choose_natural(settings, len(chosen), rng)
-        parts = [np.asarray(partitioner.load_partition(int(i))["row"], dtype=np.int64) for i in chosen]
-    except ValueError as error:
-        raise DataError(
-            f"partitioner '{settings.partitioner}' cannot share '{settings.dataset}' out over {n} clients: {error} "
-            "Use fewer clients, more samples, or (dirichlet) a larger alpha."
-        ) from error
-    _check(settings, partitioning, rows, parts)
+    partitioner = made(settings, partitioning, HubDataset.from_dict(table), seed)
+    natural = column is not None
+    chosen, parts = asked(
+        settings, partitioner, lambda there: choose_natural(settings, there, rng) if natural else np.arange(there)
+    )
+    check(settings, partitioning, rows, parts)
     if column is None:
         return parts, [[]] * len(parts)
     if m:
@@ -292,34 +287,6 @@ def partition(
     if hasattr(partitioner, "partition_id_to_natural_ids"):
         return parts, [partitioner.partition_id_to_natural_ids[int(i)] for i in chosen]
     return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
-
-
-def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:
-    """Check what every partition must satisfy, whoever made it.
-
-    Raises:
-        DataError: if there are not ``num-clients`` parts, a part has a row that was not to be divided, or one twice, or
-            a row has more or fewer owners than the partitioner allows.
-    """
-    what = f"partitioner '{settings.partitioner}'"
-    if settings.num_clients and len(parts) != settings.num_clients:
-        raise DataError(f"{what}: made {len(parts)} clients, not num-clients = {settings.num_clients}")
-    index = np.full(int(rows.max(initial=-1)) + 1, -1)
-    index[rows] = np.arange(len(rows))
-    owners = np.zeros(len(rows), np.int64)
-    for client, part in enumerate(parts):
-        inside = (part >= 0) & (part < len(index))
-        inside[inside] = index[part[inside]] >= 0
-        if not inside.all():
-            raise DataError(f"{what}: client {client} would hold row {part[~inside][0]}, which is not to be divided")
-        counts = np.bincount(index[part], minlength=len(rows))
-        if counts.max(initial=0) > 1:
-            raise DataError(f"{what}: client {client} would hold row {rows[counts.argmax()]} more than once")
-        owners += counts
-    if owners.max(initial=0) > 1 and not (partitioning.rows == "shared" and settings.samples_per_client):
-        raise DataError(f"{what}: {owners.max()} clients would hold row {rows[owners.argmax()]}")
-    if partitioning.rows == "all" and not owners.all():
-        raise DataError(f"{what}: {(owners == 0).sum()} of {len(rows)} rows would have no owner")
 
 
 def matched(

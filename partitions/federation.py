@@ -16,6 +16,7 @@ from florilegium.common.files import write_atomically
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
+from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partition
 from florilegium.partitions.loading import dataset_of, load_dataset
@@ -114,7 +115,7 @@ def whole_dataset(settings: FederationSettings) -> Dataset:
 
 def _arranged(settings: FederationSettings, dataset: Dataset) -> Dataset:
     """Return ``dataset`` as the federation counts its rows: with one pooled split if the partitioner's split does."""
-    table = PARTITIONERS[settings.partitioner].table_of_rows(settings)
+    table = split_of(settings, PARTITIONERS[settings.partitioner])
     return pooled(dataset, settings.cache_dir) if table is not None and table.pooled else dataset
 
 
@@ -170,7 +171,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     """
     rng = numpy_generator(settings.seed, "federation", "rows")
     partitioning = PARTITIONERS[settings.partitioner]
-    table = partitioning.table_of_rows(settings)
+    table = split_of(settings, partitioning)
     train, test, names, test_from_train, server = (
         _divided(settings, partitioning, dataset, rng) if table is None else _fixed(settings, table, dataset, rng)
     )

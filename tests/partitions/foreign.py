@@ -46,6 +46,28 @@ class Empty(Listed):
     parts = ((0, 1), ())
 
 
+class Bare(Listed):
+    """Gives partitions that do not say which rows they have."""
+
+    parts = ((0, 1), (2,))
+
+    def load_partition(self, partition_id: int) -> HubDataset:
+        return super().load_partition(partition_id).remove_columns("row")
+
+
+def raising(settings: object, rows: HubDataset, seed: int) -> Partitioner:
+    """Fails with one of Python's own errors."""
+    raise KeyError("age")
+
+
+def listing(settings: object, rows: HubDataset, seed: int) -> list[int]:
+    """Returns no partitioner."""
+    return [0, 1]
+
+
+SPLIT_OF_LISTS = Partitioning("no split", split=lambda settings: [[0], [1]])  # type: ignore[arg-type,return-value]
+
+
 class Demanding(Listed):
     """Requires an argument that nobody gives."""
 

@@ -86,6 +86,10 @@ class TestOtherPackages:
         ("Common", "2 clients would hold row"),
         ("Few", "made 1 clients, not num-clients = 2"),
         ("GREEDY", "719 of 1437 rows would have no owner"),
+        ("Bare", "partition 0 has lost the column 'row'"),
+        ("raising", r"partitioner '.*:raising' failed: KeyError: 'age'"),
+        ("listing", "returned list, expected a flwr_datasets.partitioner.Partitioner"),
+        ("SPLIT_OF_LISTS", "returned list, expected a SplitTable"),
         ("Empty", "num-clients: client 1 would have no training example"),
     ],
 )

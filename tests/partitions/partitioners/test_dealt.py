@@ -298,5 +298,5 @@ def test_what_is_refused(name: str, own: dict[str, Any], common: dict[str, Any],
 
 def test_settings_with_the_keys_of_another_partitioner_are_refused() -> None:
     wrong = _settings("shard").model_copy(update={"partitioner": "size"})
-    with pytest.raises(TypeError, match="the settings hold ShardKeys, not SizeKeys"):
+    with pytest.raises(DataError, match="TypeError: the settings hold ShardKeys, not SizeKeys"):
         build(wrong, _dataset())
