@@ -15,12 +15,15 @@ from types import FrameType
 from typing import Any, Protocol
 
 from florilegium.apps.settings import complete
-from florilegium.common.errors import RunError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 
 OnEvaluation = Callable[[int, dict[str, dict[str, float]]], object]
 """Called with the round and the figures of each group of clients; the run ends with this round if it returns true."""
 GROUPS = ("seen", "unseen", "unlabeled")
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Held by a run: the log, PyTorch's threads and what is remembered belong to the whole process."""
 
 
 class Engine(Protocol):
@@ -40,7 +43,8 @@ class Engine(Protocol):
 class InThisProcess:
     """Carries out runs in this process, one client after the other.
 
-    Ctrl-C stops a run after its present round, with a checkpoint; a second Ctrl-C stops it at once.
+    Runs of several threads wait for each other. Ctrl-C stops a run after its present round, with a checkpoint; a second
+    Ctrl-C stops it at once.
 
     Args:
         on_evaluation: see :data:`OnEvaluation`.
@@ -76,7 +80,7 @@ class InThisProcess:
             run_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
-        with _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
+        with _ONE_AT_A_TIME, _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
             run_here(complete(overrides), run_path, watcher)
 
 
@@ -90,7 +94,14 @@ class _Watcher:
         if self._on_evaluation is None:
             return False
         figures = {group: dict(line[group]) for group in GROUPS if group in line}
-        return bool(self._on_evaluation(int(line["round"]), figures))
+        ended = self._on_evaluation(int(line["round"]), figures)
+        try:
+            return bool(ended)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"on_evaluation: returned {type(ended).__name__}, which is neither true nor false ({error}); return "
+                "True to end the run"
+            ) from error
 
 
 @contextmanager

@@ -37,6 +37,11 @@ def resolve(reference: str) -> Any:
         raise ConfigurationError(f"'{reference}': there is no module '{error.name}'") from error
     for name in attribute.split("."):
         if not hasattr(found, name):
+            if module == "__main__":
+                raise ConfigurationError(
+                    f"'{reference}': it was defined in a notebook or script, and is not defined in this process; "
+                    "define it here too, or save it in a module of its own"
+                )
             raise ConfigurationError(f"'{reference}': {_described(found)} has no '{name}'{nearest(name, dir(found))}")
         found = getattr(found, name)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -134,6 +134,8 @@ def compare(
     """
     if isinstance(methods, str) or not methods:
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
+    if not isinstance(seeds, Iterable) or not all(isinstance(seed, int | np.integer) for seed in seeds):
+        raise ConfigurationError(f"seeds: give a list of whole numbers, such as [1, 2, 3] (found: {seeds!r:.60})")
     for key in {"run_name", "resume"} & keys.keys():
         raise ConfigurationError(f"{key}: compare makes several runs; leave it out")
     cells: list[tuple[str, dict[str, Value]]] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,13 @@ from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.store import PARTS, has_splits, scales, write_dataset
 from florilegium.partitions.spec import DatasetSpec, Split
 
+log = logging.getLogger("flwr")
+
 _FORMAT = 1
 _LONGEST_TEXT = 200
 _CHANNELS = (1, 3)
+_FEW = 100
+"""Targets with no more values than this may be meant as classes."""
 CACHE = "~/.florilegium/cache"
 CLIENT = "client"
 
@@ -259,8 +264,14 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     targets = train.y.dtype.kind == "f"
     if targets and not (isinstance(train.x, np.ndarray) and train.x.dtype.kind == "f"):
         raise DataError(
-            f"{train.where}: y holds floats, which are predicted from floats only; make x floats, or y classes"
+            f"{train.where}: y holds floats, which are predicted from floats only (x holds {_kind(train.x)}); for "
+            "classes give integers, y.astype(int)"
         )
+    if targets and len(np.unique(train.y)) <= _FEW and not (train.y % 1).any():
+        log.warning(
+            "%s: y holds floats, all of them whole numbers, and is taken as numbers to predict; for classes give "
+            "integers, y.astype(int)", train.where,
+        )  # fmt: skip
     x = {part: _decoded_inputs(schema, value.x) for part, value in parts.items()}
     y: dict[str, NDArray[Any]]
     if targets:

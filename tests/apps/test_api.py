@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,33 @@ class TestRun:
         whole = go(rounds=3)
         assert go(resume=run.name, rounds=3).summary["final"] == whole.summary["final"]
 
+    def test_what_a_callback_returns_is_checked(self, go: Any) -> None:
+        with pytest.raises(fl.ConfigurationError, match="on_evaluation: returned ndarray, which is neither"):
+            go(on_evaluation=lambda round, figures: np.zeros(3))
+
+    def test_runs_of_two_threads_wait_for_each_other(self, go: Any) -> None:
+        going: list[int] = []
+
+        def follow(round: int, figures: object) -> None:
+            going.append(threading.get_ident())
+
+        levels = [handler.level for handler in logging.getLogger("flwr").handlers]
+        threads = [threading.Thread(target=go, kwargs={"on_evaluation": follow, "seed": n}) for n in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(going) == 6
+        assert len({*going[:3]}) == 1  # one run's rounds, then the other's
+        assert [handler.level for handler in logging.getLogger("flwr").handlers] == levels
+
+    def test_what_a_notebook_defined_is_not_known_elsewhere(self, go: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "typed_in", shallow, raising=False)
+        run = go(model="__main__:typed_in")
+        monkeypatch.undo()
+        with pytest.raises(fl.ConfigurationError, match=r"'__main__:typed_in': it was defined in a notebook or script"):
+            run.model()
+
 
 class TestInterruption:
     def test_ctrl_c_ends_after_a_whole_round_and_the_run_goes_on_bit_for_bit(self, go: Any) -> None:
@@ -431,6 +459,9 @@ class TestFailure:
     def test_compare_wants_a_list(self) -> None:
         with pytest.raises(fl.ConfigurationError, match="give a list of methods"):
             fl.compare("fedavg")
+        for seeds in (1, "12", [1.5]):
+            with pytest.raises(fl.ConfigurationError, match=r"seeds: give a list of whole numbers.*found: "):
+                fl.compare(["fedavg"], seeds=seeds)  # type: ignore[arg-type]
 
 
 def test_public_names_exist_and_type_checkers_see_the_same() -> None:

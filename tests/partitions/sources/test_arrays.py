@@ -98,6 +98,12 @@ class TestForms:
         assert (dataset.spec.kind, dataset.spec.classes) == ("regression", 1)
         np.testing.assert_allclose(dataset.train.y, np.linspace(0, 1, N))
 
+    def test_floats_that_may_be_classes_are_pointed_out(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        _load(tmp_path, (FLOATS, np.linspace(0, 1, N)))
+        assert not caplog.text
+        _load(tmp_path, (FLOATS, Y.astype(float)))
+        assert "y holds floats, all of them whole numbers" in caplog.text
+
     def test_torch_datasets_and_clients(self, tmp_path: Path) -> None:
         class Named(torch.utils.data.Dataset[Any]):
             def __len__(self) -> int:
