@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, from_laplace_mechanism
 from scipy.stats import norm
 
@@ -63,6 +65,18 @@ class TestTotal:
         composed = composed.compose(from_laplace_mechanism(8.0).self_compose(2))
         assert total(releases, DELTA) == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=1e-3)
 
+    def test_the_librarys_accountant_agrees(self) -> None:
+        releases = [
+            Release("gaussian", 1.5, 10, 0.1), Release("gaussian", 9.0, 3), Release("laplace", 6.0, 2),
+            Release("laplace", 3.0, 2, 0.5), Release("gaussian", 1.0, 0), Release("gaussian", 1.0, 9, 0.0),
+        ]  # fmt: skip
+        accountant = PLDAccountant()
+        events = {"gaussian": GaussianDpEvent, "laplace": LaplaceDpEvent}
+        for release in releases[:-2]:
+            sampled = PoissonSampledDpEvent(release.rate, events[release.kind](release.multiplier))
+            accountant.compose(sampled, release.times)
+        assert total(releases, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-4)
+
     def test_order_does_not_matter(self) -> None:
         releases = [Release("gaussian", 7.0), Release("laplace", 5.0)]
         assert total(releases, DELTA) == total(releases[::-1], DELTA)
@@ -82,6 +96,14 @@ class TestCalibrate:
                 Release("laplace", multiplier("laplace", 0.2 * scale, DELTA)),
                 Release("laplace", multiplier("laplace", 0.2 * scale, DELTA)),
             ]
+
+        spent = total(releases(calibrate(releases, epsilon, DELTA)), DELTA)
+        assert epsilon * (1 - 2e-3) <= spent <= epsilon
+
+    @pytest.mark.parametrize(("times", "rate", "epsilon"), [(1000, 0.01, 3.0), (4000, 0.002, 0.3)])
+    def test_many_small_releases_spend_the_budget(self, times: int, rate: float, epsilon: float) -> None:
+        def releases(scale: float) -> list[Release]:
+            return [Release("gaussian", 1 / scale, times, rate)]
 
         spent = total(releases(calibrate(releases, epsilon, DELTA)), DELTA)
         assert epsilon * (1 - 2e-3) <= spent <= epsilon
