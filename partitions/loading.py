@@ -30,7 +30,8 @@ from florilegium.partitions.settings import SourceSettings
 from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.arrays import ArrayFunction, from_function
 from florilegium.partitions.sources.decode import decode, digits, read_parquet
-from florilegium.partitions.sources.inference import Inference, fitted, infer
+from florilegium.partitions.sources.encoded import fitted
+from florilegium.partitions.sources.inference import Inference, infer
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.sources.store import (
     PARTS,

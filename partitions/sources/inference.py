@@ -7,8 +7,6 @@ Scales, categories and classes come from the training rows alone.
 from __future__ import annotations
 
 import html
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +16,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.sources.columns import (
+    class_labels,
+    count_distinct,
+    is_image,
+    is_number,
+    is_text,
+    is_vector,
+    listed,
+    plain,
+)
 from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.encoded import look, pixels
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.store import scales
-from florilegium.partitions.spec import DatasetSpec, Split
+from florilegium.partitions.spec import Split
 
 Tables = Mapping[str, pa.Table]
 
@@ -85,63 +93,9 @@ def infer(name: str, source: str, tables: Tables, keys: Inference) -> Inferred:
         ConfigurationError: if a key names no column, or the data leave open which column is meant; with the candidates.
         DataError: if rows cannot be used: missing values, images of several sizes, one class only.
     """
-    return _Work(name, source, {part: _plain(table) for part, table in tables.items()}, keys, _named(tables)).done()
-
-
-def _features(table: pa.Table) -> dict[str, Any]:
-    """Return the features that ``datasets`` notes in a table's metadata; {} if there are none."""
-    noted = (table.schema.metadata or {}).get(b"huggingface")
-    features: dict[str, Any] = json.loads(noted)["info"]["features"] if noted else {}
-    return features
-
-
-def _class_labels(table: pa.Table) -> dict[str, list[str]]:
-    return {
-        name: list(feature["names"])
-        for name, feature in _features(table).items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in table.column_names
-    }
-
-
-def _named(tables: Tables) -> dict[str, list[str]]:
-    """Return the names of the classes of each column that is a ClassLabel."""
-    return _class_labels(tables["train"])
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with the names of classes instead of their numbers; -1 means that a label is missing."""
-    for column, names in _class_labels(table).items():
-        index = table.column_names.index(column)
-        cells = table.column(column).to_pylist()
-        words = [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
-        table = table.set_column(index, column, pa.array(words, pa.string()))
-    return table
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _is_image(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind) and {"bytes", "path"} <= {kind.field(i).name for i in range(kind.num_fields)})
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(lists and _is_number(kind.value_type))
-
-
-def _distinct(column: pa.ChunkedArray) -> int:
-    return len(pc.unique(column.drop_null()))
-
-
-def _shown(values: Any) -> str:
-    words = [str(value) for value in values]
-    return ", ".join(words[:10]) + (f", … ({len(words)} in all)" if len(words) > 10 else "")
+    return _Work(
+        name, source, {part: plain(table) for part, table in tables.items()}, keys, class_labels(tables["train"])
+    ).done()
 
 
 @dataclass
@@ -183,7 +137,7 @@ class _Work:
             self.notes.append(f"natural clients: column '{clients[0]}'")
         unused = [c for c in kinds if c not in inputs and c not in clients]
         if unused:
-            self.notes.append(f"not used: {_shown(unused)}")
+            self.notes.append(f"not used: {listed(unused)}")
         for key, fits in (("text-length", kind == "texts"), ("image-size", kind == "pictures")):
             if key in self.keys.given() and not fits:
                 raise ConfigurationError(f"{key}: {self.source} has no {'texts' if key == 'text-length' else 'images'}")
@@ -230,7 +184,7 @@ class _Work:
             distinct = len(np.unique(values))
             if (values != np.round(values)).any() or (distinct > _CATEGORIES and 10 * distinct > len(values)):
                 return self._target(label, kind, inputs, distinct)
-        if not (_is_text(column.type) or _is_number(column.type) or pa.types.is_boolean(column.type)):
+        if not (is_text(column.type) or is_number(column.type) or pa.types.is_boolean(column.type)):
             raise ConfigurationError(
                 f"label-column: column '{label}' of {self.source} holds {column.type}, not classes or numbers"
             )
@@ -238,7 +192,7 @@ class _Work:
         known = self.classes.get(label) or sorted(set(words["train"]))
         if unknown := sorted(set(words.get("test", [])) - set(known)):
             raise DataError(
-                f"{self.source}: the test rows have classes that no training row has: {_shown(unknown)}. Remove these "
+                f"{self.source}: the test rows have classes that no training row has: {listed(unknown)}. Remove these "
                 "rows, or add training rows"
             )
         if len(known) < 2:
@@ -248,18 +202,18 @@ class _Work:
         for part, table in self.tables.items():
             index = table.column_names.index(label)
             self.tables[part] = table.set_column(index, label, pa.array(words[part]))
-        self.notes.append(f"label: column '{label}', {len(known)} classes: {_shown(known)}")
+        self.notes.append(f"label: column '{label}', {len(known)} classes: {listed(known)}")
         return {"label": label, "labels": known}
 
     @staticmethod
     def _classes_of(column: pa.ChunkedArray) -> list[Any]:
         """Return the labels of a column: whole numbers as integers, all else as text."""
-        if _is_number(column.type):
+        if is_number(column.type):
             return [int(cell) for cell in column.to_pylist()]
         return [str(cell) for cell in column.to_pylist()]
 
     def _target(self, label: str, kind: str, inputs: list[str], distinct: int) -> dict[str, Any]:
-        others = [c for c in inputs if kind != "table" or _is_text(self._train.schema.field(c).type)]
+        others = [c for c in inputs if kind != "table" or is_text(self._train.schema.field(c).type)]
         if others:
             raise ConfigurationError(
                 f"label-column: column '{label}' of {self.source} holds {distinct} different numbers, which can be "
@@ -275,12 +229,12 @@ class _Work:
 
     def _inputs(self, kinds: dict[str, pa.DataType], *, named: bool) -> tuple[str, list[str]]:
         """Return the kind of inputs (pictures, texts, table) and their columns, chosen among ``kinds``."""
-        if images := [c for c, kind in kinds.items() if _is_image(kind)]:
+        if images := [c for c, kind in kinds.items() if is_image(kind)]:
             if len(images) > 1 or (named and len(kinds) > 1):
                 raise self._open("images", images if len(images) > 1 else list(kinds))
             return "pictures", images
-        numbers = [c for c, kind in kinds.items() if _is_number(kind) or _is_vector(kind) or pa.types.is_boolean(kind)]
-        words = [c for c, kind in kinds.items() if _is_text(kind)]
+        numbers = [c for c, kind in kinds.items() if is_number(kind) or is_vector(kind) or pa.types.is_boolean(kind)]
+        words = [c for c, kind in kinds.items() if is_text(kind)]
         if named and (other := [c for c in kinds if c not in numbers and c not in words]):
             raise ConfigurationError(
                 f"input-column: column '{other[0]}' of {self.source} holds {kinds[other[0]]}, not images, "
@@ -302,7 +256,7 @@ class _Work:
 
     def _categorical(self, column: str) -> bool:
         """Return whether a text column holds categories: at most 100 values, at most half as many as rows."""
-        distinct = _distinct(self._train.column(column))
+        distinct = count_distinct(self._train.column(column))
         return distinct <= _CATEGORIES and 2 * distinct <= self._train.num_rows
 
     def _open(self, what: str, columns: list[str]) -> ConfigurationError:
@@ -325,9 +279,9 @@ class _Work:
         vectors: dict[str, int] = {}
         for column in columns:
             kind = self._train.schema.field(column).type
-            if _is_vector(kind):
+            if is_vector(kind):
                 vectors[column] = self._vector(column)
-            elif _is_number(kind):
+            elif is_number(kind):
                 values = self._finite(column)
                 mean, std = float(values.mean()), float(values.std())
                 if std > 0:
@@ -340,7 +294,7 @@ class _Work:
         for what, found in schema.items():
             if found:
                 sized = [f"{c} ({n if isinstance(n, int) else len(n)})" for c, n in found.items()]
-                self.notes.append(f"inputs: {what} of columns {_shown(found if what == 'numbers' else sized)}")
+                self.notes.append(f"inputs: {what} of columns {listed(found if what == 'numbers' else sized)}")
         if not any(schema.values()):
             raise DataError(f"{self.source}: all input columns are constant; name others with input-column")
         return {what: found for what, found in schema.items() if found}
@@ -361,7 +315,7 @@ class _Work:
         lengths = pc.unique(pc.list_value_length(self._train.column(column))).to_pylist()
         if len(lengths) != 1 or not lengths[0]:
             raise DataError(
-                f"{self.source}: the lists of column '{column}' have {_shown(sorted(map(str, lengths)))} numbers, not "
+                f"{self.source}: the lists of column '{column}' have {listed(sorted(map(str, lengths)))} numbers, not "
                 "all as many; choose other columns with input-column"
             )
         return int(lengths[0])
@@ -375,7 +329,7 @@ class _Work:
         if unknown := sorted(found.get("test", set()) - found["train"]):
             raise DataError(
                 f"{self.source}: column '{column}' has categories in test rows that no training row has: "
-                f"{_shown(unknown)}. Remove these rows, or choose other columns with input-column"
+                f"{listed(unknown)}. Remove these rows, or choose other columns with input-column"
             )
         return sorted(found["train"])
 
@@ -394,14 +348,17 @@ class _Work:
         }
 
     def _may_name(self, column: str, kind: pa.DataType) -> bool:
-        names = _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        names = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
         return column.lower() in CLIENTS or (
-            names and 2 * _distinct(self._train.column(column)) <= self._train.num_rows
+            names and 2 * count_distinct(self._train.column(column)) <= self._train.num_rows
         )
 
     def _with_pictures(self, schema: dict[str, Any], column: str, label: str) -> Inferred:
         cells = {part: table.column(column).to_pylist() for part, table in self.tables.items()}
-        opened = {part: [self._look(cell, part, row) for row, cell in enumerate(each)] for part, each in cells.items()}
+        opened = {
+            part: [look(cell, f"{self.source}, {part}: row {row}") for row, cell in enumerate(each)]
+            for part, each in cells.items()
+        }
         sizes = {size: (part, row) for part, each in opened.items() for row, (_, size) in reversed([*enumerate(each)])}
         side = self.keys.image_size
         if len(sizes) > 1 and not side:
@@ -412,7 +369,7 @@ class _Work:
             )
         channels = 1 if all(mode in ("1", "L") for mode, _ in opened["train"]) else 3
         size = (side, side) if side else next(iter(sizes))
-        x = {part: np.stack([_pixels(cell["bytes"], channels, size) for cell in each]) for part, each in cells.items()}
+        x = {part: np.stack([pixels(cell["bytes"], channels, size) for cell in each]) for part, each in cells.items()}
         mean, std = scales(x["train"])
         shape = [channels, size[1], size[0]]
         resized = f", resized to {side}×{side}" if side else ""
@@ -423,50 +380,3 @@ class _Work:
         y = {p: np.array([codes[c] for c in t.column(label).to_pylist()], np.int64) for p, t in self.tables.items()}
         splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
         return Inferred(schema, splits, tuple(self.notes))
-
-    def _look(self, cell: Any, part: str, row: int) -> tuple[str, tuple[int, int]]:
-        """Return mode and size of an image without decoding its pixels."""
-        try:
-            with Image.open(io.BytesIO(cell["bytes"])) as image:
-                return image.mode, image.size
-        except Exception as error:  # a damaged file can make Pillow raise any exception
-            raise DataError(f"{self.source}, {part}: row {row} holds no encoded image: {error}") from error
-
-
-def _pixels(data: bytes, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Decode an image to an array (height, width, ``channels``), resized to ``size`` = (width, height)."""
-    with Image.open(io.BytesIO(data)) as image:
-        picture = image.convert("L" if channels == 1 else "RGB")
-        picture = picture if picture.size == size else picture.resize(size, Image.Resampling.BILINEAR)
-        return np.asarray(picture).reshape(size[1], size[0], channels)
-
-
-def fitted(spec: DatasetSpec, table: pa.Table, source: str) -> Split:
-    """Decode the rows of files that were not written for ``spec``: images are resized, and labels compared as text.
-
-    Raises:
-        DataError: as :func:`florilegium.partitions.sources.decode.decode`.
-    """
-    table = _plain(table)
-    if spec.labels and spec.y in table.column_names:
-        known = {str(label): label for label in spec.labels}
-        labels = [known.get(str(cell), cell) for cell in table.column(spec.y).to_pylist()]
-        index = table.column_names.index(spec.y)
-        table = table.set_column(index, spec.y, [labels])
-    if spec.kind == "image" and spec.x in table.column_names:
-        channels, height, width = spec.shape
-        column = table.column(spec.x).to_pylist()
-        cells = [{"bytes": _resized(cell["bytes"], channels, (width, height)), "path": None} for cell in column]
-        table = table.set_column(table.column_names.index(spec.x), spec.x, pa.array(cells))
-    return decode(spec, table, source)
-
-
-def _resized(data: bytes, channels: int, size: tuple[int, int]) -> bytes:
-    """Return an encoded image of another size; data that are no image stay as they are, and are refused later."""
-    try:
-        pixels = _pixels(data, channels, size)
-    except Exception:  # a damaged file can make Pillow raise any exception
-        return data
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.squeeze(-1) if channels == 1 else pixels).save(buffer, format="PNG")
-    return buffer.getvalue()

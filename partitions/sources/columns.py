@@ -1,0 +1,68 @@
+"""What the columns of a table hold: text, numbers, images, vectors, names of classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def _features(table: pa.Table) -> dict[str, Any]:
+    """Return the features that ``datasets`` notes in a table's metadata; {} if there are none."""
+    noted = (table.schema.metadata or {}).get(b"huggingface")
+    features: dict[str, Any] = json.loads(noted)["info"]["features"] if noted else {}
+    return features
+
+
+def class_labels(table: pa.Table) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that is a ClassLabel."""
+    return {
+        name: list(feature["names"])
+        for name, feature in _features(table).items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and name in table.column_names
+    }
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Return the table with the names of classes instead of their numbers; -1 means that a label is missing."""
+    for column, names in class_labels(table).items():
+        index = table.column_names.index(column)
+        cells = table.column(column).to_pylist()
+        words = [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+        table = table.set_column(index, column, pa.array(words, pa.string()))
+    return table
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold texts or categories."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold encoded images."""
+    return bool(pa.types.is_struct(kind) and {"bytes", "path"} <= {kind.field(i).name for i in range(kind.num_fields)})
+
+
+def is_vector(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold lists of numbers."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists and is_number(kind.value_type))
+
+
+def count_distinct(column: pa.ChunkedArray) -> int:
+    """Return how many different values a column has, missing ones not counted."""
+    return len(pc.unique(column.drop_null()))
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Return up to ten values as text, for messages, and how many there are."""
+    words = [str(value) for value in values]
+    return ", ".join(words[:10]) + (f", … ({len(words)} in all)" if len(words) > 10 else "")
