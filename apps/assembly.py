@@ -132,7 +132,19 @@ def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: W
 
 @contextmanager
 def outcome_noted(run: RunFolder) -> Iterator[None]:
-    """Context of a run: if it fails or is stopped, its ``status.json`` says so; the exception is raised again."""
+    """Context of a run, which this process claims: if it fails or is stopped, its ``status.json`` says so.
+
+    Raises:
+        ConfigurationError: if another process carries out the run. What the run raises is raised again.
+    """
+    from florilegium.strategies.core.claim import claimed
+
+    with claimed(run.path), _noted(run):
+        yield
+
+
+@contextmanager
+def _noted(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from florilegium.apps.cli_device import device
-from florilegium.apps.cli_options import CORES, Assignments, Recipe, RunsDir, Workers, runs_folder
+from florilegium.apps.cli_options import CORES, Assignments, EngineOption, Recipe, RunsDir, Workers, runs_folder
 from florilegium.apps.cli_tools import tools
 from florilegium.apps.packages import add_folder
 from florilegium.apps.progress import on_terminal
@@ -53,17 +53,19 @@ def florilegium(
 
 @cli.command()
 def run(
-    recipe: Recipe = None, assignments: Assignments = None, workers: Workers = CORES, runs_dir: RunsDir = None
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
 ) -> None:
     """Run one experiment in a simulation. The last line on standard output is the run's folder."""
-    from florilegium.apps.launch import Simulation
+    from florilegium.apps.engines import engine as choose
+    from florilegium.apps.experiment import resolve, run_experiment
 
-    # Flower's processes start while this one reads and checks the configuration.
-    with Simulation(workers) as simulation:
-        from florilegium.apps.experiment import resolve, run_experiment
-
-        overrides = resolve(recipe, assignments or [], _options(runs_dir))
-        path = run_experiment(simulation, overrides, on_terminal(Console(stderr=True)))
+    overrides = resolve(recipe, assignments or [], _options(runs_dir))
+    with choose(engine, workers, [overrides], fork=True) as chosen:
+        path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
     print(path)
 
 
@@ -73,12 +75,13 @@ def compare(
     recipe: Annotated[str | None, typer.Option(help="a recipe's name, or a TOML file")] = None,
     assignments: Assignments = None,
     workers: Workers = CORES,
+    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Run several methods on the same federation and compare them in one table and one picture."""
+    from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import resolve, run_experiment
-    from florilegium.apps.launch import Simulation
     from florilegium.apps.methods import METHODS
     from florilegium.apps.report import write_report
     from florilegium.common.errors import ConfigurationError, nearest
@@ -89,10 +92,10 @@ def compare(
                 f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
             )
     display, paths = on_terminal(Console(stderr=True)), []
-    with Simulation(workers) as simulation:
-        for method in methods:
-            overrides = resolve(recipe, assignments or [], {**_options(runs_dir), "method": method})
-            paths.append(run_experiment(simulation, overrides, display))
+    wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
+    with choose(engine, workers, wanted, fork=True) as chosen:
+        for overrides in wanted:
+            paths.append(run_experiment(chosen, overrides, display))
     target = output or paths[0].parent / f"compare-{paths[0].name}"
     print(write_report(paths, target))
     print(target)
@@ -104,19 +107,20 @@ def sweep(
     name: Annotated[str, typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper")],
     assignments: Assignments = None,
     workers: Workers = CORES,
+    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
+    from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import recipe_name, resolve, run_experiment
-    from florilegium.apps.launch import Simulation
     from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
     folder = Path(str(overrides["runs-dir"]))
-    with Simulation(workers) as simulation:
-        paths = run_cells(wanted, folder, lambda keys: run_experiment(simulation, keys, display))
+    with choose(engine, workers, [dict(cell.keys) for cell in wanted], fork=True) as chosen:
+        paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))
     print(target)

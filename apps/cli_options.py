@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,10 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
 Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
+EngineOption = Annotated[
+    Literal["auto", "process", "ray"],
+    typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),
+]
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 
 

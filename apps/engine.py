@@ -41,17 +41,19 @@ class Engine(Protocol):
 
 
 class InThisProcess:
-    """Carries out runs in this process, one client after the other.
+    """Carries out runs in this process or in worker processes of its own.
 
     Runs of several threads wait for each other. Ctrl-C stops a run after its present round, with a checkpoint; a second
     Ctrl-C stops it at once.
 
     Args:
         on_evaluation: see :data:`OnEvaluation`.
+        workers: number of worker processes; with one, this process trains one client after the other.
+        fork: whether workers may be forked from this process (:func:`florilegium.apps.workers.worker_grid`).
     """
 
-    def __init__(self, on_evaluation: OnEvaluation | None = None) -> None:
-        self._on_evaluation = on_evaluation
+    def __init__(self, on_evaluation: OnEvaluation | None = None, workers: int = 1, *, fork: bool = False) -> None:
+        self._on_evaluation, self._workers, self._fork = on_evaluation, workers, fork
 
     def run(
         self,
@@ -81,7 +83,7 @@ class InThisProcess:
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         with _ONE_AT_A_TIME, _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
-            run_here(complete(overrides), run_path, watcher)
+            run_here(complete(overrides), run_path, watcher, workers=self._workers, fork=self._fork)
 
 
 class _Watcher:

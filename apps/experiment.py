@@ -8,7 +8,9 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +18,15 @@ from florilegium.apps.code_version import layer_folder
 from florilegium.apps.engine import Engine
 from florilegium.apps.progress import Display
 from florilegium.apps.settings import Settings, complete, defaults, parse
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError, FileError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.dealing import file_keys
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
-from florilegium.strategies.core.run_folder import find_run, read_config
+from florilegium.strategies.core.claim import LOCK, is_carried_out
+from florilegium.strategies.core.run_folder import find_run, has_results, read_config
 
 T = TypeVar("T")
 DATASET_KEYS = ("dataset", "transfer-target")
@@ -164,13 +167,26 @@ def run_folder(settings: Settings) -> Path:
         return find_run(settings.resume, settings.runs_dir)
     if settings.run_name:
         path = folder(settings.runs_dir) / settings.run_name
-        if (path / "config.toml").exists():
+        if has_results(path):
             raise ConfigurationError(f"run-name: there is already a run {path}. Choose another name, or resume it.")
         return path
     words = [time.strftime("%Y%m%d-%H%M%S"), short_name(settings.method), dataset_of(settings).name, str(os.getpid())]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
-    taken = sum(1 for _ in folder(settings.runs_dir).glob(f"{stem}*"))
-    return folder(settings.runs_dir) / (f"{stem}-{taken + 1}" if taken else stem)
+    return _new_folder(folder(settings.runs_dir), stem)
+
+
+def _new_folder(runs_dir: Path, stem: str) -> Path:
+    """Make a new folder named ``stem``, or ``stem`` with a number if other processes or threads have made that."""
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            path = runs_dir / (stem if number == 1 else f"{stem}-{number}")
+            with suppress(FileExistsError):
+                path.mkdir()
+                break
+    except OSError as error:
+        raise FileError(f"runs-dir: no folder can be made in {runs_dir} ({error.strerror}); name another") from error
+    return path
 
 
 def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Display) -> Path:
@@ -195,6 +211,8 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
 
         check_target(settings, hyper)
     path = run_folder(settings)
+    if is_carried_out(path):
+        raise ConfigurationError(f"run '{path.name}' is being carried out already, elsewhere")
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     try:
         title = f"{short_name(settings.method)} on {dataset_of(settings).name}, seed {settings.seed}"
@@ -204,9 +222,21 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
         raise KeyboardInterrupt(
             f"run {path.name} was stopped{_said(error)}; go on with resume = '{path.name}'"
         ) from error
+    except ConfigurationError:
+        _leave_nothing(path)
+        raise
     if settings.transfer_target:
         print(transfer_once(path), file=sys.stderr)
     return path
+
+
+def _leave_nothing(path: Path) -> None:
+    """Remove the folder of a run that was refused before it began."""
+    if not (path / "config.toml").exists():
+        for name in ("run.log", "status.json", LOCK):
+            (path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _said(error: BaseException) -> str:

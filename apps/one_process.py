@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from threadpoolctl import threadpool_limits
 
-from florilegium.apps.assembly import assemble, open_folder, outcome_noted
+from florilegium.apps.assembly import Assembly, assemble, open_folder, outcome_noted
+from florilegium.apps.local_grid import LocalGrid
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import pack
-from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import Watcher
 
 
-class OneProcess(Grid):
+class OneProcess(LocalGrid):
     """A Grid with a single node in this process; messages are handled by function calls.
 
     Args:
@@ -36,22 +33,9 @@ class OneProcess(Grid):
     """
 
     def __init__(self, host: Host, code: str) -> None:
+        super().__init__()
         self._host, self._code = host, code
         self._replies: dict[str, Message] = {}
-        # Every message carries these ids. Flower sets them only in the processes that it starts.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-
-    def set_run(self, run: Run) -> None:
-        """Do nothing: Flower knows of no run here."""
-
-    @property
-    def run(self) -> Run:
-        """Raise :class:`RunError`: Flower knows of no run here."""
-        raise RunError("the run is over")
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Return a new message with these arguments."""
-        return Message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the id of the only node."""
@@ -71,35 +55,44 @@ class OneProcess(Grid):
         """Return the replies to these messages."""
         return [self._replies.pop(name) for name in list(message_ids)]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Handle the messages and return the replies."""
-        return self.pull_messages(self.push_messages(messages))
 
+def run_here(
+    config: Mapping[str, Value], path: Path, watcher: Watcher | None = None, *, workers: int = 1, fork: bool = False
+) -> Path:
+    """Run a simulation without Flower's processes and return its folder ``path``.
 
-def run_here(config: Mapping[str, Value], path: Path, watcher: Watcher | None = None) -> Path:
-    """Run a simulation in this process and return its folder ``path``.
-
-    Results equal those of a Flower simulation with one worker, bit for bit. The process computes with one thread while
-    the run lasts.
+    Results equal those of a Flower simulation with as many workers, bit for bit. The process computes with one thread
+    while the run lasts.
 
     Args:
         config: the complete run configuration, flat keys.
         path: the folder to write.
         watcher: follows the run.
+        workers: number of worker processes; with one, this process does its work.
+        fork: whether workers may be forked from this process (:func:`worker_grid`).
 
     Raises:
         ConfigurationError, RunError: as in a Flower simulation.
         Interrupted: if the watcher has stopped the run after a round.
     """
     with _one_thread():
-        assembly = assemble(config, one_thread=False, one_process=True)
+        assembly = assemble(config, one_thread=False, one_process=workers == 1)
         run = open_folder(path, config, assembly.settings.method, watcher)
-        with outcome_noted(run):
-            host = assembly.host(assembly.simulated_clients())
+        with outcome_noted(run), _grid(assembly, workers, fork) as grid:
             strategy = assembly.strategy(run)
-            grid, rounds = OneProcess(host, assembly.code), assembly.settings.rounds
-            strategy.start(grid, pack(assembly.initial), num_rounds=rounds)
+            strategy.start(grid, pack(assembly.initial), num_rounds=assembly.settings.rounds)
     return path
+
+
+@contextmanager
+def _grid(assembly: Assembly, workers: int, fork: bool) -> Iterator[Grid]:
+    if workers == 1:
+        yield OneProcess(assembly.host(assembly.simulated_clients()), assembly.code)
+        return
+    from florilegium.apps.workers import worker_grid
+
+    with worker_grid(assembly, workers, fork=fork) as grid:
+        yield grid
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from florilegium.common.errors import RunError
+from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.telemetry import FILE
 
 LAST_FAILURES = 5
@@ -79,7 +80,7 @@ def watch(run: Path, console: Console, every: float) -> None:
 
 def _status(run: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((run / "status.json").read_text(encoding="utf-8")))
+        return read_status(run)
     except (OSError, ValueError) as error:
         raise RunError(f"{run} is not the folder of a run that has begun: {error}") from error
 

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import GROUPS, Run
-from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
+from florilegium.apps.engine import OnEvaluation
+from florilegium.apps.engines import EngineName
+from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, short_name
-from florilegium.apps.packages import import_path, in_notebook
 from florilegium.apps.progress import Display, silent, suitable
 from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import STOP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-EngineName = Literal["process", "ray"]
 
 
 def run(
     recipe: str | Path | None = None,
     *,
-    engine: EngineName = "process",
-    workers: int = 0,
+    engine: EngineName = "auto",
+    workers: int = 1,
     progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
     **keys: Any,
@@ -41,9 +37,9 @@ def run(
 
     Args:
         recipe: a recipe's name such as "ppfe-cifar10-s2" or, with a variant, "ppfe-cifar10-s2:fedper"; or a TOML file.
-        engine: "process": in this process, one client after the other; "ray": on worker processes, as ``florilegium
-            run`` does.
-        workers: number of worker processes of the engine "ray"; 0: one for each core.
+        engine: "process": in this process and worker processes of its own; "ray": Flower's simulation on Ray; "auto":
+            "process", unless ``RAY_ADDRESS`` names a cluster or several workers are to share several GPUs.
+        workers: number of worker processes; with one, this process trains one client after the other.
         progress: whether to show a progress bar.
         on_evaluation: called after every evaluation with the round and the figures of each group of clients, such as
             ``{"seen": {"accuracy": 0.91, …}}``. If it returns true, the run ends with this evaluation (with "ray", with
@@ -59,7 +55,7 @@ def run(
         RunError: if the run failed.
     """
     overrides = resolve(recipe, [], read_keywords(keys))
-    with _engine(engine, workers, [overrides], on_evaluation) as chosen:
+    with choose(engine, workers, [overrides], on_evaluation) as chosen:
         return Run(run_experiment(chosen, overrides, _display(progress)))
 
 
@@ -116,8 +112,8 @@ def compare(
     recipe: str | Path | None = None,
     *,
     seeds: Sequence[int] = (),
-    engine: EngineName = "process",
-    workers: int = 0,
+    engine: EngineName = "auto",
+    workers: int = 1,
     progress: bool = True,
     **keys: Any,
 ) -> Comparison:
@@ -151,7 +147,7 @@ def compare(
     brief = [short_name(name) for name in named]
     labels = {name: short if brief.count(short) == 1 else name for name, short in zip(named, brief, strict=True)}
     runs: dict[str, list[Run]] = {}
-    with _engine(engine, workers, [overrides for _, overrides in cells], None) as chosen:
+    with choose(engine, workers, [overrides for _, overrides in cells]) as chosen:
         for name, overrides in cells:
             runs.setdefault(labels[name], []).append(Run(run_experiment(chosen, overrides, _display(progress))))
     return Comparison(runs)
@@ -178,7 +174,7 @@ class Sweep:
 
 
 def sweep(
-    recipe: str, name: str, *, engine: EngineName = "process", workers: int = 0, progress: bool = True, **keys: Any
+    recipe: str, name: str, *, engine: EngineName = "auto", workers: int = 1, progress: bool = True, **keys: Any
 ) -> Sweep:
     """Carry out a recipe's sweep, a table or figure of a paper; finished runs are reused.
 
@@ -197,7 +193,7 @@ def sweep(
     overrides = resolve(None, [], read_keywords(keys))
     wanted = cells(recipe, name, overrides)
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    with _engine(engine, workers, [dict(cell.keys) for cell in wanted], None) as chosen:
+    with choose(engine, workers, [dict(cell.keys) for cell in wanted]) as chosen:
         paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
@@ -213,61 +209,3 @@ def sweep(
 
 def _display(progress: bool) -> Display:
     return suitable() if progress else silent
-
-
-@contextmanager
-def _engine(
-    name: str, workers: int, wanted: Sequence[Mapping[str, Value]], on_evaluation: OnEvaluation | None
-) -> Iterator[Engine]:
-    """Context of an engine for the runs ``wanted``.
-
-    Raises:
-        ConfigurationError: for an unknown engine, or one that cannot carry out the runs.
-    """
-    if name == "process":
-        if workers > 1:
-            raise ConfigurationError(f"workers: the engine 'process' has one (found: {workers}); use engine='ray'")
-        yield InThisProcess(on_evaluation)
-        return
-    if name != "ray":
-        raise ConfigurationError(f"engine: '{name}' is unknown. Allowed: process, ray")
-    from florilegium.apps.cli_options import CORES
-    from florilegium.apps.launch import Simulation
-
-    configs = [complete(keys) for keys in wanted]
-    if typed_in := [reference for config in configs for reference in in_notebook(config)]:
-        raise ConfigurationError(
-            f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
-            "save it in a module of its own, or use engine='process'"
-        )
-    with Simulation(workers or CORES, import_path(configs[0])) as simulation:
-        yield _Watched(simulation, on_evaluation) if on_evaluation else simulation
-
-
-class _Watched:
-    """A simulation whose evaluations are passed on; a file asks it to end."""
-
-    def __init__(self, simulation: Engine, on_evaluation: OnEvaluation) -> None:
-        self._simulation, self._on_evaluation = simulation, on_evaluation
-
-    def run(
-        self,
-        overrides: Mapping[str, Value],
-        device: str,
-        run_path: Path,
-        limit: float,
-        progress: Callable[[Mapping[str, Any]], None],
-    ) -> None:
-        """Carry out one run (:meth:`Engine.run`)."""
-        last = 0
-
-        def show(status: Mapping[str, Any]) -> None:
-            nonlocal last
-            progress(status)
-            evaluated = int(status.get("evaluated", 0))
-            if evaluated > last and status.get("figures"):
-                last = evaluated
-                if self._on_evaluation(evaluated, json.loads(json.dumps(status["figures"]))):
-                    (run_path / STOP).touch()
-
-        self._simulation.run(overrides, device, run_path, limit, show)

@@ -15,6 +15,7 @@ import pandas as pd
 from florilegium.apps.settings import defaults, read_settings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value, folder
+from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.run_folder import find_run, read_config, read_metrics
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Run:
     def state(self) -> str:
         """How far the run is: "running", "completed", "stopped" (to be resumed), "failed", or "unknown"."""
         try:
-            return str(json.loads((self.path / "status.json").read_text(encoding="utf-8"))["state"])
+            return str(read_status(self.path)["state"])
         except (OSError, ValueError, KeyError):
             return "unknown"
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_options import CORES, Assignments, RunsDir, Workers, runs_folder
+from florilegium.apps.cli_options import CORES, Assignments, EngineOption, RunsDir, Workers, runs_folder
 from florilegium.apps.progress import on_terminal
 
 studies = typer.Typer()
@@ -184,21 +184,22 @@ def fidelity(
         bool, typer.Option("--disjoint", help="give simulated clients other rows than real clients")
     ] = False,
     workers: Workers = CORES,
+    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Train on real and on simulated clients over hyper-parameters, to see which simulation predicts the accuracy."""
+    from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import recipe_name, resolve, run_experiment
-    from florilegium.apps.launch import Simulation
     from florilegium.apps.studies.fidelity import Grid, study, write_fidelity
     from florilegium.common.settings import parse_counts, parse_numbers
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     grid = Grid(parse_counts(batch_sizes), parse_numbers(learning_rates), parse_counts(epochs))
     folder, display = Path(str(overrides["runs-dir"])), on_terminal(Console(stderr=True))
-    with Simulation(workers) as simulation:
+    with choose(engine, workers, [overrides], fork=True) as chosen:
         rows = study(
-            recipe, overrides, grid, folder, lambda keys: run_experiment(simulation, keys, display), disjoint=disjoint
+            recipe, overrides, grid, folder, lambda keys: run_experiment(chosen, keys, display), disjoint=disjoint
         )
     target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
     print(write_fidelity(rows, target))

@@ -149,11 +149,13 @@ class RunFolder:
         Raises:
             ConfigurationError: if a run of this name already exists.
         """
-        if (self.path / "config.toml").exists():
+        if has_results(self.path):
             raise ConfigurationError(
                 f"run-name: there is already a run {self.path}. Choose another name, or "
                 f"go on with it: resume = '{self.name}'."
             )
+        for name in ("metrics.jsonl", "failures.jsonl", "clients.csv"):  # of an attempt that died early
+            (self.path / name).unlink(missing_ok=True)
         self._write_config(origins)
         self.opened = True
 
@@ -284,6 +286,11 @@ def changed_origins(path: Path, now: Mapping[str, str]) -> list[str]:
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} is damaged: {error}") from error
     return [what for what, value in now.items() if before.get(what, value) != value]
+
+
+def has_results(path: Path) -> bool:
+    """Return whether ``path`` holds a run with a checkpoint or a summary; one without can only begin anew."""
+    return (path / "config.toml").exists() and (bool(_checkpoints(path)) or (path / "summary.json").exists())
 
 
 def find_run(name: str, runs_dir: str) -> Path:

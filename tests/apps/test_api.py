@@ -441,8 +441,9 @@ class TestFailure:
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),
             ({"model": "tests.apps.test_api:QUICK"}, "model: .* is not a network: expected a function"),
             ({"model": "tests.apps.test_api:shalow"}, "has no 'shalow'; did you mean 'shallow'"),
-            ({"engine": "dask"}, "engine: 'dask' is unknown. Allowed: process, ray"),
-            ({"workers": 2}, "workers: the engine 'process' has one"),
+            ({"engine": "dask"}, "engine: 'dask' is unknown. Allowed: auto, process, ray"),
+            ({"workers": 0}, "workers: must be 1 or more"),
+            ({"method": "__main__:X", "workers": 2}, "worker processes cannot import '__main__:X'"),
             ({"method": "__main__:X", "engine": "ray"}, "worker processes cannot import '__main__:X'"),
         ],
     )
@@ -491,18 +492,27 @@ def test_code_outside_is_part_of_a_runs_identity() -> None:
 
 
 @pytest.mark.simulation
-def test_results_are_the_command_lines_bit_for_bit(go: Any, tmp_path: Path) -> None:
-    """The same run in this process, from Python on Ray with a callback that ends it, and by the command line."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_are_the_command_lines_bit_for_bit(workers: int, go: Any, tmp_path: Path) -> None:
+    """The same run from Python, whose workers start anew, and by the command line, whose workers are forked."""
     keys = {"method": "ditto", "rounds": 2}
-    here = go(**keys)
-    rounds: list[int] = []
-    ray = go(engine="ray", workers=1, on_evaluation=lambda round, figures: rounds.append(round), **keys)
     wanted = {key.replace("_", "-"): value for key, value in {**QUICK, **keys}.items() if key != "progress"}
     options = [f"--set={key}={value}" for key, value in wanted.items()]
-    command = [sys.executable, "-m", "florilegium", "run", "--workers=1", f"--runs-dir={tmp_path}", *options]
+    command = [sys.executable, "-m", "florilegium", "run", f"--workers={workers}", f"--runs-dir={tmp_path}", *options]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    line = fl.open(done.stdout.strip().splitlines()[-1])
-    for other in (ray, line):
-        assert all(np.array_equal(array, _arrays(other)[name]) for name, array in _arrays(here).items())
-        pd.testing.assert_frame_equal(here.clients, other.clients)
+    _assert_same(go(workers=workers, **keys), fl.open(done.stdout.strip().splitlines()[-1]))
+
+
+@pytest.mark.simulation
+@pytest.mark.long
+def test_a_run_on_ray_is_followed(go: Any) -> None:
+    keys = {"method": "ditto", "rounds": 2}
+    rounds: list[int] = []
+    ray = go(engine="ray", workers=1, on_evaluation=lambda round, figures: rounds.append(round), **keys)
+    _assert_same(go(**keys), ray)
     assert rounds
+
+
+def _assert_same(first: fl.Run, second: fl.Run) -> None:
+    assert all(np.array_equal(array, _arrays(second)[name]) for name, array in _arrays(first).items())
+    pd.testing.assert_frame_equal(first.clients, second.clients)

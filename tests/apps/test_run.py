@@ -1,4 +1,4 @@
-"""Real simulations: ``florilegium run`` and plain ``flwr run``, their results, exit status and leftovers."""
+"""Real simulations on each engine, and plain ``flwr run``: their results, exit status and leftovers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,18 @@ pytestmark = pytest.mark.simulation
 KEYS = {"num-clients": 6, "rounds": 3, "evaluate-every": 1, "cache-dir": str(CACHE)}
 
 
-def _command(runs: Path, keys: dict[str, object]) -> list[str]:
+ENGINES = pytest.mark.parametrize("engine", ["process", pytest.param("ray", marks=pytest.mark.long)])
+
+
+def _command(runs: Path, keys: dict[str, object], engine: str = "auto") -> list[str]:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "florilegium", "run", "--runs-dir", str(runs), "--workers", "2", *words]
+    options = ["--runs-dir", str(runs), "--workers", "2", "--engine", engine]
+    return [sys.executable, "-m", "florilegium", "run", *options, *words]
+
+
+def _workers(process: subprocess.Popen[str], engine: str) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return children if engine == "process" else [p for p in children if "ClientAppActor" in " ".join(p.cmdline())]
 
 
 def _leftovers(marker: str) -> list[str]:
@@ -44,9 +53,12 @@ def _leftovers(marker: str) -> list[str]:
     return found
 
 
-def test_a_simulation_computes_what_the_same_code_computes_in_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["process", "ray"])
+def test_a_simulation_computes_what_the_same_code_computes_in_one_process(engine: str, tmp_path: Path) -> None:
     environment = os.environ | {"FLORILEGIUM_TEST_MARK": str(tmp_path)}
-    done = subprocess.run(_command(tmp_path, KEYS), capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        _command(tmp_path, KEYS, engine), capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.splitlines()[-1])
     assert "accuracy" in done.stderr
@@ -68,29 +80,30 @@ def test_a_failed_run_returns_its_reason(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+@ENGINES
+def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(engine: str, tmp_path: Path) -> None:
     keys = {**KEYS, "rounds": 400, "run-name": "killed", "num-clients": 20}
-    process = subprocess.Popen(_command(tmp_path, keys), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = _command(tmp_path, keys, engine)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + processes.DEADLINE
         while not list((tmp_path / "killed" / "checkpoint").glob("round-*")):
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.1)
-        workers = [
-            p for p in psutil.Process(process.pid).children(recursive=True) if "ClientAppActor" in " ".join(p.cmdline())
-        ]
-        assert workers
+        workers = _workers(process, engine)
+        assert len(workers) == 2
         workers[0].send_signal(signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
     finally:
         processes.kill_family(process.pid)
     assert process.returncode == 1
     assert "worker process" in errors
+    assert engine == "ray" or "was killed by SIGKILL" in errors
     reached = read_checkpoint(tmp_path / "killed").round
     again = {**keys, "rounds": reached + 1, "resume": "killed"}
     del again["run-name"]
-    done = subprocess.run(_command(tmp_path, again), capture_output=True, text=True, check=False)
+    done = subprocess.run(_command(tmp_path, again, engine), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert read_checkpoint(tmp_path / "killed").round == reached + 1
 
@@ -118,10 +131,15 @@ def test_plain_flwr_run_does_the_same_job(tmp_path: Path) -> None:
     assert json.loads(summary.read_text())["rounds"] == 3
 
 
-def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
+@ENGINES
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+def test_an_end_ends_every_process(number: signal.Signals, engine: str, tmp_path: Path) -> None:
+    if engine == "ray" and number == signal.SIGKILL:
+        pytest.skip("nobody is left who could end Flower's processes")
     environment = os.environ | {"FLORILEGIUM_TEST_MARK": str(tmp_path)}
+    command = _command(tmp_path, {**KEYS, "rounds": 400}, engine)
     process = subprocess.Popen(
-        _command(tmp_path, {**KEYS, "rounds": 400}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which processes in the background ignore
     )  # fmt: skip
     try:
@@ -130,13 +148,17 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        assert len(_leftovers(str(tmp_path))) >= 3
+        process.send_signal(number)
         process.wait(timeout=60)
+        deadline = time.monotonic() + processes.DEADLINE
+        while _leftovers(str(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _leftovers(str(tmp_path))
     finally:
         processes.kill_family(process.pid)
     assert process.returncode not in (0, None)
     assert read_checkpoint(next(iter(tmp_path.glob("*/checkpoint"))).parent).round >= 1
-    assert not _leftovers(str(tmp_path))
 
 
 @pytest.mark.long

@@ -459,6 +459,17 @@ class TestFailures:
         with pytest.raises(ConfigurationError, match="run-name: there is already a run"):
             run("twice", rounds=1)
 
+    def test_a_run_that_died_before_its_first_checkpoint_begins_anew_under_its_name(self, run: Run) -> None:
+        expected = read_metrics(run("whole", rounds=1))
+        died = run("died", rounds=1)
+        (died / "summary.json").unlink()
+        for file in (died / "checkpoint").iterdir():
+            file.unlink()
+        (died / "failures.jsonl").write_text("of the attempt that died")
+        again = run("died", rounds=1)
+        assert not (again / "failures.jsonl").exists()
+        assert [line["seen"] for line in read_metrics(again)] == [line["seen"] for line in expected]
+
 
 class TestOutput:
     def test_the_folder_holds_what_the_documentation_says(self, run: Run) -> None:

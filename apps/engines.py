@@ -1,0 +1,104 @@
+"""Choose the engine that carries out runs: this process and its own workers, or Flower's simulation on Ray.
+
+Both give the same numbers with the same number of workers. Ray spreads a run over a cluster or several GPUs, and takes
+some ten seconds to start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
+from florilegium.apps.packages import import_path, in_notebook
+from florilegium.apps.settings import complete
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import STOP
+
+EngineName = Literal["auto", "process", "ray"]
+
+
+@contextmanager
+def engine(
+    name: EngineName,
+    workers: int,
+    wanted: Sequence[Mapping[str, Value]],
+    on_evaluation: OnEvaluation | None = None,
+    *,
+    fork: bool = False,
+) -> Iterator[Engine]:
+    """Context of an engine.
+
+    Args:
+        name: "process"; "ray"; or "auto", which takes "ray" if ``RAY_ADDRESS`` names a cluster, or if several workers
+            are to share several GPUs.
+        workers: number of worker processes; with one, "process" works in this process.
+        wanted: the configurations of the runs that it is for, where they differ from the defaults; checked.
+        on_evaluation: see :data:`OnEvaluation`.
+        fork: whether workers may be forked from this process.
+
+    Raises:
+        ConfigurationError: for an unknown engine, or one that cannot carry out the runs.
+    """
+    if name not in get_args(EngineName):
+        raise ConfigurationError(f"engine: '{name}' is unknown. Allowed: {', '.join(get_args(EngineName))}")
+    if workers < 1:
+        raise ConfigurationError(f"workers: must be 1 or more (found: {workers})")
+    configs = [complete(keys) for keys in wanted]
+    ray = name == "ray" or (name == "auto" and _wants_ray(workers, configs))
+    if (ray or workers > 1) and (typed_in := [one for config in configs for one in in_notebook(config)]):
+        raise ConfigurationError(
+            f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
+            "save it in a module of its own, or use engine='process' with workers=1"
+        )
+    if not ray:
+        yield InThisProcess(on_evaluation, workers, fork=fork)
+        return
+    from florilegium.apps.launch import Simulation
+
+    with Simulation(workers, import_path(configs[0])) as simulation:
+        yield _Watched(simulation, on_evaluation) if on_evaluation else simulation
+
+
+def _wants_ray(workers: int, configs: Sequence[Mapping[str, Value]]) -> bool:
+    if os.environ.get("RAY_ADDRESS"):
+        return True
+    if workers == 1 or not any(str(config["device"]) in ("auto", "cuda") for config in configs):
+        return False
+    import torch  # takes seconds, but the run needs it too
+
+    return torch.cuda.device_count() > 1
+
+
+class _Watched:
+    """A simulation whose evaluations are passed on; a file asks it to end."""
+
+    def __init__(self, simulation: Engine, on_evaluation: OnEvaluation) -> None:
+        self._simulation, self._on_evaluation = simulation, on_evaluation
+
+    def run(
+        self,
+        overrides: Mapping[str, Value],
+        device: str,
+        run_path: Path,
+        limit: float,
+        progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        """Carry out one run (:meth:`Engine.run`)."""
+        last = 0
+
+        def show(status: Mapping[str, Any]) -> None:
+            nonlocal last
+            progress(status)
+            evaluated = int(status.get("evaluated", 0))
+            if evaluated > last and status.get("figures"):
+                last = evaluated
+                if self._on_evaluation(evaluated, json.loads(json.dumps(status["figures"]))):
+                    (run_path / STOP).touch()
+
+        self._simulation.run(overrides, device, run_path, limit, show)
