@@ -39,7 +39,7 @@ lint: types-check
 	$(BIN)/ruff format --check .
 
 test: install lint
-	$(BIN)/python -m pytest -n auto -m "not simulation and not deployment"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not simulation and not deployment and not long"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long"
 
 test-long: install

@@ -1,4 +1,4 @@
-"""The notebooks: what is stored in them says nothing of a machine, and is what they show when they run (long)."""
+"""The notebooks: what is stored in them says nothing of a machine, and is what they show when they run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.support import CACHE
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST = 600
 """Seconds that a cell may take, on a machine that is slow."""
+SLOW = ("05-privacy", "06-from-simulation-to-devices")
+"""Notebooks that take the better part of a minute, or start devices; the others also run in the quick tests."""
 OF_A_MACHINE = re.compile(r"(?<![\w.:/])/(?:root|home|Users|tmp|var|work|usr|opt|private|mnt)/|site-packages")
 
 
@@ -40,8 +42,11 @@ def _texts(notebook: Any) -> list[str]:
 
 
 @pytest.mark.simulation
-@pytest.mark.long
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.long if path.stem in SLOW else ()) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     (home / ".florilegium").mkdir(parents=True)

@@ -75,7 +75,7 @@ def test_a_simulation_computes_what_the_same_code_computes_in_one_process(engine
 def test_a_failed_run_returns_its_reason(tmp_path: Path) -> None:
     keys = {**KEYS, "dataset": "cifar10", "data-dir": str(tmp_path)}  # there is no such folder below
     done = subprocess.run(_command(tmp_path, keys), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "data-dir: there is no" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -108,6 +108,7 @@ def test_a_killed_worker_ends_the_run_and_the_run_goes_on_from_its_checkpoint(en
     assert read_checkpoint(tmp_path / "killed").round == reached + 1
 
 
+@pytest.mark.long
 def test_plain_flwr_run_does_the_same_job(tmp_path: Path) -> None:
     """``flwr run`` waits 15 s for the local SuperLink it starts; here it finds one, which had time."""
     home, port, control = tmp_path / "home", processes.free_port(), processes.free_port()

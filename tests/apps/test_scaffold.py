@@ -36,6 +36,7 @@ def test_the_recipe_runs_and_the_package_is_listed(tmp_path):
 """
 
 
+@pytest.mark.long
 def test_generated_packages_install_and_their_tests_pass(tmp_path: Path) -> None:
     """All in one process, as each would import PyTorch anew."""
     environment: dict[str, str] = {}

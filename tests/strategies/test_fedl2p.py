@@ -40,7 +40,7 @@ from tests.support import make_client, perform, settings
 KEYS: dict[str, Value] = {
     "method": "fedl2p", "model": "cnn-bn", "num-clients": 4, "participation": 1.0, "rounds": 3, "local-epochs": 1,
     "learning-rate": 0.02, "batch-size": 32, "validation-fraction": 0.2, "finetune-epochs": 1, "evaluate-every": 1,
-    "fedl2p.pretraining-rounds": 1,
+    "fedl2p.pretraining-rounds": 1, "samples-per-client": 100,
 }  # fmt: skip
 
 
@@ -509,7 +509,7 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
 def test_resume_and_packing(run: Runs, method: str) -> None:
     """With ψ and a rate at which what rounding leaves stays small; larger ones can magnify it."""
     small: dict[str, Value] = {"fedl2p.neumann-rate": 0.01, "fedl2p.initial-rate": 0.003}
-    run.check_resume_and_packing(**{"rounds": 5, "method": method, **small})
+    run.check_resume_and_packing(**{"rounds": 4, "method": method, **small})
 
 
 def test_fine_tuning_is_plain_sgd_whatever_else_is_set() -> None:
@@ -592,8 +592,9 @@ def test_what_is_refused(run: Runs, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no batch norm"):
         run("refused", model="mlp", **{"fedl2p.learn": "bn"})
     write(tmp_path / "data", "shakespeare", 300, 60)
+    texts: dict[str, Value] = {"data-dir": str(tmp_path / "data"), "samples-per-client": 0}
     with pytest.raises(ConfigurationError, match="texts"):
-        run("refused", dataset="shakespeare", model="char-lstm", **{"data-dir": str(tmp_path / "data")})
+        run("refused", dataset="shakespeare", model="char-lstm", **texts)
     with pytest.raises(RunError, match="validation-fraction"):
         run("empty", **{"validation-fraction": 0.0001})
 

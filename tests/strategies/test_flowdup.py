@@ -311,6 +311,7 @@ class TestLimits:
         assert np.abs(moved["outer.2.bias"]).max() > 1e-3
         assert not any(change.any() for name, change in moved.items() if name.startswith("inner"))
 
+    @pytest.mark.long
     def test_it_learns_and_serves_clients_without_labels(self, run: Runs) -> None:
         """Clients have two or three of ten classes: one model for all of them does worse than models made of inputs.
 

@@ -155,6 +155,7 @@ class TestSumsOnly:
 
 
 class TestChoice:
+    @pytest.mark.long
     def test_clients_that_took_no_part_choose_k(self, run: Runs) -> None:
         keys = {"dataset": "histograms-5", "mdm-params": "choice", "samples-per-client": 100, "num-clients": 600,
                 "mdm.components": "1,2,3,4", "mdm.validation-fraction": 0.5, "rounds": 40}  # fmt: skip

@@ -48,6 +48,7 @@ class TestHeterogeneity:
         assert distance(some, others) == pytest.approx((0.25 + 0) / 2)
         assert distance(some, some[::-1]) == 0
 
+    @pytest.mark.long
     def test_simulated_clients_are_nearer_than_clients_alike(self, high: Path, tmp_path: Path) -> None:
         clients = clients_of(high)
         assert {counts.shape for counts in clients.values()} == {(300, 10)}

@@ -91,6 +91,7 @@ class TestFront:
         assert questions(points).splitlines()[-1] == "| 0.20 | 0.20 | 0.30 | 0.30 | 0.50 | 0.50 |"
 
 
+@pytest.mark.long
 def test_a_table_is_made_and_goes_on(tmp_path: Path) -> None:
     wanted = cells(["feddp-kmeans", "server-lloyds", "optimal"], [1.0, 4.0], [0], ["0.35,0.1,0.45,0.1"], [1])
     said: list[str] = []
