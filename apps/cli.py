@@ -61,9 +61,10 @@ def run(
 ) -> None:
     """Run one experiment in a simulation. The last line on standard output is the run's folder."""
     from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import resolve, run_experiment
+    from florilegium.apps.experiment import read_assignments, resolve, run_experiment, warn_of_idle_keys
 
     overrides = resolve(recipe, assignments or [], _options(runs_dir))
+    warn_of_idle_keys(read_assignments(assignments or []), [overrides])
     with choose(engine, workers, [overrides], fork=True) as chosen:
         path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
     print(path)
@@ -81,7 +82,7 @@ def compare(
 ) -> None:
     """Run several methods on the same federation and compare them in one table and one picture."""
     from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import resolve, run_experiment
+    from florilegium.apps.experiment import read_assignments, resolve, run_experiment, warn_of_idle_keys
     from florilegium.apps.methods import METHODS
     from florilegium.apps.report import write_report
     from florilegium.common.errors import ConfigurationError, nearest
@@ -93,6 +94,7 @@ def compare(
             )
     display, paths = on_terminal(Console(stderr=True)), []
     wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
+    warn_of_idle_keys(read_assignments(assignments or []), wanted)
     with choose(engine, workers, wanted, fork=True) as chosen:
         for overrides in wanted:
             paths.append(run_experiment(chosen, overrides, display))
@@ -113,12 +115,13 @@ def sweep(
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
     from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import recipe_name, resolve, run_experiment
+    from florilegium.apps.experiment import read_assignments, recipe_name, resolve, run_experiment, warn_of_idle_keys
     from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
     folder = Path(str(overrides["runs-dir"]))
+    warn_of_idle_keys(read_assignments(assignments or []), [dict(cell.keys) for cell in wanted])
     with choose(engine, workers, [dict(cell.keys) for cell in wanted], fork=True) as chosen:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -16,17 +17,20 @@ from typing import Any, TypeVar
 
 from florilegium.apps.code_version import layer_folder
 from florilegium.apps.engine import Engine
+from florilegium.apps.methods import table_of
 from florilegium.apps.progress import Display
 from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, FileError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
-from florilegium.partitions.dealing import file_keys
+from florilegium.partitions.dealing import file_keys, partitioner_table
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.claim import LOCK, is_carried_out
 from florilegium.strategies.core.run_folder import find_run, has_results, read_config
+
+log = logging.getLogger("flwr")
 
 T = TypeVar("T")
 DATASET_KEYS = ("dataset", "transfer-target")
@@ -124,6 +128,23 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
         word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
         result[key.strip()] = str(value) if word or not isinstance(value, bool | int | float) else value
     return result
+
+
+def warn_of_idle_keys(named: Iterable[str], wanted: Sequence[Mapping[str, Value]]) -> None:
+    """Log a warning for each key, of those that the user has named, whose table none of the runs reads.
+
+    Args:
+        named: the keys, such as "fedprox.mu".
+        wanted: the configurations of the runs, where they differ from the defaults.
+    """
+    used = {"privacy"}
+    for keys in wanted:
+        config = {**defaults(), **keys}
+        used |= {table_of(str(config["method"])), partitioner_table(str(config["partitioner"]))}
+    for key in named:
+        table, dot, _ = key.partition(".")
+        if dot and table not in used:
+            log.warning("%s: no effect, the runs read only the tables %s", key, ", ".join(sorted(used - {""})))
 
 
 def resolve(recipe: str | Path | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:

@@ -14,7 +14,7 @@ from florilegium.apps.api.runs import GROUPS, Run
 from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import resolve, run_experiment, short_name
+from florilegium.apps.experiment import resolve, run_experiment, short_name, warn_of_idle_keys
 from florilegium.apps.progress import Display, silent, suitable
 from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError
@@ -54,7 +54,9 @@ def run(
         ConfigurationError: before the run starts, if its configuration is wrong.
         RunError: if the run failed.
     """
-    overrides = resolve(recipe, [], read_keywords(keys))
+    named = read_keywords(keys)
+    overrides = resolve(recipe, [], named)
+    warn_of_idle_keys(named, [overrides])
     with choose(engine, workers, [overrides], on_evaluation) as chosen:
         return Run(run_experiment(chosen, overrides, _display(progress)))
 
@@ -138,9 +140,11 @@ def compare(
     for method in methods:
         for chosen_seed in [{"seed": int(seed)} for seed in seeds] or [{}]:
             own = {**keys, "method": method, **chosen_seed}
-            overrides = resolve(recipe, [], read_keywords(own))
+            given = read_keywords(own)
+            overrides = resolve(recipe, [], given)
             parse(complete(overrides))
             cells.append((str(overrides["method"]), overrides))
+    warn_of_idle_keys(given, [overrides for _, overrides in cells])
     named = list(dict.fromkeys(name for name, _ in cells))
     if len(named) < len(methods) or len({*seeds}) < len(seeds):
         raise ConfigurationError("compare: a method or seed is given twice")
@@ -192,6 +196,7 @@ def sweep(
 
     overrides = resolve(None, [], read_keywords(keys))
     wanted = cells(recipe, name, overrides)
+    warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
     with choose(engine, workers, [dict(cell.keys) for cell in wanted]) as chosen:
         paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from florilegium.apps.experiment import RECIPES, read_layers, read_recipe
+from florilegium.apps.experiment import RECIPES, read_layers, read_recipe, warn_of_idle_keys
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.clients.ppfe_plan import plan
@@ -102,3 +102,20 @@ def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [(name, sweep) for name in NAMES for sweep in read_layers(name).sweeps], ids="-".join)
 def test_shipped_sweeps_are_valid(name: tuple[str, str]) -> None:
     assert cells(*name, {})
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted", "idle"),
+    [
+        (["fedprox.mu"], [{"method": "fedavg"}], ["fedprox.mu"]),
+        (["fedprox.mu"], [{"method": "fedavg"}, {"method": "fedprox"}], []),
+        (["rounds", "privacy.unit"], [{}], []),
+        (["shard.size"], [{"partitioner": "iid"}], ["shard.size"]),
+        (["shard.size"], [{"partitioner": "shard"}], []),
+    ],
+)
+def test_keys_without_effect_are_named(
+    keys: list[str], wanted: list[dict[str, str]], idle: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_idle_keys(keys, wanted)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == idle
