@@ -25,7 +25,7 @@ from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
-from florilegium.common.errors import ConfigurationError, FlorilegiumError, Interrupted
+from florilegium.common.errors import ConfigurationError, FlorilegiumError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
@@ -148,7 +148,8 @@ def _noted(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        words = str(error) if isinstance(error, FlorilegiumError | Interrupted) else f"{type(error).__name__}: {error}"
+        said = isinstance(error, FlorilegiumError | KeyboardInterrupt) and str(error)
+        words = str(error) if said else f"{type(error).__name__}: {error}".removesuffix(": ")
         # If resuming failed, the status of the earlier run stays unchanged.
         if run.opened or not (run.path / "config.toml").exists():
             run.status("failed" if isinstance(error, Exception) else "stopped", error=words)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal
 
 import typer
@@ -17,7 +20,7 @@ from florilegium.apps.cli_tools import tools
 from florilegium.apps.packages import add_folder
 from florilegium.apps.progress import on_terminal
 from florilegium.apps.studies.commands import studies
-from florilegium.common.errors import FlorilegiumError
+from florilegium.common.errors import FlorilegiumError, StoppedError
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cli.add_typer(tools)
@@ -65,7 +68,7 @@ def run(
 
     overrides = resolve(recipe, assignments or [], _options(runs_dir))
     warn_of_idle_keys(read_assignments(assignments or []), [overrides])
-    with choose(engine, workers, [overrides], fork=True) as chosen:
+    with _stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
         path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
     print(path)
 
@@ -95,7 +98,7 @@ def compare(
     display, paths = on_terminal(Console(stderr=True)), []
     wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
     warn_of_idle_keys(read_assignments(assignments or []), wanted)
-    with choose(engine, workers, wanted, fork=True) as chosen:
+    with _stoppable(), choose(engine, workers, wanted, fork=True) as chosen:
         for overrides in wanted:
             paths.append(run_experiment(chosen, overrides, display))
     target = output or paths[0].parent / f"compare-{paths[0].name}"
@@ -122,7 +125,7 @@ def sweep(
     wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
     folder = Path(str(overrides["runs-dir"]))
     warn_of_idle_keys(read_assignments(assignments or []), [dict(cell.keys) for cell in wanted])
-    with choose(engine, workers, [dict(cell.keys) for cell in wanted], fork=True) as chosen:
+    with _stoppable(), choose(engine, workers, [dict(cell.keys) for cell in wanted], fork=True) as chosen:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))
@@ -328,16 +331,31 @@ def predict(
     write_predictions(model, inputs, embeddings)
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as on Ctrl-C, so that a run notes it and its processes end too."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Context in which a run's words on being stopped become an error message."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(str(error) or "stopped") from error
+
+
 def main() -> None:
     """Run the command line. Wrong input exits with status 2, a failed run with 1; both print one message."""
-    for name in ("SIGTERM", "SIGHUP"):  # end as on Ctrl-C, so that the run's processes end too
+    for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda number, frame: sys.exit(128 + number))
+            signal.signal(getattr(signal, name), _end)
     add_folder(Path.cwd())  # so that `--set method=mine:Client` finds mine.py here
     try:
         cli(standalone_mode=True)
     except FlorilegiumError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        with suppress(OSError):  # the terminal may have been closed
+            Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
         sys.exit(error.exit_status)
 
 

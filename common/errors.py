@@ -38,6 +38,12 @@ class Interrupted(KeyboardInterrupt):
     """The user has stopped a run after a whole round, which is in its checkpoint, so that it can be resumed."""
 
 
+class StoppedError(RunError):
+    """The user or the system has stopped a command; the message says how to go on."""
+
+    exit_status = 130
+
+
 class BudgetSpentError(RunError):
     """The remaining privacy budget of a client does not suffice for another round of training."""
 

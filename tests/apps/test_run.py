@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
 from tests import processes
 from tests.grid import run_app
@@ -132,34 +133,45 @@ def test_plain_flwr_run_does_the_same_job(tmp_path: Path) -> None:
     assert json.loads(summary.read_text())["rounds"] == 3
 
 
-@ENGINES
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
-def test_an_end_ends_every_process(number: signal.Signals, engine: str, tmp_path: Path) -> None:
-    if engine == "ray" and number == signal.SIGKILL:
-        pytest.skip("nobody is left who could end Flower's processes")
+ENDS = [
+    pytest.param("process", "SIGINT", "stopped after round"),
+    pytest.param("process", "SIGKILL", ""),
+    pytest.param("process", "SIGTERM", "(SIGTERM)", marks=pytest.mark.long),
+    pytest.param("process", "SIGHUP", "(SIGHUP)", marks=pytest.mark.long),
+    pytest.param("ray", "SIGINT", "", marks=pytest.mark.long),
+    pytest.param("ray", "SIGTERM", "", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("engine", "name", "said"), ENDS)
+def test_however_a_run_ends_nothing_stays_behind(engine: str, name: str, said: str, tmp_path: Path) -> None:
     environment = os.environ | {"FLORILEGIUM_TEST_MARK": str(tmp_path)}
-    command = _command(tmp_path, {**KEYS, "rounds": 400}, engine)
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        _command(tmp_path, {**KEYS, "rounds": 400, "run-name": "ended"}, engine), stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, env=environment, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which processes in the background ignore
     )  # fmt: skip
+    run = tmp_path / "ended"
     try:
         deadline = time.monotonic() + processes.DEADLINE
-        while not list(tmp_path.glob("*/checkpoint/round-*")):
+        while not list(run.glob("checkpoint/round-*")):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
         assert len(_leftovers(str(tmp_path))) >= 3
-        process.send_signal(number)
-        process.wait(timeout=60)
-        deadline = time.monotonic() + processes.DEADLINE
+        process.send_signal(getattr(signal, name))
+        _, errors = process.communicate(timeout=60)
         while _leftovers(str(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not _leftovers(str(tmp_path))
     finally:
         processes.kill_family(process.pid)
-    assert process.returncode not in (0, None)
-    assert read_checkpoint(next(iter(tmp_path.glob("*/checkpoint"))).parent).round >= 1
+    assert read_checkpoint(run).round >= 1
+    assert read_status(run)["state"] == "stopped"
+    assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
+    if name != "SIGKILL":
+        assert said in errors
+        assert "go on with resume = 'ended'" in errors
 
 
 @pytest.mark.long
