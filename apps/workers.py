@@ -166,6 +166,7 @@ def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:
         def work(node: int = node, there: Any = there, inherited: list[Any] = inherited) -> None:
             for connection in inherited:
                 connection.close()
+            _leave_signals_to_the_server()
             _serve(assembly.host(source), node, there)
 
         process = context.Process(target=work, name=f"florilegium worker {node}", daemon=True)
@@ -210,11 +211,18 @@ def _end(workers: list[Worker]) -> None:
             worker.code()
 
 
-def _serve(host: Host, node: int, connection: Any) -> None:
-    """Answer messages until the server closes the connection or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the server decides
+def _leave_signals_to_the_server() -> None:
+    """Let a worker end when its server ends, and not by signals that reach all processes, as Ctrl-C does."""
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _serve(host: Host, node: int, connection: Any) -> None:
+    """Answer messages until the server closes the connection or dies."""
     while True:
         try:
             message: Message = pickle.loads(connection.recv_bytes())
@@ -233,6 +241,7 @@ def _main(node: int, descriptor: int) -> None:
     """Work in a process that was started anew: receive the configuration, then messages."""
     from florilegium.apps.assembly import assemble
 
+    _leave_signals_to_the_server()
     connection = Connection(descriptor)
     identify()
     config: Mapping[str, Value] = json.loads(connection.recv_bytes())
