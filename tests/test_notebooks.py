@@ -17,8 +17,8 @@ from tests.support import CACHE
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST = 600
 """Seconds that a cell may take, on a machine that is slow."""
-SLOW = ("05-privacy", "06-from-simulation-to-devices")
-"""Notebooks that take the better part of a minute, or start devices; the others also run in the quick tests."""
+ALWAYS = ("01-first-run", "04-your-own-method")
+"""Notebooks that also run in the tests of every change."""
 OF_A_MACHINE = re.compile(r"(?<![\w.:/])/(?:root|home|Users|tmp|var|work|usr|opt|private|mnt)/|site-packages")
 
 
@@ -44,7 +44,7 @@ def _texts(notebook: Any) -> list[str]:
 @pytest.mark.simulation
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.long if path.stem in SLOW else ()) for path in NOTEBOOKS],
+    [pytest.param(path, marks=() if path.stem in ALWAYS else pytest.mark.long) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:

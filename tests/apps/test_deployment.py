@@ -93,6 +93,7 @@ def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None
         assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.long
 def test_who_has_no_key_or_no_certificate_is_refused(here: Site) -> None:
     stranger = here.start_node("stranger", here.folder / "data" / "0", register=False)
     assert stranger.wait(60) != 0

@@ -25,6 +25,7 @@ def test_shipped_recipes_are_valid(name: str) -> None:
         assert plan(hyper, settings.model, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
 
 
+@pytest.mark.long
 def test_what_recipes_start_from_is_made_by_a_sweep() -> None:
     found = [cell for name in NAMES for sweep in read_layers(name).sweeps for cell in cells(name, sweep, {})]
     made = {cell.name for cell in found}

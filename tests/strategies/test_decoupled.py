@@ -224,7 +224,7 @@ class TestEvaluation:
         assert read_metrics(paths[0])[-1]["seen"] == read_metrics(paths[1])[-1]["seen"]
 
 
-@pytest.mark.parametrize("method", ["fedper", "ditto"])
+@pytest.mark.parametrize("method", ["fedper", pytest.param("ditto", marks=pytest.mark.long)])
 def test_a_run_takes_nothing_from_another_of_its_name(method: str, tmp_path: Path) -> None:
     """The server has lost the first run, or is another one; the clients still have what it left them."""
     keys: dict[str, Value] = {"method": method, "num-clients": 4, "participation": 1.0, "run-name": "name"}

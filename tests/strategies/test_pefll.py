@@ -285,7 +285,7 @@ class TestRuns:
     def test_packing_does_not_matter(self, method: str, run: Run) -> None:
         _same(run("one", nodes=1, method=method), run("three", nodes=3, method=method), 1e-5)
 
-    @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+    @pytest.mark.parametrize("method", ["pefll", pytest.param("pfedhn", marks=pytest.mark.long)])
     def test_seen_and_unseen_clients_are_served(self, method: str, run: Run) -> None:
         # Chance is 10 %. Over seeds 1 to 5: PeFLL 0.93 to 0.99 and 0.84 to 0.99, pFedHN alike.
         keys = {

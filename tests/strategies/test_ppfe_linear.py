@@ -137,6 +137,7 @@ class TestRuns:
         assert [stage["stage"] for stage in stages] == ["averaged", "personal", "personal", "personal"]
         assert penalties == sorted(penalties, reverse=True)
 
+    @pytest.mark.long
     def test_it_beats_both_baselines_where_clients_are_alike_in_part(self, run: Runs) -> None:
         keys: dict[str, Value] = {"num-clients": 12, "personalisation-ratio": "0.3"}
         losses = {

@@ -67,6 +67,7 @@ def _opposed(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_reaches_the_optimum_that_many_local_steps_miss(run: Runs, tmp_path: Path) -> None:
     """The optimum of the mean of both clients' losses, by scipy; full batches, 20 local steps."""
     keys: dict[str, Value] = {

@@ -41,6 +41,7 @@ def _output(arrays: dict[str, np.ndarray], net: str, inputs: np.ndarray) -> np.n
     return np.maximum(inputs @ weights[0].T + weights[1], 0) @ weights[2].T + weights[3]
 
 
+@pytest.mark.long
 def test_every_client_has_what_the_best_meta_nets_make_of_its_statistics(tmp_path: Path) -> None:
     run = _run(tmp_path)
     found, arrays = hyperparameters(run), read_checkpoint(run).state

@@ -66,6 +66,7 @@ class TestHeterogeneity:
 
 
 class TestRecovery:
+    @pytest.mark.long
     def test_errors_are_those_of_the_matched_components(self, high: Path, tmp_path: Path) -> None:
         name, of_alpha, of_tau = errors(high)
         assert name == "high-2"

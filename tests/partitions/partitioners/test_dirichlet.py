@@ -44,6 +44,7 @@ def test_a_small_alpha_is_skewed():
     assert entropy(strong, axis=1).mean() < 0.5 * entropy(mild, axis=1).mean()
 
 
+@pytest.mark.long
 def test_the_spread_of_shares_is_that_of_the_dirichlet_distribution():
     """Var(share) = (1/n)(1 − 1/n) / (nα + 1); 40 draws of 5 classes and 10 clients, α = 2."""
     shares = np.concatenate([_counts(_parts(seed, num_clients=10, alpha=2.0)) for seed in range(40)]) / PER_CLASS

@@ -146,6 +146,7 @@ class TestFederation:
             parse_node({**keys, "embeddings": "glove.txt"})
 
 
+@pytest.mark.long
 def test_the_recipe_runs_on_made_data(glove: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # `predict` keeps the vectors in the default cache folder
     keys = _keys(tmp_path, glove, data)
