@@ -84,11 +84,21 @@ def messages(workers: int) -> list[Row]:
 
 
 def start(workers: int) -> list[Row]:
-    """Measure the start-up time: the median of five runs after a warm-up."""
-    suite.startup(workers)
-    seconds = sorted(suite.startup(workers) for _ in range(5))
-    details = f"median of five, {seconds[0]:.1f} to {seconds[-1]:.1f} s"
-    return [Row("`florilegium run` to the first round's result, `digits`, warm", seconds[2], 20, " s", details)]
+    """Measure what a person waits for on `digits`: medians of five after a warm-up."""
+    compare = ("compare", "fedavg", "fedprox", "local")
+    measures: list[tuple[str, float, Callable[[], float]]] = [
+        ("`florilegium run` to the first evaluation", 3, lambda: suite.startup(workers, "process")),
+        ("the same with `--engine ray`", 12, lambda: suite.startup(workers, "ray")),
+        ("`florilegium run`, all 30 rounds", 6, lambda: suite.command_seconds("run", workers=workers)),
+        (f"`florilegium {' '.join(compare)}`", 15, lambda: suite.command_seconds(*compare, workers=workers)),
+    ]
+    rows = []
+    for what, bound, measure in measures:
+        measure()
+        seconds = sorted(measure() for _ in range(5))
+        details = f"`digits`, median of five, {seconds[0]:.1f} to {seconds[-1]:.1f} s"
+        rows.append(Row(what, seconds[2], bound, " s", details))
+    return rows
 
 
 def memory(workers: int) -> list[Row]:

@@ -33,19 +33,14 @@ from florilegium.strategies.core.run_folder import read_checkpoint
 MEMORY_CLIENTS = 10_000
 
 
-def _start(keys: dict[str, Value], workers: int, runs: Path) -> subprocess.Popen[str]:
+def _command(name: str, *words: str, workers: int, runs: Path, engine: str = "auto") -> list[str]:
+    options = ["--workers", str(workers), "--runs-dir", str(runs), "--engine", engine]
+    return [sys.executable, "-m", "florilegium", name, *words, *options]
+
+
+def _start(keys: dict[str, Value], workers: int, runs: Path, engine: str = "auto") -> subprocess.Popen[str]:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    command = [
-        sys.executable,
-        "-m",
-        "florilegium",
-        "run",
-        "--workers",
-        str(workers),
-        "--runs-dir",
-        str(runs),
-        *words,
-    ]
+    command = _command("run", *words, workers=workers, runs=runs, engine=engine)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -130,20 +125,28 @@ def _whole(seconds: Sequence[float], rounds: int) -> float:
     return (rounds - 1) * float(np.median(seconds[4:-1])) + seconds[-1]
 
 
-def startup(workers: int) -> float:
-    """Return the seconds from the start of the command to the result of the first round, on ``digits``."""
+def startup(workers: int, engine: str) -> float:
+    """Return the seconds from the start of the command to the evaluation of the first round, on ``digits``."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        process = _start({"rounds": 1}, workers, Path(folder))
+        process = _start({"rounds": 1}, workers, Path(folder), engine)
         while process.poll() is None:
             for status in Path(folder).glob("*/status.json"):
-                if json.loads(status.read_text() or "{}").get("round", 0) >= 1:
+                if json.loads(status.read_text() or "{}").get("evaluated", 0) >= 1:
                     seconds = time.monotonic() - start
                     _finish(process)
                     return seconds
             time.sleep(0.02)
         _finish(process)
         raise RuntimeError("the run ended without a round")
+
+
+def command_seconds(name: str, *words: str, workers: int) -> float:
+    """Return the seconds that a command of the command line takes, with the default configuration."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        subprocess.run(_command(name, *words, workers=workers, runs=Path(folder)), check=True, capture_output=True)
+        return time.monotonic() - start
 
 
 def memory(workers: int) -> tuple[float, float]:
