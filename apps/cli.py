@@ -119,13 +119,13 @@ def sweep(
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
     from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import read_assignments, recipe_name, resolve, run_experiment, warn_of_idle_keys
-    from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
+    from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
     folder = Path(str(overrides["runs-dir"]))
     warn_of_idle_keys(read_assignments(assignments or []), [dict(cell.keys) for cell in wanted])
-    with _stoppable(), choose(engine, workers, [dict(cell.keys) for cell in wanted], fork=True) as chosen:
+    with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))

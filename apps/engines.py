@@ -38,12 +38,14 @@ def engine(
         name: "process"; "ray"; or "auto", which takes "ray" if ``RAY_ADDRESS`` names a cluster, or if several workers
             are to share several GPUs.
         workers: number of worker processes; with one, "process" works in this process.
-        wanted: the configurations of the runs that it is for, where they differ from the defaults; checked.
+        wanted: the configurations of the runs that it is for, where they differ from the defaults. Before the first of
+            several runs, and before Ray starts, all are rehearsed (:func:`rehearse`).
         on_evaluation: see :data:`OnEvaluation`.
         fork: whether workers may be forked from this process.
 
     Raises:
         ConfigurationError: for an unknown engine, or one that cannot carry out the runs.
+        ConfigurationError, DataError, RunError: if a run cannot begin.
     """
     if name not in get_args(EngineName):
         raise ConfigurationError(f"engine: '{name}' is unknown. Allowed: {', '.join(get_args(EngineName))}")
@@ -56,13 +58,25 @@ def engine(
             f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
             "save it in a module of its own, or use engine='process' with workers=1"
         )
+    if ray or len(configs) > 1:
+        from florilegium.apps.rehearsal import rehearse  # imports torch, which takes seconds
+
+        for config in _different(configs):
+            rehearse(config)
     if not ray:
         yield InThisProcess(on_evaluation, workers, fork=fork)
         return
     from florilegium.apps.launch import Simulation
 
-    with Simulation(workers, import_path(configs[0])) as simulation:
+    with Simulation(workers, import_path(configs[0]) if configs else "") as simulation:
         yield _Watched(simulation, on_evaluation) if on_evaluation else simulation
+
+
+def _different(configs: Sequence[Mapping[str, Value]]) -> list[Mapping[str, Value]]:
+    """Return one of all configurations that differ only in seed and name, none that may start from another's model."""
+    if len(configs) > 1:
+        configs = [config for config in configs if not config["init"]]
+    return [*{json.dumps({**config, "seed": 0, "run-name": ""}, sort_keys=True): config for config in configs}.values()]
 
 
 def _wants_ray(workers: int, configs: Sequence[Mapping[str, Value]]) -> bool:

@@ -75,7 +75,7 @@ def run_here(
         ConfigurationError, RunError: as in a Flower simulation.
         Interrupted: if the watcher has stopped the run after a round.
     """
-    with _one_thread():
+    with one_thread():
         assembly = assemble(config, one_thread=False, one_process=workers == 1)
         run = open_folder(path, config, assembly.settings.method, watcher)
         with outcome_noted(run), _grid(assembly, workers, fork) as grid:
@@ -96,7 +96,7 @@ def _grid(assembly: Assembly, workers: int, fork: bool) -> Iterator[Grid]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Context in which PyTorch and NumPy compute with one thread, as the workers of a simulation do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -157,6 +157,11 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
     return [_finished(cell, runs_dir / cell.name, run) for cell in wanted]
 
 
+def unfinished(wanted: Sequence[Cell], runs_dir: Path) -> list[Mapping[str, Value]]:
+    """Return the keys of the cells whose runs have not completed."""
+    return [cell.keys for cell in wanted if not (runs_dir / cell.name / "summary.json").exists()]
+
+
 def _check_earlier(cell: Cell, path: Path) -> None:
     """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings, data or code than the cell."""
     if not (path / "config.toml").exists():

@@ -192,13 +192,13 @@ def sweep(
         RunError: if a run failed; finished runs are kept.
     """
     from florilegium.apps.experiment import recipe_name
-    from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
+    from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
 
     overrides = resolve(None, [], read_keywords(keys))
     wanted = cells(recipe, name, overrides)
     warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    with choose(engine, workers, [dict(cell.keys) for cell in wanted]) as chosen:
+    with choose(engine, workers, unfinished(wanted, folder)) as chosen:
         paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
