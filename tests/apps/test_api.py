@@ -443,8 +443,8 @@ class TestFailure:
             ({"model": "tests.apps.test_api:shalow"}, "has no 'shalow'; did you mean 'shallow'"),
             ({"engine": "dask"}, "engine: 'dask' is unknown. Allowed: auto, process, ray"),
             ({"workers": 0}, "workers: must be 1 or more"),
-            ({"method": "__main__:X", "workers": 2}, "worker processes cannot import '__main__:X'"),
-            ({"method": "__main__:X", "engine": "ray"}, "worker processes cannot import '__main__:X'"),
+            ({"model": "__main__:X", "workers": 2}, "worker processes cannot import '__main__:X'"),
+            ({"model": "__main__:X", "engine": "ray"}, "worker processes cannot import '__main__:X'"),
         ],
     )
     def test_a_wrong_value_is_named(self, go: Any, keys: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +172,39 @@ def test_however_a_run_ends_nothing_stays_behind(engine: str, name: str, said: s
     if name != "SIGKILL":
         assert said in errors
         assert "go on with resume = 'ended'" in errors
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["process", "ray"])
+def test_twenty_interruptions_change_nothing(engine: str, tmp_path: Path) -> None:
+    """A run that is ended at some moment, however, and goes on, is bit for bit the run that was left alone."""
+    keys: dict[str, object] = {**KEYS, "method": "fedper", "rounds": 8}
+    start = time.monotonic()
+    subprocess.run(_command(tmp_path, {**keys, "run-name": "whole"}, engine), check=True, capture_output=True)
+    seconds = time.monotonic() - start
+    whole, moments = read_checkpoint(tmp_path / "whole"), np.random.default_rng(7).uniform(0, seconds, 20)
+    for number, moment in enumerate(moments):
+        name, way = f"broken-{number}", (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
+        process = subprocess.Popen(
+            _command(tmp_path, {**keys, "run-name": name}, engine), stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        time.sleep(moment)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(way)
+        process.wait(timeout=120)
+        psutil.wait_procs(family, timeout=5)
+        for left in family:  # a SuperLink and Ray, where nobody was left who could end them
+            with suppress(psutil.Error):
+                left.kill()
+        begun = (tmp_path / name / "config.toml").exists()
+        again = {**keys, "resume": name} if begun else {**keys, "run-name": name}
+        done = subprocess.run(_command(tmp_path, again, engine), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (way, moment, done.stderr)
+        for part in ("arrays", "state"):
+            for array, value in getattr(whole, part).items():
+                assert np.array_equal(getattr(read_checkpoint(tmp_path / name), part)[array], value), (way, moment)
+        assert (tmp_path / name / "clients.csv").read_bytes() == (tmp_path / "whole" / "clients.csv").read_bytes()
 
 
 @pytest.mark.long

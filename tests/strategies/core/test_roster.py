@@ -20,7 +20,7 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.evaluation import summarise
 from florilegium.strategies.core.exchange import ALWAYS, Expected, collect, deliver
-from florilegium.strategies.core.roster import Member, Roster
+from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
 from tests.grid import InProcessGrid
 from tests.runs import Runs
 from tests.support import settings
@@ -138,11 +138,16 @@ NONSENSE = {
 }
 
 
+def test_flowers_grid_of_devices_has_the_name_that_is_looked_for() -> None:
+    from flwr.superlink.grid import HttpGrid
+
+    assert _reaches_devices(HttpGrid.__new__(HttpGrid))
+    assert not _reaches_devices(_Grid({}))
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_who_comes_with_nonsense_does_not_end_the_run(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "florilegium.strategies.core.roster.HttpGrid", _Grid
-    )  # as on a SuperLink, where nodes are devices
+    monkeypatch.setattr(_Grid, "__name__", "HttpGrid")  # as on a SuperLink, where nodes are devices
     roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a")})
     if not first:
         _refresh(roster, grid)
