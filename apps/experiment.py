@@ -20,7 +20,7 @@ from florilegium.apps.engine import Engine
 from florilegium.apps.methods import table_of
 from florilegium.apps.progress import Display
 from florilegium.apps.settings import Settings, complete, defaults, parse
-from florilegium.common.errors import ConfigurationError, FileError, nearest
+from florilegium.common.errors import ConfigurationError, DataError, FileError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.dealing import file_keys, partitioner_table
@@ -243,7 +243,7 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
         raise KeyboardInterrupt(
             f"run {path.name} was stopped{_said(error)}; go on with resume = '{path.name}'"
         ) from error
-    except ConfigurationError:
+    except (ConfigurationError, DataError):
         _leave_nothing(path)
         raise
     if settings.transfer_target:

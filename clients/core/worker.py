@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from threadpoolctl import threadpool_limits
 
+from florilegium.common.errors import ConfigurationError
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP = 1 << 30
 
@@ -23,6 +25,9 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
     Args:
         device: "cpu", "cuda", "cuda:N", or "auto" (a GPU where there is one).
         one_thread: whether PyTorch and NumPy compute with one thread, as in a simulation with one process per core.
+
+    Raises:
+        ConfigurationError: if there is no such GPU.
     """
     if one_thread:
         torch.set_num_threads(1)
@@ -34,4 +39,10 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
             libc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
+    found = torch.device(device)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigurationError(
+            f"device: '{device}' is not there; PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPUs. Take "
+            "'auto' or 'cpu'"
+        )
+    return found

@@ -18,6 +18,7 @@ WRONG = {
     "blocks": ({"method": "fedrep", "fedrep.head-blocks": 9}, "head-blocks: 9 of the network's blocks were asked for"),
     "stages": ({"method": "ppfe", "ppfe.stage-rounds": "1,2"}, "ppfe.stage-rounds"),
     "privacy": ({"privacy.unit": "client"}, "weighting"),
+    "device": ({"device": "cuda:99"}, r"device: 'cuda:99' is not there; PyTorch .* sees \d+ GPUs"),
     "model": ({"model": "char-lstm"}, "model: "),
 }
 
