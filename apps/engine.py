@@ -5,6 +5,7 @@ It has the same method :meth:`run` as the engine ``ray`` (:class:`florilegium.ap
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import threading
@@ -77,6 +78,7 @@ class InThisProcess:
         """
         from florilegium.apps.one_process import run_here  # imports torch and Flower, which takes seconds
 
+        gc.enable()  # the command line has switched it off for the imports
         watcher = _Watcher(progress, self._on_evaluation)
         try:
             run_path.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ hold locks, and with a GPU.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import multiprocessing
@@ -157,6 +158,7 @@ def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[Worke
 
 def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:
     source = assembly.simulated_clients()  # loaded once for all
+    gc.freeze()  # what all share is not to be copied because a worker looks for garbage in it
     context = multiprocessing.get_context("fork")
     for node in range(1, count + 1):
         here, there = multiprocessing.Pipe()
