@@ -132,7 +132,7 @@ def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: W
 
 @contextmanager
 def outcome_noted(run: RunFolder) -> Iterator[None]:
-    """Context of a run, which this process claims: if it fails or is stopped, its ``status.json`` says so.
+    """Context of a run, which this process claims; ``status.json`` records if it fails or is stopped.
 
     Raises:
         ConfigurationError: if another process carries out the run. What the run raises is raised again.

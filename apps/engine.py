@@ -1,4 +1,4 @@
-"""The engine ``process``: carries out a run in the calling process, which follows it and may stop it.
+"""The engine ``process``: carries out a run in the calling process and its workers; the caller may stop it.
 
 It has the same method :meth:`run` as the engine ``ray`` (:class:`florilegium.apps.launch.Simulation`).
 """

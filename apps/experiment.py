@@ -27,7 +27,7 @@ from florilegium.partitions.dealing import file_keys, partitioner_table
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
-from florilegium.strategies.core.claim import LOCK, is_carried_out
+from florilegium.strategies.core.claim import LOCK, refuse_if_claimed
 from florilegium.strategies.core.run_folder import find_run, has_results, read_config
 
 log = logging.getLogger("flwr")
@@ -232,8 +232,7 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
 
         check_target(settings, hyper)
     path = run_folder(settings)
-    if is_carried_out(path):
-        raise ConfigurationError(f"run '{path.name}' is being carried out already, elsewhere")
+    refuse_if_claimed(path)
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     try:
         title = f"{short_name(settings.method)} on {dataset_of(settings).name}, seed {settings.seed}"

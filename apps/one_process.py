@@ -1,7 +1,7 @@
-"""Flower's Grid inside one process: a single node called by functions, for work shorter than Flower's start-up.
+"""Runs without Flower's processes: the server in this one, the clients here too or in worker processes.
 
-Used to query finished runs (``export``, ``personalise``, the studies) and for tables that need hundreds of runs of
-about a second each.
+With one worker, Flower's Grid is a single node called by functions. It also serves to query finished runs (``export``,
+``personalise``, the studies).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Worker:
         self.asked: Message | None = None
 
     def ask(self, message: Message) -> None:
-        """Send a message; if the process has died, :meth:`reply` says so."""
+        """Send a message; if the process has died, :meth:`reply` returns that error."""
         self.asked = message
         try:
             self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

@@ -46,15 +46,20 @@ def asked(
     Raises:
         DataError: if the rows cannot be divided as asked, or a partition does not say which rows it has.
     """
+    name = f"partitioner '{settings.partitioner}'"
     with failures_named(settings):
-        chosen = choose(partitioner.num_partitions)
-        parts = []
-        for number in chosen:
-            part = partitioner.load_partition(int(number))
+        try:
+            chosen = choose(partitioner.num_partitions)
+            found = [partitioner.load_partition(int(number)) for number in chosen]
+        except ValueError as error:  # flwr-datasets' word for data that do not suffice
+            raise DataError(
+                f"{name} cannot share '{settings.dataset}' out over {settings.num_clients} clients: {error} Use fewer "
+                "clients, more samples, or (dirichlet) a larger alpha."
+            ) from error
+        for number, part in zip(chosen, found, strict=True):
             if "row" not in part.column_names:
-                raise DataError(f"partitioner '{settings.partitioner}': partition {number} has lost the column 'row'")
-            parts.append(np.asarray(part["row"], dtype=np.int64))
-    return chosen, parts
+                raise DataError(f"{name}: partition {number} has lost the column 'row'")
+        return chosen, [np.asarray(part["row"], dtype=np.int64) for part in found]
 
 
 def split_of(settings: FederationSettings, partitioning: Partitioning) -> SplitTable | None:
@@ -79,18 +84,12 @@ def failures_named(settings: FederationSettings) -> Iterator[None]:
     Raises:
         DataError: with the partitioner's name and reason, in place of the exception.
     """
-    name = f"partitioner '{settings.partitioner}'"
     try:
         yield
     except FlorilegiumError:
         raise
-    except ValueError as error:  # flwr-datasets' word for data that do not suffice
-        raise DataError(
-            f"{name} cannot share '{settings.dataset}' out over {settings.num_clients} clients: {error} Use fewer "
-            "clients, more samples, or (dirichlet) a larger alpha."
-        ) from error
     except Exception as error:
-        raise DataError(f"{name} failed: {type(error).__name__}: {error}") from error
+        raise DataError(f"partitioner '{settings.partitioner}' failed: {type(error).__name__}: {error}") from error
 
 
 def check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:

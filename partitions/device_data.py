@@ -160,7 +160,8 @@ class _Reader:
         if self.spec.kind in ("characters", "words"):
             return list(x)
         if self.spec.table is not None:
-            raise DataError(f"{name}: '{self.spec.name}' has columns; give a DataFrame or a mapping of columns")
+            columns = ", ".join(self.spec.table.columns)
+            raise DataError(f"{name}: '{self.spec.name}' has columns; give a DataFrame or a mapping of {columns}")
         cells: list[Any] = laid_out(self.spec, x, f"{name}: rows").tolist()
         return cells
 

@@ -121,8 +121,9 @@ class Run:
         """Return predictions of :meth:`model`: a row per input with "class" and "probability", or "value" (regression).
 
         Args:
-            inputs: rows in the dataset's decoded form: uint8 images (n, height, width, channels), features (n, d),
-                texts, a DataFrame of the dataset's columns; or a path to a file of such rows, as for ``florilegium
+            inputs: rows in the dataset's decoded form: uint8 images or float arrays with channels first or last,
+                (n, height, width) for a single channel, features (n, d), texts, a DataFrame of the dataset's columns;
+                or a path to a file of such rows, as for ``florilegium
                 predict``.
             client: as for :meth:`model`.
 

@@ -30,13 +30,26 @@ def claimed(run: Path) -> Iterator[None]:
         lock = FileLock(run / LOCK, timeout=0)
         lock.acquire()
     except Timeout as error:
-        raise ConfigurationError(f"run '{run.name}' is being carried out already, elsewhere") from error
+        raise _taken(run) from error
     except OSError as error:
         raise FileError(f"runs-dir: {run} cannot be made ({error.strerror}); name another folder") from error
     try:
         yield
     finally:
         lock.release()
+
+
+def refuse_if_claimed(run: Path) -> None:
+    """Raise :class:`ConfigurationError` if some process carries out the run in folder ``run``."""
+    if is_carried_out(run):
+        raise _taken(run)
+
+
+def _taken(run: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"run-name, resume: run '{run.name}' is being carried out by another process or thread; wait until it ends, or "
+        "choose another name"
+    )
 
 
 def is_carried_out(run: Path) -> bool:

@@ -17,9 +17,9 @@ WRONG = {
     "classes": ({"classes-per-client": 11}, "classes-per-client: a client cannot have 11 classes"),
     "blocks": ({"method": "fedrep", "fedrep.head-blocks": 9}, "head-blocks: 9 of the network's blocks were asked for"),
     "stages": ({"method": "ppfe", "ppfe.stage-rounds": "1,2"}, "ppfe.stage-rounds"),
-    "privacy": ({"privacy.unit": "client"}, "weighting"),
+    "privacy": ({"privacy.unit": "client"}, r"weighting: with privacy.unit = 'client'"),
     "device": ({"device": "cuda:99"}, r"device: 'cuda:99' is not there; PyTorch .* sees \d+ GPUs"),
-    "model": ({"model": "char-lstm"}, "model: "),
+    "model": ({"model": "char-lstm"}, "model: 'char-lstm' does not take the inputs of 'digits'"),
 }
 
 

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from florilegium.apps.workers import Worker, WorkerGrid, _serve
 from florilegium.clients.core.wire import Announcement
+from florilegium.common.errors import RunError
 from florilegium.strategies.core.exchange import Expected, collect, deliver
 
 
@@ -74,9 +75,7 @@ def test_a_worker_that_owes_a_reply_counts_as_offline_until_it_comes(grid: Worke
 def test_a_dead_worker_ends_the_run(grid: WorkerGrid, ends: list[Any]) -> None:
     ends[0].close()
     replies = deliver(grid, [_message(1)], 5.0, Expected(), deployed=False)
-    with pytest.raises(
-        Exception, match=r"a worker process of the simulation died.*worker process 1 was killed by SIGK"
-    ):
+    with pytest.raises(RunError, match=r"a worker process of the simulation died.*worker process 1 was killed by SIGK"):
         collect(["0"], {1: ["0"]}, replies, Expected(), deployed=False)
 
 

@@ -60,6 +60,11 @@ def raising(settings: object, rows: HubDataset, seed: int) -> Partitioner:
     raise KeyError("age")
 
 
+def odd(settings: object, rows: HubDataset, seed: int) -> Partitioner:
+    """Refuses its arguments."""
+    raise ValueError("the seed must be even")
+
+
 def listing(settings: object, rows: HubDataset, seed: int) -> list[int]:
     """Returns no partitioner."""
     return [0, 1]

@@ -88,6 +88,7 @@ class TestOtherPackages:
         ("GREEDY", "719 of 1437 rows would have no owner"),
         ("Bare", "partition 0 has lost the column 'row'"),
         ("raising", r"partitioner '.*:raising' failed: KeyError: 'age'"),
+        ("odd", r"partitioner '.*:odd' failed: ValueError: the seed must be even$"),
         ("listing", "returned list, expected a flwr_datasets.partitioner.Partitioner"),
         ("SPLIT_OF_LISTS", "returned list, expected a SplitTable"),
         ("Empty", "num-clients: client 1 would have no training example"),

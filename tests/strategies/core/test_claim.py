@@ -32,7 +32,7 @@ def test_another_process_is_refused_and_a_killed_one_is_noticed(tmp_path: Path) 
     assert holder.stdout.readline() == "held\n"
     assert is_carried_out(run)
     assert read_status(run)["state"] == "running"
-    with pytest.raises(ConfigurationError, match="run 'run' is being carried out already"), claimed(run):
+    with pytest.raises(ConfigurationError, match="run 'run' is being carried out by another"), claimed(run):
         pass
     holder.kill()
     holder.wait()
