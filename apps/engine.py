@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from florilegium.apps.progress import Show
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -30,14 +31,7 @@ _ONE_AT_A_TIME = threading.RLock()
 class Engine(Protocol):
     """Carries out runs."""
 
-    def run(
-        self,
-        overrides: Mapping[str, Value],
-        device: str,
-        run_path: Path,
-        limit: float,
-        progress: Callable[[Mapping[str, Any]], None],
-    ) -> None:
+    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Carry out one run (:meth:`florilegium.apps.launch.Simulation.run`)."""
 
 
@@ -56,19 +50,11 @@ class InThisProcess:
     def __init__(self, on_evaluation: OnEvaluation | None = None, workers: int = 1, *, fork: bool = False) -> None:
         self._on_evaluation, self._workers, self._fork = on_evaluation, workers, fork
 
-    def run(
-        self,
-        overrides: Mapping[str, Value],
-        device: str,
-        run_path: Path,
-        limit: float,
-        progress: Callable[[Mapping[str, Any]], None],
-    ) -> None:
+    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Carry out one run and wait for it.
 
         Args:
             overrides: the run configuration, where it differs from the defaults.
-            device, limit: ignored; the configuration has the device, and there is no other process to wait for.
             run_path: the folder the run will write to.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 
@@ -89,7 +75,7 @@ class InThisProcess:
 
 
 class _Watcher:
-    def __init__(self, progress: Callable[[Mapping[str, Any]], None], on_evaluation: OnEvaluation | None) -> None:
+    def __init__(self, progress: Show, on_evaluation: OnEvaluation | None) -> None:
         self.interrupted = False
         self._on_evaluation = on_evaluation
         self.progressed = progress

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
 from florilegium.apps.packages import import_path, in_notebook
+from florilegium.apps.progress import Show
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -95,14 +96,7 @@ class _Watched:
     def __init__(self, simulation: Engine, on_evaluation: OnEvaluation) -> None:
         self._simulation, self._on_evaluation = simulation, on_evaluation
 
-    def run(
-        self,
-        overrides: Mapping[str, Value],
-        device: str,
-        run_path: Path,
-        limit: float,
-        progress: Callable[[Mapping[str, Any]], None],
-    ) -> None:
+    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Carry out one run (:meth:`Engine.run`)."""
         last = 0
 
@@ -115,4 +109,4 @@ class _Watched:
                 if self._on_evaluation(evaluated, json.loads(json.dumps(status["figures"]))):
                     (run_path / STOP).touch()
 
-        self._simulation.run(overrides, device, run_path, limit, show)
+        self._simulation.run(overrides, run_path, show)

@@ -237,7 +237,7 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     try:
         title = f"{short_name(settings.method)} on {dataset_of(settings).name}, seed {settings.seed}"
         with display(settings.run_name or title, settings.rounds) as show:
-            engine.run(named, settings.device, path, settings.start_timeout, show)
+            engine.run(named, path, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"run {path.name} was stopped{_said(error)}; go on with resume = '{path.name}'"

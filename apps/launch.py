@@ -35,7 +35,8 @@ import tomli_w
 import typer
 
 from florilegium.apps.app_folder import checkout, write_app
-from florilegium.apps.settings import packed
+from florilegium.apps.progress import Show
+from florilegium.apps.settings import complete, packed
 from florilegium.common.errors import RunError
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
@@ -50,8 +51,6 @@ _GRACE = 15.0
 """Seconds after which a run is given up if its simulation process has ended."""
 _FIRST_GRACE = 60.0
 """Seconds after which a run is given up if no simulation process ever started; Flower is slow on a busy machine."""
-
-Progress = Callable[[Mapping[str, Any]], None]
 
 
 class Simulation:
@@ -116,21 +115,13 @@ class Simulation:
         self._end_processes()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def run(
-        self,
-        overrides: Mapping[str, Value],
-        device: str,
-        run_path: Path,
-        limit: float,
-        progress: Progress,
-    ) -> None:
+    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Run one experiment and wait for it.
 
         Args:
-            overrides: the run configuration, where it differs from the defaults.
-            device: value of the key ``device``; workers get a share of the GPU if it begins with "cuda".
+            overrides: the run configuration, where it differs from the defaults. Workers get a share of the GPU if
+                ``device`` begins with "cuda"; ``start-timeout`` limits the start of the SuperLink, and then of the run.
             run_path: the folder the run will write to.
-            limit: seconds that the SuperLink may take to start, and then the run.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 
         Raises:
@@ -140,6 +131,8 @@ class Simulation:
             run_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
+        config = complete(overrides)
+        device, limit = str(config["device"]), float(config["start-timeout"])
         before = _identity(run_path / "status.json")  # left by the attempt that is resumed, if any
         for process in self._processes:
             process.poll()  # reap finished processes, such as those that followed the logs of earlier runs
@@ -243,7 +236,7 @@ class Simulation:
 
     # -------------------------------------------------------------------------------------- watching
 
-    def _watch(self, run_id: str, run_path: Path, before: int, limit: float, progress: Progress) -> None:
+    def _watch(self, run_id: str, run_path: Path, before: int, limit: float, progress: Show) -> None:
         """Wait until the run has completed; raise :class:`RunError` if it failed, did not start, or ended early.
 
         For the arguments see :meth:`run`; ``before`` identifies an earlier attempt's ``status.json``, which is ignored.

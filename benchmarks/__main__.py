@@ -296,8 +296,8 @@ pfl-research runs the same task in one process on one core; its time is divided 
 0.656, a third with four gave 0.646. The table shows a pass with four, made in the machine's slower state and after the
 workers had been given ordinary priority (Ray gives them niceness 15): 0.63.
 
-Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up with
-both engines: [start.md](start.md).
+Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
+with both engines: [start.md](start.md).
 """
 
 
