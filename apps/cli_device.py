@@ -38,6 +38,27 @@ def check(
     print(f"{owner.client_id}: {report(data, spec)}")
 
 
+@device.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    node_config: Annotated[str, typer.Option(help='\'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'')],
+    dataset: Annotated[str, typer.Option(help="dataset of the runs: first check that the data can be read as such")] = "",
+) -> None:
+    """Take part in runs: a SuperNode that keeps PyTorch, network and data in memory from message to message.
+
+    All other options are those of flower-supernode: --superlink HOST:PORT, --root-certificates, and so on.
+    """
+    from flwr.common.config import parse_config_args
+
+    from florilegium.apps.device_settings import parse_node
+    from florilegium.apps.supernode import serve as take_part
+
+    parse_node(parse_config_args([node_config]))
+    if dataset:
+        check(node_config, dataset)
+    take_part(["--node-config", node_config, *context.args])
+
+
 @device.command()
 def status(state_dir: StateDir) -> None:
     """List what the device keeps: run, client, last round, model, and privacy budget spent."""

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from florilegium.apps.assembly import assemble, open_folder, outcome_noted
 from florilegium.apps.experiment import run_folder
+from florilegium.apps.flower_waits import shorten_waits
 from florilegium.apps.settings import parse, received
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
@@ -21,6 +22,7 @@ log = logging.getLogger("flwr")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
+    shorten_waits()
     try:
         config = received(context.run_config)
         settings, _ = parse(config)

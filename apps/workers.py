@@ -7,7 +7,6 @@ hold locks, and with a GPU.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import logging
@@ -32,6 +31,7 @@ from florilegium.apps.local_grid import LocalGrid, identify
 from florilegium.apps.packages import import_path
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
+from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 
@@ -41,7 +41,6 @@ _WAIT = 1.0
 """Seconds to wait for a reply before the caller looks at its own deadline."""
 _GRACE = 5.0
 """Seconds that a worker has to end before it is killed."""
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
 
 
 class Process(Protocol):
@@ -168,7 +167,7 @@ def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:
         def work(node: int = node, there: Any = there, inherited: list[Any] = inherited) -> None:
             for connection in inherited:
                 connection.close()
-            _leave_signals_to_the_server()
+            leave_signals_to_the_parent()
             _serve(assembly.host(source), node, there)
 
         process = context.Process(target=work, name=f"florilegium worker {node}", daemon=True)
@@ -213,16 +212,6 @@ def _end(workers: list[Worker]) -> None:
             worker.code()
 
 
-def _leave_signals_to_the_server() -> None:
-    """Let a worker end when its server ends, and not by signals that reach all processes, as Ctrl-C does."""
-    for name in ("SIGINT", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-
-
 def _serve(host: Host, node: int, connection: Any) -> None:
     """Answer messages until the server closes the connection or dies."""
     while True:
@@ -243,7 +232,7 @@ def _main(node: int, descriptor: int) -> None:
     """Work in a process that was started anew: receive the configuration, then messages."""
     from florilegium.apps.assembly import assemble
 
-    _leave_signals_to_the_server()
+    leave_signals_to_the_parent()
     connection = Connection(descriptor)
     identify()
     config: Mapping[str, Value] = json.loads(connection.recv_bytes())

@@ -22,7 +22,7 @@ from florilegium.apps.settings import defaults, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.training import evaluate
-from florilegium.clients.core.wire import Request, Work, pack
+from florilegium.clients.core.wire import Request, Work, flat
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.settings import Value, parse_counts
@@ -189,7 +189,7 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     source = SimulatedClients(settings, device)
     host = Host(FedAvgClient, settings, hyper, model, source, "")
     asked = Request(list(source.clients()), "test", "sum", Work(1, "benchmark"))
-    request = asked.pack(pack(get_arrays(model)))
+    request = asked.pack(flat(get_arrays(model)))
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
     tests = [source.data(client).test for client in source.clients()]
     whole, forward = [], []

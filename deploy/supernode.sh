@@ -7,7 +7,6 @@
 #     NODE_CONFIG    where its data are and who it is: 'data-path="/data/a" client-id="a" state-dir="/var/lib/…/a"'
 #     STATE          folder for all that Flower writes
 #     DATASET        the runs' dataset; where given, the node starts only if its data can be read as such
-#     PORT           a port on 127.0.0.1 for its own processes; 9094 unless given, another for each node of a machine
 set -eu
 umask 077  # personal models are the owner's alone
 : "${SUPERLINK:?host:port}" "${CA:?ca.pem}" "${KEY:?private key}" "${NODE_CONFIG:?data-path, …}" "${STATE:?folder}"
@@ -15,6 +14,5 @@ mkdir -p "$STATE/empty"
 STATE=$(realpath "$STATE") CA=$(realpath "$CA") KEY=$(realpath "$KEY")
 export FLWR_HOME="$STATE/flwr" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 cd "$STATE/empty"  # Flower's processes would import what lies where they are started
-[ -z "${DATASET:-}" ] || florilegium device check "$NODE_CONFIG" --dataset "$DATASET"
-exec flower-supernode --superlink "$SUPERLINK" --root-certificates "$CA" --auth-supernode-private-key "$KEY" \
-    --host 127.0.0.1 --port "${PORT:-9094}" --node-config "$NODE_CONFIG"
+exec florilegium device serve --node-config "$NODE_CONFIG" ${DATASET:+--dataset "$DATASET"} \
+    --superlink "$SUPERLINK" --root-certificates "$CA" --auth-supernode-private-key "$KEY"

@@ -31,7 +31,6 @@ class Site:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
         self.port = processes.free_port()
-        self._ports: dict[str, int] = {}
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         subprocess.run([SCRIPTS / "certificates.sh", folder / "certificates", "localhost"], check=True)
         self.user = folder / "user"
@@ -80,14 +79,25 @@ class Site:
         self, name: str, data: object, client: str = "", *, register: bool = True, **variables: object
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode, again with the key and the state that it had."""
-        state = self.folder / "state" / name
-        node = f'data-path="{data}" client-id="{client or name}" state-dir="{state}"'
         self.nodes[name] = self._start("supernode.sh", name, {
             "SUPERLINK": f"127.0.0.1:{self.port}", "CA": self.ca, "KEY": self.key(name, register=register),
-            "NODE_CONFIG": node, "STATE": self.folder / name,
-            "PORT": self._ports.setdefault(name, processes.free_port()), **variables,
+            "NODE_CONFIG": self._node_config(name, data, client), "STATE": self.folder / name, **variables,
         })  # fmt: skip
         return self.nodes[name]
+
+    def start_flower_node(self, name: str, data: object) -> subprocess.Popen[bytes]:
+        """Start Flower's own SuperNode, which starts a process for every message."""
+        command = [
+            "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.ca),
+            "--auth-supernode-private-key", str(self.key(name)), "--port", str(processes.free_port()),
+            "--node-config", self._node_config(name, data, name),
+        ]  # fmt: skip
+        process = processes.process(command, self.folder / name, self.folder / f"{name}.log")
+        self.nodes[name] = self._stack.enter_context(process)
+        return self.nodes[name]
+
+    def _node_config(self, name: str, data: object, client: str) -> str:
+        return f'data-path="{data}" client-id="{client or name}" state-dir="{self.folder / "state" / name}"'
 
     def cut_power(self, name: str) -> None:
         """Kill a node and all that it has started, as a cut of its power would."""

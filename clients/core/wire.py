@@ -6,6 +6,7 @@ explains the fields.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from florilegium.common.errors import RunError
@@ -29,18 +30,65 @@ standard deviation on the update and on the array ``within-bound``."""
 PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 
 
+_FLAT = "florilegium.flat"
+"""Serialisation type of a Flower array that holds several arrays, one after the other (:func:`flat`)."""
+_ALIGNED = 8
+"""Each of them begins at a multiple of this number of bytes."""
+_ONE_OBJECT = 5_000_000
+"""Bytes of arrays that may travel as one object; Flower sends larger ones in parts."""
+
+
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return ``arrays`` as a Flower record of the same names, in the same order."""
     return ArrayRecord({name: Array(np.require(array, requirements="C")) for name, array in arrays.items()})
 
 
-def unpack(record: ArrayRecord) -> Arrays:
-    """Return the arrays of ``record`` by name, in order."""
-    return {name: array.numpy() for name, array in record.items()}
+def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
+    """Return ``arrays`` as a record of a message, in as few objects as possible.
+
+    Flower stores every array of a record as two objects and every record as one, and asks for each object in a request
+    of its own: a device would wait longer for fifty small arrays than for a large one. Here the arrays follow one
+    another in a single value; its layout is a list of names, types and shapes, as JSON.
+    """
+    layout = json.dumps([(name, array.dtype.str, array.shape) for name, array in arrays.items()])
+    data = b"".join(
+        part
+        for array in arrays.values()
+        for part in (np.ascontiguousarray(array).tobytes(), bytes(-array.nbytes % _ALIGNED))
+    )
+    if len(data) <= _ONE_OBJECT:
+        return ConfigRecord({"layout": layout, "data": data})
+    return ArrayRecord({"flat": Array(layout, (len(data),), _FLAT, data)})
+
+
+def unpack(record: ArrayRecord | ConfigRecord) -> Arrays:
+    """Return the arrays of ``record`` by name, in order, however they were packed.
+
+    Raises:
+        Exception: of several kinds, if the record is malformed.
+    """
+    if isinstance(record, ConfigRecord):
+        return _split(cast(str, record["layout"]), cast(bytes, record["data"]))
+    arrays: Arrays = {}
+    for name, array in record.items():
+        arrays |= _split(array.dtype, array.data) if array.stype == _FLAT else {name: array.numpy()}
+    return arrays
+
+
+def _split(layout: str, data: bytes) -> Arrays:
+    buffer, start, arrays = bytearray(data), 0, {}  # a copy, because received arrays may be written to
+    for name, kind, shape in json.loads(layout):
+        dtype, count = np.dtype(kind), math.prod(shape)
+        if dtype.kind not in "biufcSU" or not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"array '{name}' is of type {dtype} and shape {shape}")
+        values = np.frombuffer(buffer, dtype, count, start) if count else np.empty(0, dtype)
+        arrays[str(name)] = values.reshape(shape)
+        start += -(-values.nbytes // _ALIGNED) * _ALIGNED
+    return arrays
 
 
 def _arrays(content: RecordDict, name: str) -> Arrays:
-    return unpack(cast(ArrayRecord, content[name])) if name in content else {}
+    return unpack(cast(ArrayRecord | ConfigRecord, content[name])) if name in content else {}
 
 
 @dataclass(frozen=True)
@@ -92,8 +140,8 @@ class Request:
     arrays: Arrays = field(default_factory=dict)
     scatter: Arrays = field(default_factory=dict)
 
-    def pack(self, arrays: ArrayRecord | None) -> RecordDict:
-        """Return the content of a message; ``arrays`` is packed beforehand, so that all messages can share it."""
+    def pack(self, arrays: ArrayRecord | ConfigRecord | None) -> RecordDict:
+        """Return the content of a message; ``arrays`` is packed (:func:`flat`) beforehand, so that all messages can share it."""
         own = {name: value for name, value in vars(self.work).items() if value is not None}
         config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
         config |= {"clients": list(self.clients), **self.arguments, **self.protection}
@@ -101,7 +149,7 @@ class Request:
         if arrays is not None:
             content["arrays"] = arrays
         if self.scatter:
-            content["scatter"] = pack(self.scatter)
+            content["scatter"] = flat(self.scatter)
         return content
 
     @staticmethod
@@ -174,24 +222,26 @@ class Reply:
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        return RecordDict(
-            {
-                "arrays": pack(self.arrays),
-                "metrics": MetricRecord(dict(self.metrics)),
-                "outcome": ConfigRecord({"clients": self.clients}),
-                "failures": ConfigRecord(dict(self.failures)),
-            }
-        )
+        outcome: dict[str, Any] = {"clients": self.clients, "failed": [*self.failures]}
+        outcome |= {"reasons": [*self.failures.values()], "metrics": [*self.metrics]}
+        outcome["values"] = [float(value) for values in self.metrics.values() for value in values]
+        content = RecordDict({"outcome": ConfigRecord(outcome)})
+        if self.arrays:
+            content["arrays"] = flat(self.arrays)
+        return content
 
     @staticmethod
     def unpack(content: RecordDict) -> Reply:
-        """Read the content of a message."""
-        return Reply(
-            list(cast(list[str], content["outcome"]["clients"])),
-            _arrays(content, "arrays"),
-            {name: cast(list[float], values) for name, values in cast(MetricRecord, content["metrics"]).items()},
-            {client: str(reason) for client, reason in cast(ConfigRecord, content["failures"]).items()},
-        )
+        """Read the content of a message.
+
+        Raises:
+            Exception: of several kinds, if it is malformed.
+        """
+        outcome = cast(dict[str, list[Any]], content["outcome"])
+        clients, names = [str(client) for client in outcome["clients"]], [str(name) for name in outcome["metrics"]]
+        values = np.array(outcome["values"], dtype=float).reshape(len(names), len(clients)).tolist()
+        failures = {str(one): str(why) for one, why in zip(outcome["failed"], outcome["reasons"], strict=True)}
+        return Reply(clients, _arrays(content, "arrays"), dict(zip(names, values, strict=True)), failures)
 
 
 @dataclass(frozen=True)
@@ -217,27 +267,18 @@ class Announcement:
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        words = ConfigRecord(
-            {
-                "pinned": self.pinned,
-                "code": self.code,
-                "clients": self.clients,
-                "labeled": self.labeled,
-                "packages": self.packages,
-            }
-        )
-        return RecordDict({"roster": words, "sizes": MetricRecord({"train": self.train, "test": self.test})})
+        return RecordDict({"roster": ConfigRecord(dict(vars(self)))})
 
     @staticmethod
     def unpack(content: RecordDict) -> Announcement:
         """Read the content of a message."""
-        words, sizes = cast(ConfigRecord, content["roster"]), cast(MetricRecord, content["sizes"])
+        said = cast(dict[str, Any], content["roster"])
         return Announcement(
-            bool(words["pinned"]),
-            str(words["code"]),
-            list(cast(list[str], words["clients"])),
-            list(cast(list[int], sizes["train"])),
-            list(cast(list[int], sizes["test"])),
-            list(cast(list[bool], words["labeled"])),
-            [str(package)[:80] for package in cast(list[str], words.get("packages", []))[:20]],
+            bool(said["pinned"]),
+            str(said["code"]),
+            list(said["clients"]),
+            [int(count) for count in said["train"]],
+            [int(count) for count in said["test"]],
+            list(said["labeled"]),
+            [str(package)[:80] for package in said.get("packages", [])[:20]],
         )

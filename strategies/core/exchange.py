@@ -27,9 +27,8 @@ from florilegium.models.parameters import Arrays
 
 log = logging.getLogger("flwr")
 
-FIRST_POLL = 0.005
-LONGEST_POLL = 0.05
-LONGEST_POLL_DEPLOYED = 1.0
+POLLS, POLLS_DEPLOYED = (0.005, 0.05), (0.1, 1.0)
+"""The shortest and the longest pause in seconds between two looks for replies, in a simulation and with devices."""
 _REASON_LENGTH = 500
 ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
 """Names of the metrics that every client's reply contains."""
@@ -154,7 +153,7 @@ def deliver(
             if message_id:  # empty if the node has gone offline, and the message was not accepted
                 waiting[message_id] = index
     replies: list[Message | None] = [None] * len(messages)
-    longest = LONGEST_POLL_DEPLOYED if deployed else LONGEST_POLL
+    shortest, longest = POLLS_DEPLOYED if deployed else POLLS
     answered, silent = 0, f"no reply within {timeout:g} s (key {key})"
     while waiting:
         for message_id, reply in _pull(grid, list(waiting)):
@@ -169,7 +168,7 @@ def deliver(
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
             break
-        time.sleep(min(max(FIRST_POLL, elapsed / 10), longest))
+        time.sleep(min(max(shortest, elapsed / 10), longest))
     missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=silent)
     return [
         Message(missing, reply_to=message) if reply is None else reply

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import RunError
 from florilegium.common.settings import NAME
-from florilegium.strategies.core.exchange import LONGEST_POLL_DEPLOYED, Expected, deliver, describe_error
+from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Expected, deliver, describe_error
 
 log = logging.getLogger("flwr")
 
@@ -138,7 +138,7 @@ class Roster:
                 return
             if time.monotonic() > deadline or (not self.clients and len(self._refused) >= max(1, self._expected)):
                 raise RunError(self._nobody(timeout, key))
-            time.sleep(LONGEST_POLL_DEPLOYED if self.deployed else 0.1)
+            time.sleep(POLLS_DEPLOYED[1] if self.deployed else 0.1)
 
     def _nobody(self, timeout: float, key: str) -> str:
         """Return the error message that says which clients or nodes are missing, and why."""

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.wire import Request, Work, pack
+from florilegium.clients.core.wire import Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.example_privacy import expected_trainings
@@ -202,7 +202,7 @@ class Round:
         strategy, work, protection = self._strategy, self._work(), dict[str, float]()
         if strategy.protection is not None and exchange.updates:
             protection = strategy.protection.request(strategy.cohort_size(self.number))
-        record = None if exchange.send is None else pack(exchange.send)
+        record = None if exchange.send is None else flat(exchange.send)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
         messages = []

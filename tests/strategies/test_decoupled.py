@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 from florilegium.clients.core.training import Group, features, only_trainable, train
+from florilegium.clients.core.wire import unpack
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.models.blocks import block_names, cut, last_blocks
@@ -60,11 +61,11 @@ class TestWhatTravels:
         expected = HEAD if method == "lg-fedavg" else _initial().keys() - HEAD
         for message in grid.sent:
             if message.metadata.message_type in ("train", "evaluate"):
-                assert set(message.content["arrays"]) == expected
+                assert set(unpack(message.content["arrays"])) == expected
         trained = [m for m in grid.received if m.metadata.message_type == "train"]
         assert trained
         for message in trained:
-            assert set(message.content["arrays"]) == expected
+            assert set(unpack(message.content["arrays"])) == expected
 
     @pytest.mark.parametrize("method", ["fedper", "fedrep", "lg-fedavg"])
     def test_the_personal_part_lies_with_the_client_and_differs_between_clients(self, method: str, run: Run) -> None:

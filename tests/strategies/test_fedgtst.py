@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from florilegium.apps.studies.norms import write_norms
 from florilegium.clients.core.base import Answer
+from florilegium.clients.core.wire import Reply
 from florilegium.clients.fedgtst import FedGTSTClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -136,7 +137,7 @@ def test_guide_is_the_largest_norm_received(run: Runs, guide: str) -> None:
     standard: dict[int, list[float]] = {}
     for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
         if message.metadata.message_type == "train":
-            metrics, number = reply.content["metrics"], int(message.content["config"]["round"])
+            metrics, number = Reply.unpack(reply.content).metrics, int(message.content["config"]["round"])
             norms.setdefault(number, []).extend(metrics["norm"])
             standard.setdefault(number, []).extend(metrics.get("standard_norm", []))
     assert sent[1] == {None}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, unpack
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -97,8 +97,8 @@ def test_running_mean(run: Runs) -> None:
     means = []
     for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "gradient":
-            arrays = reply.content["arrays"]
-            means.append({name: arrays[name].numpy() / 3 for name in arrays})
+            arrays = unpack(reply.content["arrays"])
+            means.append({name: array / 3 for name, array in arrays.items()})
     state = read_checkpoint(path).state
     assert len(means) == 2
     assert state

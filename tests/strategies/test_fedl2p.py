@@ -20,7 +20,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, Reply, unpack
 from florilegium.clients.fedl2p import FedL2PClient, Step, last_step
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -400,7 +400,7 @@ def test_a_run_begins_with_the_biases_it_was_told(run: Runs, hidden: bool) -> No
 def test_the_model_is_not_sent_back(run: Runs) -> None:
     names = read_checkpoint(run("run")).arrays.keys()
     answers = [
-        reply.content["arrays"].keys()
+        unpack(reply.content["arrays"]).keys()
         for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train"
     ]
@@ -428,10 +428,10 @@ def test_the_best_is_what_clients_are_tested_with(run: Runs) -> None:
     sent: dict[int, Arrays] = {}
     for message, reply in zip(run.grid.sent, run.grid.received, strict=True):
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train":
-            metrics, number = reply.content["metrics"], int(message.content["config"]["round"])
+            metrics, number = Reply.unpack(reply.content).metrics, int(message.content["config"]["round"])
             pairs = zip(metrics["loss"], metrics["weight"], strict=True)
             heard.setdefault(number, {}).update(zip(reply.content["outcome"]["clients"], pairs, strict=True))
-            sent[number] = {n: a.numpy() for n, a in message.content["arrays"].items() if not n.startswith(BESIDE)}
+            sent[number] = {n: a for n, a in unpack(message.content["arrays"]).items() if not n.startswith(BESIDE)}
     assert min(heard) == 2  # after the round of pretraining
 
     def mean(losses: dict[str, tuple[float, float]], clients: Iterable[str]) -> float:
@@ -643,9 +643,9 @@ def test_init_may_be_of_the_same_seed(run: Runs) -> None:
 def test_alone_nothing_is_sent_back(run: Runs) -> None:
     run("alone", method="l2p", **{"rounds": 2})
     answers = [
-        reply.content["arrays"]
+        Reply.unpack(reply.content).arrays
         for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
         if message.metadata.message_type == "train" and message.content["config"]["phase"] == "train"
     ]
     assert len(answers) == 2
-    assert not any(answer.keys() for answer in answers)
+    assert not any(answers)

@@ -9,6 +9,7 @@ import pytest
 from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from florilegium.clients.core.wire import unpack
 from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
 from florilegium.common.errors import ConfigurationError
@@ -101,7 +102,7 @@ def test_the_extractor_and_the_gaussians_travel_and_learn(tmp_path: Path) -> Non
     grid = run_app(config(**keys))
     for message in grid.sent:
         if message.metadata.message_type in ("train", "evaluate"):
-            names = set(message.content["arrays"])
+            names = set(unpack(message.content["arrays"]))
             assert {MEANS, COVARIANCE} <= names
             assert not any(name.startswith("fc3") for name in names)
     assert read_checkpoint(tmp_path / "r").arrays[MEANS].shape == (10, 32)

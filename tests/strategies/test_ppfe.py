@@ -140,7 +140,7 @@ class TestStages:
 
         def look(message: Message) -> None:
             if message.metadata.message_type == "train":
-                names = {name.partition(".")[0] for name in message.content["arrays"]}
+                names = {name.partition(".")[0] for name in unpack(message.content["arrays"])}
                 sent.setdefault((int(message.content["config"]["round"]) + 1) // 2, set()).update(names)
 
         run("stages", intercept=look)

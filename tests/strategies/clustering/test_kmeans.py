@@ -26,7 +26,7 @@ from florilegium.clients.core import phases
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model, predict
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import Work
+from florilegium.clients.core.wire import Reply, Work, unpack
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -324,7 +324,7 @@ class TestNoise:
 
         grid._host.answer = listen  # type: ignore[method-assign]
         released = private.ask(Round(private, grid, 1), "lloyd", {"centers": private.points[:10]})
-        sent = {name: array.numpy() for name, array in seen[-1].content["arrays"].items()}
+        sent = unpack(seen[-1].content["arrays"])
         np.testing.assert_allclose(released["sums"], sent["sums"])  # the server adds nothing
 
     def test_too_few_noisy_devices_end_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,8 +585,8 @@ def test_private_devices_send_no_figures(
             "server-data": str(tmp_path / "device1" / "train.parquet"), "runs-dir": str(tmp_path)}  # fmt: skip
     nodes = [{"client-id": "a", "data-path": str(tmp_path / "device0")}]
     grid = run_app(config(**{**keys, **FAST, "run-name": "secret"}), nodes)
-    assert not grid.received[-1].content["arrays"]["table"].numpy().any()
-    assert "loss" not in grid.received[-1].content["metrics"]
+    assert not unpack(grid.received[-1].content["arrays"])["table"].any()
+    assert "loss" not in Reply.unpack(grid.received[-1].content).metrics
     assert "cost" not in _summary(tmp_path / "secret")["kmeans"]
     run_app(config(**{**keys, **NOTHING, "run-name": "open"}), nodes)
     assert _summary(tmp_path / "open")["kmeans"]["cost"] > 0

@@ -18,6 +18,7 @@ from scipy.stats import chi2
 from florilegium.apps.methods import METHODS
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.wire import unpack
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -47,7 +48,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _sums(run: Runs) -> list[dict[str, np.ndarray]]:
     """Return what nodes sent in training."""
     return [
-        {name: array.numpy() for name, array in reply.content["arrays"].items()}
+        unpack(reply.content["arrays"])
         for message, reply in zip(run.grid.sent, run.grid.received, strict=True)
         if message.metadata.message_type == "train"
     ]
@@ -99,7 +100,7 @@ def test_the_released_mean_carries_the_stated_noise(run: Runs, nodes: int) -> No
 def _released(run: Runs, path: Path) -> np.ndarray:
     """Return all entries of a run's one released mean."""
     sent = next(message for message in run.grid.sent if message.metadata.message_type == "train")
-    start = {name: array.numpy() for name, array in sent.content["arrays"].items()}
+    start = unpack(sent.content["arrays"])
     return np.concatenate([(a - start[n]).ravel() for n, a in read_checkpoint(path).arrays.items()]).astype(np.float64)
 
 

@@ -117,7 +117,7 @@ def test_attackers_do_not_move_the_model_far(run: Runs, rule: str, nodes: int, m
     keys: dict[str, Value] = {"aggregation": rule, "attackers": 2}
     plain = _model(run("plain"))
     sent = next(message for message in run.grid.sent if message.metadata.message_type == "train")
-    start = np.concatenate([a.numpy().ravel() for a in sent.content["arrays"].values()])
+    start = np.concatenate([a.ravel() for a in unpack(sent.content["arrays"]).values()])
     _attacked(monkeypatch)
     robust = _model(run("robust", nodes=nodes, **keys))
     assert np.linalg.norm(robust - plain) < 5 * np.linalg.norm(plain - start)
