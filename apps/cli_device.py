@@ -42,7 +42,7 @@ def check(
 def serve(
     context: typer.Context,
     node_config: Annotated[str, typer.Option(help='\'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'')],
-    dataset: Annotated[str, typer.Option(help="dataset of the runs: first check that the data can be read as such")] = "",
+    dataset: Annotated[str, typer.Option(help="check first that the data can be read as this dataset")] = "",
 ) -> None:
     """Take part in runs: a SuperNode that keeps PyTorch, network and data in memory from message to message.
 

@@ -20,6 +20,7 @@ from florilegium.apps.sources import DeviceClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import DataError, RunError
+from florilegium.partitions.device_data import state_of
 from florilegium.partitions.loading import dataset_of
 
 app = ClientApp()
@@ -27,10 +28,11 @@ log = logging.getLogger("flwr")
 
 
 @lru_cache(maxsize=1)
-def _host(run_config: str, node_config: str) -> tuple[Host, str]:
+def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]:
     """Build the host of this process; return it and the hash of its code.
 
-    Both configurations are given as JSON, so that the cache can compare them.
+    Both configurations are given as JSON, so that the cache can compare them; ``data`` is the state of a device's data,
+    which are read again when they have changed.
     """
     config, node = received(json.loads(run_config)), json.loads(node_config)
     if not node:
@@ -39,8 +41,8 @@ def _host(run_config: str, node_config: str) -> tuple[Host, str]:
     device = parse_node(node)
     assembly = assemble(config | ({"dataset": device.dataset} if device.dataset else {}), one_thread=False)
     s = assembly.settings
-    data = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
-    return assembly.host(DeviceClient(device.client_id, data), device.state_dir), assembly.code
+    own = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+    return assembly.host(DeviceClient(device.client_id, own), device.state_dir), assembly.code
 
 
 def _is_simulated(context: Context) -> bool:
@@ -59,7 +61,7 @@ def _host_of(context: Context) -> tuple[Host, str]:
             f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say where "
             'the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
         )
-    return _host(run_config, json.dumps(node, sort_keys=True))
+    return _host(run_config, json.dumps(node, sort_keys=True), state_of(str(node["data-path"])))
 
 
 @contextmanager

@@ -11,6 +11,6 @@ FIRST_RETRY = 0.05
 
 
 def shorten_waits() -> None:
-    """Let this process ask again soon for the parts of a reply that a device is still sending; Flower waits a second."""
+    """Let this process ask again soon for parts of a reply that a device is still sending; Flower waits a second."""
     if hasattr(http_grid, "pull_objects"):  # not public, so that other versions of Flower may lack it
         http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=FIRST_RETRY)

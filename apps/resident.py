@@ -29,8 +29,8 @@ from florilegium.common.child import leave_signals_to_the_parent
 log = logging.getLogger("flwr")
 
 _PRELOADED = [
-    "torch", "torch.func", "flwr.clientapp", "flwr.cli.install", "PIL.Image", "pyarrow.parquet", "pyarrow.csv", "pydantic",
-    "safetensors.torch", "threadpoolctl", "cloudpickle", "sklearn.datasets",
+    "torch", "torch.func", "flwr.clientapp", "flwr.cli.install", "PIL.Image", "pyarrow.parquet", "pyarrow.csv",
+    "pydantic", "safetensors.torch", "threadpoolctl", "cloudpickle", "sklearn.datasets",
 ]  # fmt: skip
 """Modules of other packages that a device's process needs; the app's own modules come with each run."""
 _GRACE = 5.0

@@ -65,14 +65,17 @@ def serve(options: Sequence[str]) -> None:
 def _take_part(link: Link) -> None:
     """Receive messages and answer them, for ever."""
     answers, last = Answers(link), time.monotonic()
-    while True:
-        try:
-            if received := link.receive():
-                answers.give(*received)
-                last = time.monotonic()
-        except Over:
-            log.info("the run of this message is over")
-        time.sleep(min(max(_SHORTEST_PAUSE, (time.monotonic() - last) / 4), _LONGEST_PAUSE))
+    try:
+        while True:
+            try:
+                if received := link.receive():
+                    answers.give(*received)
+                    last = time.monotonic()
+            except Over:
+                log.info("the run of this message is over")
+            time.sleep(min(max(_SHORTEST_PAUSE, (time.monotonic() - last) / 4), _LONGEST_PAUSE))
+    finally:
+        answers.end()
 
 
 @dataclass
@@ -88,11 +91,14 @@ class Answers:
 
     Args:
         link: the connection to the SuperLink.
+
+    Attributes:
+        runs: the runs that have a process, by id; the one that was silent for longest comes first.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._runs: OrderedDict[int, _Run] = OrderedDict()
+        self.runs: OrderedDict[int, _Run] = OrderedDict()
 
     def give(self, message: Message, tree: ObjectTree) -> None:
         """Answer one message. An error here is logged, and the SuperLink waits for the answer in vain."""
@@ -105,17 +111,22 @@ class Answers:
         except Exception:
             log.exception("message %s could not be answered", about.message_id)
 
+    def end(self) -> None:
+        """End all processes."""
+        while self.runs:
+            self.runs.popitem()[1].resident.end()
+
     def _reply(self, message: Message) -> Message:
         run_id = message.metadata.run_id
-        run = self._runs.get(run_id) or self._begin(run_id)
+        run = self.runs.get(run_id) or self._begin(run_id)
         if run is None:
             return Message(Error(ErrorCode.INVALID_FAB, "The FAB could not be verified."), reply_to=message)
-        self._runs.move_to_end(run_id)
+        self.runs.move_to_end(run_id)
         try:
             reply, run.context = run.resident.answer(message, run.context)
         except DiedError as error:
             log.error("%s", error)
-            del self._runs[run_id]
+            del self.runs[run_id]
             return Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=message)
         return reply
 
@@ -126,7 +137,7 @@ class Answers:
             log.error("run %d: its app is signed by nobody in --trusted-entities", run_id)
             return None
         app, context = found
-        while len(self._runs) >= _RUNS:
-            self._runs.popitem(last=False)[1].resident.end()
-        self._runs[run_id] = run = _Run(Resident(app), context)
+        while len(self.runs) >= _RUNS:
+            self.runs.popitem(last=False)[1].resident.end()
+        self.runs[run_id] = run = _Run(Resident(app), context)
         return run

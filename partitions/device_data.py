@@ -8,6 +8,7 @@ The data are checked and converted to network inputs when loaded, on the device.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
 import tomllib
@@ -70,6 +71,17 @@ def read_device_schema(path: Path) -> DeviceSchema:
         return DeviceSchema.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise DataError(f"schema: {path} is not a readable schema of a device: {error}") from error
+
+
+def state_of(data_path: str) -> str:
+    """Return a hash of the names, sizes and times of a device's files, which changes when its data do.
+
+    It does not change for a function, ``module:function``: that is called once in each process.
+    """
+    folder = Path(data_path).expanduser()
+    files = sorted(folder.rglob("*")) if ":" not in data_path and folder.is_dir() else []
+    known = [(str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class Request:
     scatter: Arrays = field(default_factory=dict)
 
     def pack(self, arrays: ArrayRecord | ConfigRecord | None) -> RecordDict:
-        """Return the content of a message; ``arrays`` is packed (:func:`flat`) beforehand, so that all messages can share it."""
+        """Return the content of a message; ``arrays`` is packed beforehand (:func:`flat`), so that all can share it."""
         own = {name: value for name, value in vars(self.work).items() if value is not None}
         config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
         config |= {"clients": list(self.clients), **self.arguments, **self.protection}

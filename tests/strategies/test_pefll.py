@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
@@ -208,9 +208,9 @@ class TestTraffic:
                 if way == "down":
                     phases[index] = str(message.content["config"]["phase"])
                 arrays: Arrays = {}
-                for record in message.content.values():
-                    if isinstance(record, ArrayRecord):
-                        arrays |= unpack(record)
+                for name in ("arrays", "scatter"):
+                    if name in message.content:
+                        arrays |= unpack(message.content[name])  # type: ignore[arg-type]
                 found.append((phases[index], way, arrays))
         return found
 

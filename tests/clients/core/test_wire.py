@@ -1,0 +1,116 @@
+"""Messages: what is packed is what is unpacked, in few objects; what is malformed is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from hypothesis import given
+from hypothesis import strategies as st
+
+from florilegium.apps.local_grid import identify
+from florilegium.clients.core import wire
+from florilegium.clients.core.wire import Announcement, Reply, Request, Work, flat, pack, unpack
+
+TYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|b1", "|u1", "<f2", "<c8", "<U3"])
+ARRAYS = st.dictionaries(
+    st.text(max_size=8),
+    TYPES.flatmap(lambda kind: hnp.arrays(kind, hnp.array_shapes(min_dims=0, min_side=0))),
+    max_size=5,
+)
+
+
+@given(ARRAYS, st.booleans())
+def test_arrays_come_back_as_they_were(arrays: dict[str, Any], large: bool) -> None:
+    limit, wire._ONE_OBJECT = wire._ONE_OBJECT, -1 if large else wire._ONE_OBJECT
+    try:
+        record = flat(arrays)
+    finally:
+        wire._ONE_OBJECT = limit
+    assert isinstance(record, ArrayRecord if large else ConfigRecord)
+    for found in (unpack(record), unpack(pack(arrays))):
+        assert [*found] == [*arrays]
+        for name, array in arrays.items():
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+            assert found[name].tobytes() == array.tobytes()
+            assert found[name].flags.writeable
+
+
+def test_arrays_that_are_no_block_of_memory() -> None:
+    array = np.arange(24.0).reshape(4, 6)
+    for view in (array.T, array[::2, ::-1], np.broadcast_to(array[:1], (3, 6))):
+        np.testing.assert_array_equal(unpack(flat({"x": view}))["x"], view)
+
+
+def _record(layout: Any, data: bytes = bytes(16)) -> ConfigRecord:
+    return ConfigRecord({"layout": layout if isinstance(layout, str) else json.dumps(layout), "data": data})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        _record("no json"),
+        _record([["x", "<f4", [5]]]),  # more than there is
+        _record([["x", "<f4", [2, -2]]]),
+        _record([["x", "<f4", [-1]]]),
+        _record([["x", "<f4", [1.0]]]),
+        _record([["x", "O", [1]]]),
+        _record([["x", "V8", [1]]]),
+        _record([["x", "<f4", [10**30]]]),
+        _record([["x", "<f4"]]),
+        _record(5),
+        ConfigRecord({"layout": "[]"}),
+        ConfigRecord({"layout": 3, "data": b""}),
+        ArrayRecord({"flat": Array("[", (1,), wire._FLAT, b"x")}),
+    ],
+)
+def test_malformed_arrays_are_refused(record: Any) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError, OverflowError, AttributeError)):
+        unpack(record)
+
+
+def test_a_message_is_four_objects() -> None:
+    """Whatever the network: Flower stores and transfers each object by itself."""
+    identify()
+    arrays = {f"layer{i}.weight": np.full((3, 2), i, np.float32) for i in range(20)}
+    asked = Message(Request(["a"], "train", "delta", Work(1)).pack(flat(arrays)), 1, "train")
+    answer = Reply(["a"], arrays, {"loss": [0.5], "weight": [2.0]}, {"b": "no data"})
+    for message in (asked, Message(answer.pack(), reply_to=asked)):
+        assert len(get_all_nested_objects(message)) == 4
+
+
+@pytest.mark.parametrize("clients", [[], ["a"], ["b", "a", "c"]])
+def test_a_reply_comes_back(clients: list[str]) -> None:
+    metrics = {name: [float("nan"), 1.0, -2.5][: len(clients)] for name in ("loss", "weight")} if clients else {}
+    reply = Reply(clients, {"x": np.arange(3.0)} if clients else {}, metrics, {"d": "its log says why"})
+    found = Reply.unpack(reply.pack())
+    assert (found.clients, found.failures) == (reply.clients, reply.failures)
+    assert found.metrics.keys() == metrics.keys()
+    for name, values in metrics.items():
+        np.testing.assert_array_equal(found.metrics[name], values)
+    assert found.arrays.keys() == reply.arrays.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("values", [1.0]), ("values", ["a", "b"]), ("reasons", ["one", "more"]), ("metrics", ["loss", "weight", "more"])],
+)
+def test_a_malformed_reply_is_refused(key: str, value: Any) -> None:
+    content = Reply(["a"], {}, {"loss": [0.5], "weight": [2.0]}, {"b": "no data"}).pack()
+    content["outcome"][key] = value  # type: ignore[index]
+    with pytest.raises(ValueError):  # noqa: PT011 - NumPy's and zip's own words
+        Reply.unpack(content)
+
+
+def test_an_announcement_comes_back() -> None:
+    announced = Announcement(True, "c0de", ["a"], [10], [3], [False], ["own 1.0"])
+    assert Announcement.unpack(announced.pack()) == announced
+    content = announced.pack()
+    content["roster"]["train"] = [float("nan")]  # type: ignore[index]
+    with pytest.raises(ValueError, match="NaN"):
+        Announcement.unpack(content)
