@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from florilegium.apps.early_checks import check_early
 from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
 from florilegium.apps.packages import import_path, in_notebook
 from florilegium.apps.progress import Show
@@ -40,7 +41,7 @@ def engine(
             are to share several GPUs.
         workers: number of worker processes; with one, "process" works in this process.
         wanted: the configurations of the runs that it is for, where they differ from the defaults. Before the first of
-            several runs, and before Ray starts, all are rehearsed (:func:`rehearse`).
+            several runs, and while Ray starts, all are rehearsed (:func:`rehearse`).
         on_evaluation: see :data:`OnEvaluation`.
         fork: whether workers may be forked from this process.
 
@@ -59,18 +60,26 @@ def engine(
             f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
             "save it in a module of its own, or use engine='process' with workers=1"
         )
-    if ray or len(configs) > 1:
-        from florilegium.apps.rehearsal import rehearse  # imports torch, which takes seconds
-
-        for config in _different(configs):
-            rehearse(config)
+    different = _different(configs)
+    for config in different:
+        check_early(config)
     if not ray:
+        _rehearse(different if len(configs) > 1 else [])
         yield InThisProcess(on_evaluation, workers, fork=fork)
         return
     from florilegium.apps.launch import Simulation
 
     with Simulation(workers, import_path(configs[0]) if configs else "") as simulation:
+        _rehearse(different)  # while Flower and Ray start
         yield _Watched(simulation, on_evaluation) if on_evaluation else simulation
+
+
+def _rehearse(configs: Sequence[Mapping[str, Value]]) -> None:
+    if configs:
+        from florilegium.apps.rehearsal import rehearse  # imports torch, which takes seconds
+
+        for config in configs:
+            rehearse(config)
 
 
 def _different(configs: Sequence[Mapping[str, Value]]) -> list[Mapping[str, Value]]:

@@ -47,6 +47,8 @@ _FIRST_ROUND = 60.0
 """Seconds after which the log is followed even if the first round has not ended."""
 _LOOK = 2.0
 """Seconds between two checks that the simulation's processes are alive."""
+_END = 0.5
+"""Seconds that processes have to end by themselves; all that they would write is deleted anyway."""
 _GRACE = 15.0
 """Seconds after which a run is given up if its simulation process has ended."""
 _FIRST_GRACE = 60.0
@@ -313,7 +315,7 @@ class Simulation:
                 continue
         for member in family:
             _signal(member.terminate)
-        _, stubborn = psutil.wait_procs(family, timeout=3)
+        _, stubborn = psutil.wait_procs(family, timeout=_END)
         for member in stubborn:
             _signal(member.kill)
         psutil.wait_procs(stubborn, timeout=3)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.strategies.core.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def check_client_privacy(settings: ServerSettings, gap: str) -> None:
@@ -51,6 +53,8 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
         gap: why the method's client breaks the guarantee; "" if it does not.
         network: the network that is trained.
     """
+    from torch import nn
+
     from florilegium.privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
 
     p = settings.privacy

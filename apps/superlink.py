@@ -6,15 +6,19 @@ devices, and :func:`usable` says for which versions it was tested.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
+import httpx
 from flwr.app import Context, Message, RecordDict
 from flwr.common.config import get_fused_config_from_fab
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.exit import ExitCode, flwr_exit, register_signal_handlers
 from flwr.supercore.grpc_health import run_health_server_grpc_no_tls
@@ -25,16 +29,27 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.telemetry import EventType
-from flwr.supernode.cli.flower_supernode import _parse_supernode_lifespan_config
+from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig, _parse_supernode_lifespan_config
+from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.flower_waits import FIRST_RETRY
 from florilegium.apps.resident import App
 
+log = logging.getLogger("flwr")
+
 _TESTED = ("1.42",)
+
+_REFUSED_AT_MOST = 90.0
+"""Seconds that a node which was not shut down properly is still taken for connected: two heartbeats and a half."""
+_AGAIN = 5.0
+"""Seconds after which a refused node tries again."""
 
 Over = RunNotRunningException
 """Raised where a run is over: its messages need no answer. It is no :class:`Exception`."""
@@ -59,6 +74,8 @@ def connected(options: Sequence[str]) -> Iterator[Link]:
             ExitCode.SUPERNODE_STARTED_WITHOUT_TLS_BUT_NODE_AUTH_ENABLED,
             "A node with a key needs TLS: leave out --insecure and name the authority with --root-certificates.",
         )
+    if config.authentication_keys:
+        _wait_until_free(config)
     health = config.health_server_address
     register_signal_handlers(
         EventType.RUN_SUPERNODE_LEAVE,
@@ -70,6 +87,41 @@ def connected(options: Sequence[str]) -> Iterator[Link]:
         config.max_retries, config.max_wait_time,
     ) as functions:  # fmt: skip
         yield Link(functions, config.node_config, config.trusted_entities)
+
+
+def _wait_until_free(config: SuperNodeLifespanConfig) -> None:
+    """Wait while the SuperLink takes this node for connected, as it does for a minute after a crash or a power cut.
+
+    Flower refuses such a node in the same words as one with an unknown key, and ends it. If it is refused for too long,
+    this function returns and leaves the error to Flower.
+    """
+    assert config.authentication_keys is not None
+    keys = config.authentication_keys
+    with FleetHttpClient.from_server_address(
+        config.server_address,
+        config.insecure,
+        config.root_certificates,
+        interceptors=(RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*keys)),
+    ) as client:
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(keys[1]), heartbeat_interval=_AGAIN)
+        deadline, told = time.monotonic() + _REFUSED_AT_MOST, False
+        while time.monotonic() < deadline:
+            try:
+                answer = client.ActivateNode(request)
+                client.DeactivateNode(DeactivateNodeRequest(node_id=answer.node_id))
+                return
+            except httpx.TransportError:
+                return  # Flower waits for the SuperLink
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != httpx.codes.PRECONDITION_FAILED:
+                    return
+            if not told:
+                log.warning(
+                    "the SuperLink refuses this node: its key is not registered (`flwr supernode register`), or it was "
+                    "connected a moment ago and was not shut down. Trying again for %.0f s", _REFUSED_AT_MOST,
+                )  # fmt: skip
+                told = True
+            time.sleep(_AGAIN)
 
 
 class Link:

@@ -177,6 +177,12 @@ def _local_folder(spec: DatasetSpec, data_dir: str) -> Path | None:
     return Path(spec.folder) if spec.folder else _local_copy(spec.source or spec.name, data_dir)
 
 
+def check_local(spec: DatasetSpec, data_dir: str) -> None:
+    """Raise :class:`DataError` if a dataset is to be read from ``data-dir``, and is not there."""
+    if spec.name != "digits" and not spec.made and not spec.derived:
+        _local_folder(spec, data_dir)
+
+
 def _local_copy(name: str, data_dir: str) -> Path | None:
     if data_dir:
         path = folder(data_dir) / name

@@ -99,6 +99,13 @@ class Site:
     def _node_config(self, name: str, data: object, client: str) -> str:
         return f'data-path="{data}" client-id="{client or name}" state-dir="{self.folder / "state" / name}"'
 
+    def wait_for_node(self, name: str, starts: int) -> None:
+        """Wait until a node has connected to the SuperLink as often as it was started."""
+        deadline = time.monotonic() + processes.DEADLINE
+        while (self.folder / f"{name}.log").read_text().count("is connected") < starts:
+            assert time.monotonic() < deadline, (self.folder / f"{name}.log").read_text()[-2000:]
+            time.sleep(0.1)
+
     def cut_power(self, name: str) -> None:
         """Kill a node and all that it has started, as a cut of its power would."""
         processes.kill_family(self.nodes.pop(name).pid)

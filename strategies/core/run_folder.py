@@ -160,7 +160,7 @@ class RunFolder:
         self.opened = True
 
     def reopen(self, rounds: int, origins: Mapping[str, str]) -> Checkpoint | None:
-        """Return the checkpoint to continue from, or None if there is none; delete metrics that are newer than it.
+        """Return the checkpoint to continue from, or None if there is none; delete metrics and failures of later rounds.
 
         Args:
             rounds: the last round.
@@ -186,6 +186,7 @@ class RunFolder:
             )
         self.records = [record for record in read_metrics(self.path) if record["round"] <= done]
         self._write_metrics()
+        self._forget_failures(after=done)
         self._write_config(origins)
         self.opened = True
         return checkpoint
@@ -223,6 +224,13 @@ class RunFolder:
             for client, reason in reasons.items():
                 line = {"round": server_round, "phase": phase, "client": client, "reason": reason}
                 file.write(json.dumps(line) + "\n")
+
+    def _forget_failures(self, after: int) -> None:
+        file = self.path / "failures.jsonl"
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["round"] <= after]
+            write_text(file, "".join(kept))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint file; delete older ones."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
 
+from florilegium.common.errors import ConfigurationError
+
 FILE = "metrics.prom"
 
 
@@ -40,7 +42,12 @@ class Telemetry:
         self._up = counter("bytes_up", "bytes of arrays returned by clients")
         self._server: tuple[object, threading.Thread] | None = None
         if port:
-            self._server = start_http_server(port, addr="127.0.0.1", registry=self._registry)
+            try:
+                self._server = start_http_server(port, addr="127.0.0.1", registry=self._registry)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"metrics-port: {port} cannot be used on this machine ({error.strerror}); choose another, or 0"
+                ) from error
 
     def exchange(self, phase: str, seconds: float, asked: int, failed: int, down: float, up: float) -> None:
         """Count one exchange of ``phase``.

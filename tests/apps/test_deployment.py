@@ -96,7 +96,7 @@ def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None
 @pytest.mark.long
 def test_who_has_no_key_or_no_certificate_is_refused(here: Site) -> None:
     stranger = here.start_node("stranger", here.folder / "data" / "0", register=False)
-    assert stranger.wait(60) != 0
+    assert stranger.wait(150) != 0
     assert "Failed to activate SuperNode" in (here.folder / "stranger.log").read_text()
     plain = ["--insecure", "--superlink", f"127.0.0.1:{here.port}", "--node-config", 'data-path="/x"']
     port = ["--port", str(processes.free_port())]
@@ -185,6 +185,7 @@ def test_a_hanging_device_a_power_cut_and_a_new_superlink(here: Site) -> None:
     here.superlink.wait(60)
     time.sleep(1)  # its ServerApp ends with it
     here.start_superlink()
+    here.wait_for_node("1", starts=2)
     path = here.submit("troubled", {**keys, "resume": "troubled"})
     here.wait(path, lambda status: status["state"] == "completed")
 

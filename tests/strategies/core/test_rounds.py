@@ -407,6 +407,13 @@ class TestFailures:
         path = run("spoilt", intercept=spoil, participation=1.0, rounds=1, **{"min-success": 0.3})
         assert all(np.isfinite(array).all() for array in _model(path).values())
 
+    def test_failures_after_the_checkpoint_are_forgotten(self, run: Run) -> None:
+        path = run("resumed", rounds=2)
+        lines = [json.dumps({"round": n, "phase": "train", "client": "1", "reason": "away"}) + "\n" for n in (1, 2, 3)]
+        (path / "failures.jsonl").write_text("".join(lines) + '{"round": 3, "ph')  # the power was cut
+        run("resumed", rounds=3, resume="resumed")
+        assert (path / "failures.jsonl").read_text() == "".join(lines[:2])
+
     def test_other_code_on_a_node_is_refused(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("florilegium.apps.client_app.code_of", lambda config: "other")
         with pytest.raises(RunError, match="runs other code"):

@@ -1,0 +1,30 @@
+"""What can be known of a run without PyTorch, whose import takes seconds: said before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from florilegium.apps.privacy_checks import check_client_privacy
+from florilegium.apps.settings import parse
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import PARAMETER_FILES, Value, folder
+from florilegium.partitions.loading import check_local, dataset_of
+from florilegium.strategies.core.run_folder import find_run
+
+
+def check_early(config: Mapping[str, Value]) -> None:
+    """Check a complete configuration: values, the data folder, ``init``, and the keys of a private run.
+
+    Raises:
+        ConfigurationError, DataError: as the run itself would.
+    """
+    settings, _ = parse(config)
+    check_local(dataset_of(settings), settings.data_dir)
+    if settings.init.endswith(PARAMETER_FILES):
+        if not Path(folder(settings.init)).is_file():
+            raise ConfigurationError(f"init: there is no file {folder(settings.init)}")
+    elif settings.init:
+        find_run(settings.init.replace("{seed}", str(settings.seed)), settings.runs_dir)
+    if settings.privacy.unit == "client":
+        check_client_privacy(settings, "")
