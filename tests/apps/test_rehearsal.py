@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,31 @@ def test_what_is_wrong_is_said(what: str, tmp_path: Path) -> None:
     with pytest.raises(FlorilegiumError, match=message):
         rehearse(config(**{**keys, "runs-dir": str(tmp_path)}))
     assert not list(tmp_path.iterdir())
+
+
+EARLY = """
+import sys
+from florilegium.apps.engines import engine
+from florilegium.common.errors import FlorilegiumError
+for keys in ({"init": "nowhere"}, {"init": "/nowhere.pt"}, {"dataset": "cifar10", "data-dir": "/nowhere"},
+             {"privacy.unit": "client"}, {"rounds": "many"}):
+    try:
+        with engine("auto", 1, [keys]):
+            pass
+    except FlorilegiumError as error:
+        print(str(error).splitlines()[-1])
+print("torch" in sys.modules)
+"""
+
+
+def test_what_needs_no_pytorch_is_said_before_it_is_imported() -> None:
+    """The import takes most of the time until an error is shown."""
+    said = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = ["there is no run 'nowhere'", "init: there is no file /nowhere.pt", "data-dir: there is no /nowhere",
+                "weighting: ", "rounds: input should be a valid integer", "False"]  # fmt: skip
+    assert len(said) == len(expected)
+    for line, words in zip(said, expected, strict=True):
+        assert words in line
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pefll", "mdm", "scaffold"])
