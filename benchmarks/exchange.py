@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from florilegium.apps.assembly import assemble
 from florilegium.apps.settings import defaults, parse
 from florilegium.apps.sources import SimulatedClients
+from florilegium.apps.workers import worker_grid
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.phases import phase
@@ -98,10 +101,10 @@ def histogram(message: Message, context: Context) -> Message:
     return Message(RecordDict({"metrics": MetricRecord({"counts": counts.tolist()})}), reply_to=message)
 
 
-def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
+def _hosted(grid: Grid, kind: str, repeats: int, code: str = "bench") -> list[float]:
     settings, _ = parse(KEYS)
     clients = [Member(str(i), 1, 1) for i in range(CLIENTS)]
-    book = Roster(lambda: clients, 0, "bench")
+    book = Roster(lambda: clients, 0, code)
     run = RunFolder(Path(tempfile.mkdtemp()), KEYS, "fedavg")
     strategy = FedAvg(Setup(settings, NoHyper(), LightClient, book, run))
     book.wait(grid, 120)
@@ -115,6 +118,22 @@ def _hosted(grid: Grid, kind: str, repeats: int) -> list[float]:
         Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model)
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
+
+
+class _Light:
+    """A method whose clients do next to nothing."""
+
+    @staticmethod
+    def client_class() -> type[BaseClient]:
+        """Return the class of its clients."""
+        return LightClient
+
+
+def with_workers(kind: str, workers: int, repeats: int = 20) -> float:
+    """Return the median seconds of an exchange with the worker processes of engine ``process``."""
+    assembly = replace(assemble(KEYS, one_thread=True), method=_Light())  # type: ignore[arg-type]
+    with worker_grid(assembly, workers, fork=True) as grid:
+        return float(np.median(_hosted(grid, kind, repeats, assembly.code)))
 
 
 def _stock(grid: Grid) -> list[float]:

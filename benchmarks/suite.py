@@ -149,21 +149,35 @@ def command_seconds(name: str, *words: str, workers: int) -> float:
         return time.monotonic() - start
 
 
+def light_seconds(workers: int) -> float:
+    """Return the median seconds of a round of FedAvg in which 1,000 of 10,000 clients train for one step each."""
+    keys: dict[str, Value] = {
+        "dataset": "mnist", "partitioner": "iid", "num-clients": MEMORY_CLIENTS, "model": "linear",
+        "cohort-size": MEMORY_CLIENTS // 10, "rounds": 14, "local-steps": 1, "evaluate-every": 0, "evaluate-clients": 2,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        return float(np.median(read_checkpoint(run(keys, workers, Path(folder))).facts["seconds"][4:]))
+
+
 def memory(workers: int) -> tuple[float, float]:
-    """Train 10,000 clients that each keep a model; return the peak memory in GB and the seconds of a round.
+    """Train 10,000 clients that each keep a model; return the peak memory in GB and the seconds of a round."""
+    return peak({
+        "method": "local", "dataset": "mnist", "partitioner": "iid", "num-clients": MEMORY_CLIENTS, "model": "mlp",
+        "cohort-size": MEMORY_CLIENTS, "rounds": 2, "local-steps": 1, "evaluate-every": 0, "evaluate-clients": 100,
+    }, workers)  # fmt: skip
+
+
+def peak(keys: dict[str, Value], workers: int) -> tuple[float, float]:
+    """Carry out a run; return its peak memory in GB and the seconds of its last round.
 
     Memory is the sum of the proportional set sizes of the run's processes, so that shared pages count once.
     """
-    peak = 0.0
-    keys: dict[str, Value] = {
-        "method": "local", "dataset": "mnist", "partitioner": "iid", "num-clients": MEMORY_CLIENTS, "model": "mlp",
-        "cohort-size": MEMORY_CLIENTS, "rounds": 2, "local-steps": 1, "evaluate-every": 0, "evaluate-clients": 100,
-    }  # fmt: skip
+    most = 0.0
     with tempfile.TemporaryDirectory() as folder:
         process = _start(keys, workers, Path(folder))
 
         def watch() -> None:
-            nonlocal peak
+            nonlocal most
             while process.poll() is None:
                 total = 0
                 try:
@@ -171,14 +185,14 @@ def memory(workers: int) -> tuple[float, float]:
                         total += member.memory_full_info().pss
                 except psutil.Error:
                     continue
-                peak = max(peak, total / 1e9)
-                time.sleep(1)
+                most = max(most, total / 1e9)
+                time.sleep(0.5)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
         path = _finish(process)
         watcher.join()
-        return peak, float(read_checkpoint(path).facts["seconds"][-1])
+        return most, float(read_checkpoint(path).facts["seconds"][-1])
 
 
 def evaluation_ratio(model_name: str, repeats: int = 5) -> float:

@@ -61,14 +61,26 @@ def set_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     Raises:
         ValueError: if the network has no tensor of an array's name, or it has another shape; the message names it.
     """
-    tensors = model.state_dict()
     with torch.no_grad():
         for name, array in arrays.items():
-            if name not in tensors:
+            tensor = _tensor(model, name)
+            if tensor is None:
                 raise ValueError(f"the network has no tensor '{name}'")
-            if tensors[name].shape != array.shape:
-                raise ValueError(f"'{name}' has shape {array.shape}, the network needs {tuple(tensors[name].shape)}")
-            tensors[name].copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+            if tensor.shape != array.shape:
+                raise ValueError(f"'{name}' has shape {array.shape}, the network needs {tuple(tensor.shape)}")
+            tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor | None:
+    """Return a parameter or buffer by its name; None if there is none. ``state_dict`` would go through all of them."""
+    *path, last = name.split(".")
+    owner: nn.Module | None = model
+    for part in path:
+        owner = owner._modules.get(part) if owner is not None else None
+    if owner is None:
+        return None
+    parameter = owner._parameters.get(last)
+    return owner._buffers.get(last) if parameter is None else parameter
 
 
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:

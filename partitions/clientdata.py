@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -129,8 +129,7 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
     tensor = torch.from_numpy(np.require(x, requirements=["C", "W"]))
     match spec.kind:
         case "image":
-            scale = 1 / (255 * torch.tensor(spec.std))
-            shift = torch.tensor(spec.mean) / torch.tensor(spec.std)
+            scale, shift = _scaling(tuple(spec.mean), tuple(spec.std))
             # Rows are stored as (n, height, width, channels), so permuting gives the channels-last layout.
             return (tensor * scale - shift).permute(0, 3, 1, 2)
         case "characters" | "tokens":
@@ -140,6 +139,12 @@ def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | Non
             return torch.from_numpy(words.vectors[x])
         case "table" | "regression" | "numbers":
             return tensor.float()
+
+
+@lru_cache(maxsize=8)
+def _scaling(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Return scale and shift of pixels, 0 to 255, per channel."""
+    return 1 / (255 * torch.tensor(std)), torch.tensor(mean) / torch.tensor(std)
 
 
 def resize(x: Tensor, shape: Sequence[int]) -> Tensor:

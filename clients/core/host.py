@@ -76,6 +76,7 @@ class Host:
         self._hyper = hyper
         self._model = model
         self._initial = get_arrays(model)
+        self._folders: dict[str, Path] = {}
         self._unexchanged = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
         self._source = source
         self._state_dir = state_dir or settings.state_dir
@@ -155,8 +156,8 @@ class Host:
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
             work.identity,
         )  # fmt: skip
-        for name, buffer in unexchanged(self._model).items():
-            buffer.copy_(self._unexchanged[name])  # what an earlier client has counted there is not this one's
+        for name, value in self._unexchanged.items():
+            self._model.get_buffer(name).copy_(value)  # what an earlier client has counted there is not this one's
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
@@ -166,8 +167,10 @@ class Host:
         for name in (client_id, run, identity):
             if not re.fullmatch(NAME, name):
                 raise RunError(f"'{name}' cannot name a folder or file; use letters, digits, '.', '_' and '-'")
-        base = folder(self._state_dir) / run if self._state_dir else folder(self._settings.runs_dir) / run / "clients"
-        return base / client_id
+        if run not in self._folders:  # expanding ~ for every client takes longer than a light client's work
+            home, runs = self._state_dir, self._settings.runs_dir
+            self._folders = {run: folder(home) / run if home else folder(runs) / run / "clients"}
+        return self._folders[run] / client_id
 
     def _answer_stock(self, request: Request, own: str) -> RecordDict:
         """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""

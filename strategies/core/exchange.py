@@ -168,7 +168,8 @@ def deliver(
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
             break
-        time.sleep(min(max(shortest, elapsed / 10), longest))
+        if not getattr(grid, "waits", False):
+            time.sleep(min(max(shortest, elapsed / 10), longest))
     missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=silent)
     return [
         Message(missing, reply_to=message) if reply is None else reply

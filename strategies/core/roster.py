@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -65,6 +66,12 @@ def _reaches_devices(grid: Grid) -> bool:
     """Return whether the grid talks to a SuperLink's SuperNodes."""
     # By name, since importing the class takes half a second.
     return any(cls.__name__ == "HttpGrid" for cls in type(grid).__mro__)
+
+
+@lru_cache(maxsize=1 << 20)
+def _place(name: str) -> tuple[bool, int, str]:
+    """Return the sort key of a client's id; every exchange sorts all clients."""
+    return not name.isdecimal(), int(name) if name.isdecimal() else 0, name
 
 
 class Roster:
@@ -278,8 +285,7 @@ class Roster:
 
     def ids(self, *groups: str) -> list[str]:
         """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order."""
-        chosen = [client.id for client in self.clients.values() if client.group in groups]
-        return sorted(chosen, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
+        return sorted((client.id for client in self.clients.values() if client.group in groups), key=_place)
 
     def assign(self, cohort: Sequence[str], *, evaluation: bool) -> dict[int, list[str]]:
         """Distribute ``cohort`` over the nodes: the most expensive clients first, each to the node with the least work.

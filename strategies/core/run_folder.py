@@ -160,7 +160,7 @@ class RunFolder:
         self.opened = True
 
     def reopen(self, rounds: int, origins: Mapping[str, str]) -> Checkpoint | None:
-        """Return the checkpoint to continue from, or None if there is none; delete metrics and failures of later rounds.
+        """Return the checkpoint to continue from, None if there is none; delete metrics and failures of later rounds.
 
         Args:
             rounds: the last round.
