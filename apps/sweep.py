@@ -158,7 +158,13 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
 
 
 def unfinished(wanted: Sequence[Cell], runs_dir: Path) -> list[Mapping[str, Value]]:
-    """Return the keys of the cells whose runs have not completed."""
+    """Return the keys of the cells whose runs have not completed.
+
+    Raises:
+        ConfigurationError: if a run with a cell's name but other settings exists.
+    """
+    for cell in wanted:
+        _check_earlier(cell, runs_dir / cell.name)
     return [cell.keys for cell in wanted if not (runs_dir / cell.name / "summary.json").exists()]
 
 

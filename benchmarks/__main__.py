@@ -248,23 +248,20 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
 
 
 def machine(workers: int) -> str:
-    """Return a line that describes the machine, the versions of packages, and the number of workers."""
+    """Return the processor, the number of workers, and the versions of Flower and PyTorch, in a few words."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = named[0] if named else platform.processor()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
-    return (
-        f"{model}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB; {platform.system()}, "
-        f"Python {platform.python_version()}, {versions}; {workers} worker processes."
-    )
+    model = " ".join((named[0] if named else platform.processor()).split()[:2])
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("flwr", "torch"))
+    return f"{model}, {psutil.cpu_count()} cores, {workers} workers; {versions}"
 
 
-def earlier(workers: int) -> dict[str, list[str]]:
-    """Return the lines of the existing table by section; none if it is of another machine or other versions."""
+def earlier() -> dict[str, list[str]]:
+    """Return the lines of the existing table by section."""
     text = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
     found: dict[str, list[str]] = {}
-    for line in text.splitlines() if machine(workers) in text else []:
+    for line in text.splitlines():
         section = line.removeprefix("| ").partition(" |")[0]
         if section in SECTIONS:
             found.setdefault(section, []).append(line)
@@ -284,13 +281,14 @@ def main() -> None:
         print(f"measuring {name} …", flush=True)
         lines = []
         for row in SECTIONS[name](arguments.workers):
-            lines.append("| " + " | ".join((name, *row.cells(), str(datetime.date.today()))) + " |")
+            when = f"{datetime.date.today()}; {machine(arguments.workers)}"
+            lines.append("| " + " | ".join((name, *row.cells(), when)) + " |")
             print(lines[-1], flush=True)
-        table = {**earlier(arguments.workers), name: lines}
+        table = {**earlier(), name: lines}
         whole = [line for section in SECTIONS for line in table.get(section, [])]
-        header = "| section | what | measured | bound | met | details | date |\n|---|---|---|---|---|---|---|\n"
-        text = f"# Speed\n\n`python -m benchmarks [SECTION …]`. {machine(arguments.workers)}\n\n"
-        write_text(TARGET, text + header + "\n".join(whole) + "\n" + NOTES)
+        header = f"| section | what | measured | bound | met | details | measured on |\n|{7 * '---|'}\n"
+        title = "# Speed\n\n`python -m benchmarks [SECTION …]`\n\n"
+        write_text(TARGET, title + header + "\n".join(whole) + "\n" + NOTES)
     print(f"written to {TARGET}")
 
 
@@ -300,12 +298,40 @@ momentum; medians of rounds after the first four. The plain loop is what one wri
 pooling; default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs.
 pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
 
-`cnn64` against the plain loop is close to its bound. On 2026-11-21 two passes with two repetitions gave 0.652 and
-0.656, a third with four gave 0.646. The table shows a pass with four, made in the machine's slower state and after the
-workers had been given ordinary priority (Ray gives them niceness 15): 0.63.
-
 Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
-with both engines: [start.md](start.md).
+with both engines, and when Ray is worth it: [start.md](start.md).
+
+## Beside other packages
+
+The same task with LeNet, measured on 2026-11-25 on a nearly idle machine of two cores (AMD EPYC; flwr 1.42, torch
+2.15), one package after the other, second and third pass. Memory is the proportional set size of all processes.
+
+| what | s a round | CPU-s a round | s to the first round's end | GB |
+|---|---|---|---|---|
+| two workers forked from one process (a prototype of today's engine `process`) | 0.69–0.71 | 1.22 | 3.1 | 0.93 |
+| Florilegium, engine `ray`, two workers | 0.71–0.84 | 1.18–1.36 | 12.6–14.5 | 2.63 |
+| plain PyTorch loop, two processes | 0.90–0.96 | 1.56–1.76 | 7 | 1.62 |
+| pfl-research 0.6, two processes (`torchrun`) | 0.80–0.86 | – | 12.5 | 1.72 |
+| stock Flower, one thread a worker | 1.11 | – | 19.0 | 2.63 |
+| PFLlib, one process, without its evaluation | 1.80 | 1.74 | 20.0 | 1.2 |
+| FL-bench, one process, without and with its evaluation | 2.00, 2.69 | 2.0, 2.7 | 12.7, 15.8 | 3.0 |
+| pfl-research, one process | 1.63 | 3.26 | 9.6 | 0.9 |
+| FedJAX, one process | 5.8 | 7.5 | 8.5 | 0.5 |
+
+## On a GPU
+
+The same task with LeNet and random images on one NVIDIA H200 with 16 CPU cores (torch 2.11), engine `process`,
+2026-11-26; seconds of the rounds after the first, one run each. The figures of FedAvg, FedPer, Ditto and PeFLL on
+`digits` equal those on the CPU to six digits.
+
+| workers | on the GPU | on the CPU |
+|---|---|---|
+| 1 | 1.41–1.61 | 1.74–3.10 |
+| 4 | 0.41–0.47 | 0.80–0.95 |
+| 12 | 0.25–0.29 | 0.37–0.46 |
+
+A step of ten images keeps such a GPU busy for a fraction of a millisecond and the interpreter for 1.8 ms, so that more
+workers help until the cores are used up.
 """
 
 

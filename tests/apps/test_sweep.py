@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from florilegium.apps.experiment import recipe_name
-from florilegium.apps.sweep import cells, read_sweep, run_cells, write_sweep
+from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import read_metrics
@@ -140,6 +140,8 @@ def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Pa
         wanted = cells(recipe, "rates", {**_overrides(tmp_path), key: value})
         with pytest.raises(ConfigurationError, match=rf"already a run .* with other settings. {key}: was"):
             run_cells(wanted[::-1], tmp_path, _run)  # nothing is run before: the cell is the last
+        with pytest.raises(ConfigurationError, match="other settings"):
+            unfinished(wanted, tmp_path)  # nor is an engine started for them
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
 
 
