@@ -7,20 +7,28 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.superlink.grid import http_grid
 
-from florilegium.apps import resident, supernode
+from florilegium.apps import client_app, resident, superlink, supernode
+from florilegium.apps.flower_waits import FIRST_RETRY, shorten_waits
 from florilegium.apps.local_grid import identify
 from florilegium.apps.resident import App, DiedError, Resident
 from florilegium.apps.supernode import Answers
 from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from tests.support import config, settings
 
 PROJECT = """
 [project]
@@ -185,3 +193,65 @@ def test_flower_takes_over_where_its_inside_is_unknown(monkeypatch: pytest.Monke
     with pytest.raises(SystemExit):
         supernode.serve(["--superlink", "x:1"])
     assert called == [["flower-supernode", "--superlink", "x:1"]]
+
+
+class _Client:
+    """The SuperLink's answers to a node that activates itself: refusals, then acceptance."""
+
+    def __init__(self, refusals: list[int]) -> None:
+        self.refusals, self.released = refusals, 0
+
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def ActivateNode(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        if self.refusals:
+            request_ = httpx.Request("POST", "https://superlink")
+            status = self.refusals.pop(0)
+            raise httpx.HTTPStatusError("refused", request=request_, response=httpx.Response(status, request=request_))
+        return SimpleNamespace(node_id=7)
+
+    def DeactivateNode(self, request: Any) -> None:  # noqa: N802 - Flower's name
+        self.released += request.node_id
+
+
+@pytest.mark.parametrize(("refusals", "waits", "released"), [([], 0, 7), ([412, 412], 2, 7), ([403], 0, 0)])
+def test_a_node_that_is_taken_for_connected_tries_again(
+    monkeypatch: pytest.MonkeyPatch, refusals: list[int], waits: int, released: int
+) -> None:
+    client, slept = _Client(refusals), list[float]()
+    monkeypatch.setattr(superlink.FleetHttpClient, "from_server_address", lambda *args, **kwargs: client)
+    monkeypatch.setattr(superlink.time, "sleep", slept.append)
+    keys = generate_key_pairs()
+    config = SimpleNamespace(server_address="x:1", insecure=False, root_certificates=None, authentication_keys=keys)
+    superlink._wait_until_free(config)  # type: ignore[arg-type]
+    assert (len(slept), client.released) == (waits, released)
+
+
+def test_a_part_that_is_late_is_asked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def pull_objects(object_ids: list[str], *, initial_backoff: float = 1.0) -> None:
+        waits.append(initial_backoff)
+
+    monkeypatch.setattr(http_grid, "pull_objects", pull_objects)
+    shorten_waits()
+    http_grid.pull_objects(["a"])
+    assert waits == [FIRST_RETRY]
+
+
+def test_data_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    federation, dataset = federate(settings(**{"num-clients": 2, "dirichlet-alpha": 0.5, "partitioner": "dirichlet"}))
+    node = {"data-path": str(tmp_path / "a"), "client-id": "a", "state-dir": str(tmp_path / "state")}
+    context = Context(1, 1, node, RecordDict(), config(**{"runs-dir": str(tmp_path)}))
+    sizes = []
+    for client in (0, 1):
+        write_device(federation, dataset, client, tmp_path / "a")
+        host, _ = client_app._host_of(context)
+        assert client_app._host_of(context)[0] is host
+        sizes.append(len(host._source.data("a").train))
+    assert sizes == federation.train.sizes.tolist()
+    assert sizes[0] != sizes[1]
