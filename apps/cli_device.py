@@ -51,12 +51,17 @@ def serve(
     from flwr.common.config import parse_config_args
 
     from florilegium.apps.device_settings import parse_node
-    from florilegium.apps.supernode import serve as take_part
+    from florilegium.apps.flower_version import hand_over, usable
 
     parse_node(parse_config_args([node_config]))
     if dataset:
         check(node_config, dataset)
-    take_part(["--node-config", node_config, *context.args])
+    options = ["--node-config", node_config, *context.args]
+    if not usable():
+        hand_over(options)
+    from florilegium.apps.supernode import serve as take_part  # imports what other versions of Flower may lack
+
+    take_part(options)
 
 
 @device.command()

@@ -1,18 +1,16 @@
 """A SuperNode's connection to the SuperLink, over functions inside Flower that ``flower-supernode`` uses as well.
 
 They are not Flower's public interface and change between versions, so this is the only module that imports them for
-devices, and :func:`usable` says for which versions it was tested.
+devices, and ``apps/flower_version.py`` says for which versions it was tested.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 import httpx
@@ -44,7 +42,6 @@ from florilegium.apps.resident import App
 
 log = logging.getLogger("flwr")
 
-_TESTED = ("1.42",)
 
 _REFUSED_AT_MOST = 90.0
 """Seconds that a node which was not shut down properly is still taken for connected: two heartbeats and a half."""
@@ -53,11 +50,6 @@ _AGAIN = 5.0
 
 Over = RunNotRunningException
 """Raised where a run is over: its messages need no answer. It is no :class:`Exception`."""
-
-
-def usable() -> bool:
-    """Return whether this module works with the installed version of Flower, on this operating system."""
-    return metadata.version("flwr").rpartition(".")[0] in _TESTED and hasattr(os, "fork")
 
 
 @contextmanager

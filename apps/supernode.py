@@ -8,8 +8,6 @@ message. Here a message is passed to the process of its run (:mod:`florilegium.a
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
 
 from florilegium.apps.resident import DiedError, Resident, prepare
-from florilegium.apps.superlink import Link, Over, connected, usable
+from florilegium.apps.superlink import Link, Over, connected
 from florilegium.common.errors import ConfigurationError, RunError
 
 log = logging.getLogger("flwr")
@@ -49,12 +47,6 @@ def serve(options: Sequence[str]) -> None:
         raise ConfigurationError(
             f"{wrong[0]}: leave it out; `florilegium device serve` opens no port and installs no packages"
         )
-    if not usable():
-        log.warning(
-            "resident processes need a system that can fork, and a version of Flower that they were tested with: "
-            "`flower-supernode` takes over, and starts a process for every message"
-        )
-        os.execv(shutil.which("flower-supernode") or "flower-supernode", ["flower-supernode", *options])
     prepare()
     with connected(options) as link:
         log.info("SuperNode %d is connected", link.node)

@@ -19,8 +19,10 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.superlink.grid import http_grid
+from typer.testing import CliRunner
 
-from florilegium.apps import client_app, resident, superlink, supernode
+from florilegium.apps import client_app, flower_version, resident, superlink, supernode
+from florilegium.apps.cli import cli
 from florilegium.apps.flower_waits import FIRST_RETRY, shorten_waits
 from florilegium.apps.local_grid import identify
 from florilegium.apps.resident import App, DiedError, Resident
@@ -188,11 +190,12 @@ def test_flower_takes_over_where_its_inside_is_unknown(monkeypatch: pytest.Monke
         called.append(arguments)
         raise SystemExit
 
-    monkeypatch.setattr(supernode, "usable", lambda: False)
+    assert flower_version.usable()
+    monkeypatch.setattr(flower_version.metadata, "version", lambda name: "1.43.0")
     monkeypatch.setattr(os, "execv", execv)
-    with pytest.raises(SystemExit):
-        supernode.serve(["--superlink", "x:1"])
-    assert called == [["flower-supernode", "--superlink", "x:1"]]
+    result = CliRunner().invoke(cli, ["device", "serve", "--node-config", 'data-path="/a"', "--superlink", "x:1"])
+    assert result.exit_code == 0
+    assert called == [["flower-supernode", "--node-config", 'data-path="/a"', "--superlink", "x:1"]]
 
 
 class _Client:
@@ -244,7 +247,7 @@ def test_a_part_that_is_late_is_asked_for_soon(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_data_that_have_changed_are_read_again(tmp_path: Path) -> None:
-    federation, dataset = federate(settings(**{"num-clients": 2, "dirichlet-alpha": 0.5, "partitioner": "dirichlet"}))
+    federation, dataset = federate(settings(**{"num-clients": 2, "partitioner": "dirichlet"}))
     node = {"data-path": str(tmp_path / "a"), "client-id": "a", "state-dir": str(tmp_path / "state")}
     context = Context(1, 1, node, RecordDict(), config(**{"runs-dir": str(tmp_path)}))
     sizes = []
