@@ -17,7 +17,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -76,6 +75,10 @@ class Simulation:
         self._token = secrets.token_hex(32)
         self._ray_port = _free_port()
         self._processes: list[subprocess.Popen[Any]] = []
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "florilegium.apps.reaper", str(self._home)],
+            stdin=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
         self._ray_head: subprocess.Popen[Any] | None = None
 
     def __enter__(self) -> Simulation:
@@ -115,7 +118,7 @@ class Simulation:
 
     def __exit__(self, *exception: object) -> None:
         self._end_processes()
-        shutil.rmtree(self._home, ignore_errors=True)
+        self._reaper.communicate()  # closes its standard input, so that it deletes the folder and ends
 
     def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Run one experiment and wait for it.
