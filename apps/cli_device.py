@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -54,8 +56,10 @@ def serve(
     from florilegium.apps.flower_version import hand_over, usable
 
     parse_node(parse_config_args([node_config]))
-    if dataset:
-        check(node_config, dataset)
+    if dataset:  # in a process of its own, since what it imports and reads is not needed here
+        words = [sys.executable, "-P", "-m", "florilegium", "device", "check", node_config, "--dataset", dataset]
+        if code := subprocess.run(words, check=False).returncode:
+            raise typer.Exit(code)
     options = ["--node-config", node_config, *context.args]
     if not usable():
         hand_over(options)

@@ -31,8 +31,8 @@ log = logging.getLogger("flwr")
 def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]:
     """Build the host of this process; return it and the hash of its code.
 
-    Both configurations are given as JSON, so that the cache can compare them; ``data`` is the state of a device's data,
-    which are read again when they have changed.
+    Both configurations are given as JSON, so that the cache can compare them; ``data`` is the state of a device's data
+    and schema, which are read again when they have changed.
     """
     config, node = received(json.loads(run_config)), json.loads(node_config)
     if not node:
@@ -61,7 +61,9 @@ def _host_of(context: Context) -> tuple[Host, str]:
             f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say where "
             'the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
         )
-    return _host(run_config, json.dumps(node, sort_keys=True), state_of(str(node["data-path"])))
+    return _host(
+        run_config, json.dumps(node, sort_keys=True), state_of(str(node["data-path"]), str(node.get("schema", "")))
+    )
 
 
 @contextmanager

@@ -1,17 +1,19 @@
 """The process on a device that answers the messages of one run, with PyTorch, the network and the data in place.
 
-Flower starts a process for every message, and each imports PyTorch and reads the data again. Here one process stays for
-as long as the run does. It is forked from a process that has imported what every run needs (the standard library's
-``forkserver``), and takes the code of the run from its FAB, as Flower does. It is reached through a socket that has no
-name, so that nobody else can open it.
+Flower starts a process for every message, and each imports PyTorch and reads the data again. Here one process stays
+from message to message. It is forked from a process that has imported what every run needs (the standard library's
+``forkserver``, whose socket only the device's user can open), and takes the code of the run from its FAB, as Flower
+does.
 """
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -33,8 +35,8 @@ _PRELOADED = [
     "pydantic", "safetensors.torch", "threadpoolctl", "cloudpickle", "sklearn.datasets",
 ]  # fmt: skip
 """Modules of other packages that a device's process needs; the app's own modules come with each run."""
-_GRACE = 5.0
-"""Seconds that a process has to end."""
+_GRACE = 1.0
+"""Seconds that an idle process has to end; Flower gives the whole SuperNode five."""
 
 
 @dataclass(frozen=True)
@@ -67,41 +69,62 @@ class Resident:
     def __init__(self, app: App) -> None:
         context = multiprocessing.get_context("forkserver")
         self._connection, there = context.Pipe()
-        self._process = context.Process(target=_answer_messages, args=(there, app), daemon=True)
+        # Not a daemon, which could have no child processes: an owner's function may read data with several.
+        self._process = context.Process(target=_answer_messages, args=(there, app), daemon=False)
         self._process.start()
+        self._busy = False
         there.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        return self._process.is_alive()
 
     def answer(self, message: Message, context: Context) -> tuple[Message, Context]:
         """Return the reply to a message, and the context as the app has left it.
 
         Raises:
-            DiedError: if the process dies; the next message needs a new one.
+            DiedError: if the process dies; the next message needs a new one. It has ended after any other error, too,
+                since a part of a reply may be left in its socket.
         """
+        self._busy = True
         try:
             self._connection.send((message, context))
             wait([self._connection, self._process.sentinel])
-            answer: tuple[Message, Context] = self._connection.recv()
-            return answer
+            if not self._connection.poll():
+                raise EOFError
+            reply, after = self._connection.recv()
         except (EOFError, OSError) as error:
             self.end()
             raise DiedError(_death(self._process.exitcode)) from error
+        except BaseException:
+            self.end()
+            raise
+        self._busy = False
+        return reply, after
 
     def end(self) -> None:
-        """End the process: when its connection closes, or by force if it does not."""
+        """End the process: by closing its connection if it is idle, by force if it is busy or does not end."""
         self._connection.close()
-        self._process.join(_GRACE)
+        if not self._busy:
+            self._process.join(_GRACE)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join(_GRACE)
+        self._process.join(_GRACE)
 
 
 def _death(code: int | None) -> str:
-    how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended (exit code {code})"
+    how = f"ended (exit code {code})"
+    with suppress(ValueError):  # not all signals have names
+        how = f"was killed by {signal.Signals(-(code or 0)).name}"
     return f"the device's process {how}; lack of memory is the most common cause"
 
 
 def _answer_messages(connection: Connection, app: App) -> None:
     """Answer messages until the SuperNode closes the connection or dies."""
+    # The forkserver ends when nobody holds this pipe any more, and this process ends with the forkserver: so it must
+    # not hold the pipe itself.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     leave_signals_to_the_parent()
     client_app: ClientApp | None = None
     while True:
@@ -112,17 +135,27 @@ def _answer_messages(connection: Connection, app: App) -> None:
         try:
             client_app = client_app or _load(app)
             reply = client_app(message=message, context=context)
+        except LoadClientAppError as error:
+            reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(error)), reply_to=message)
         except Exception as error:
             log.exception("the app raised an exception")
-            loading = isinstance(error, LoadClientAppError)
-            code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            reply = Message(Error(code, f"{type(error).__name__}: {error}"), reply_to=message)
+            said = f"{type(error).__name__}: {error}"
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
         connection.send((reply, context))
 
 
 def _load(app: App) -> ClientApp:
-    """Install the app's FAB and return its ClientApp, with its own modules in place of those installed here."""
-    install_from_fab(app.fab, skip_prompt=True)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "florilegium"]:
-        del sys.modules[name]
-    return get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)(app.name, app.version, app.hash)
+    """Install the app's FAB and return its ClientApp, with its own modules in place of those installed here.
+
+    Raises:
+        LoadClientAppError: if that fails, in words without the names of the device's files.
+    """
+    try:
+        install_from_fab(app.fab, skip_prompt=True)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "florilegium"]:
+            del sys.modules[name]
+        load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+        return load(app.name, app.version, app.hash)
+    except Exception as error:
+        log.exception("the app cannot be loaded")
+        raise LoadClientAppError("the app cannot be loaded; the device's log says why") from error

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
@@ -26,6 +26,8 @@ log = logging.getLogger("flwr")
 
 _RUNS = 2
 """Runs whose processes are kept; the process of the run that was silent for longest ends when another run begins."""
+_IDLE = 600.0
+"""Seconds after which a silent run's process ends: it holds memory, and nobody says when a run is over."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 """Seconds between two requests for messages: a quarter of the time since the last one, within these bounds. Requests
 cost the SuperLink some 20 ms of CPU each, and all devices make them."""
@@ -63,6 +65,7 @@ def _take_part(link: Link) -> None:
                 if received := link.receive():
                     answers.give(*received)
                     last = time.monotonic()
+                answers.end(idle=_IDLE)
             except Over:
                 log.info("the run of this message is over")
             time.sleep(min(max(_SHORTEST_PAUSE, (time.monotonic() - last) / 4), _LONGEST_PAUSE))
@@ -72,10 +75,11 @@ def _take_part(link: Link) -> None:
 
 @dataclass
 class _Run:
-    """A run that this device takes part in: its process, and the context that Flower keeps for it."""
+    """A run that this device takes part in: its process, the context kept for it, and when it was last heard."""
 
     resident: Resident
     context: Context
+    heard: float
 
 
 class Answers:
@@ -91,6 +95,7 @@ class Answers:
     def __init__(self, link: Link) -> None:
         self._link = link
         self.runs: OrderedDict[int, _Run] = OrderedDict()
+        self._states: dict[int, RecordDict] = {}  # what apps keep, by series of runs, as in Flower
 
     def give(self, message: Message, tree: ObjectTree) -> None:
         """Answer one message. An error here is logged, and the SuperLink waits for the answer in vain."""
@@ -103,24 +108,32 @@ class Answers:
         except Exception:
             log.exception("message %s could not be answered", about.message_id)
 
-    def end(self) -> None:
-        """End all processes."""
-        while self.runs:
-            self.runs.popitem()[1].resident.end()
+    def end(self, idle: float = 0.0) -> None:
+        """End the processes of all runs that were silent for ``idle`` seconds."""
+        for run_id in [one for one, run in self.runs.items() if time.monotonic() - run.heard >= idle]:
+            self.runs.pop(run_id).resident.end()
 
     def _reply(self, message: Message) -> Message:
         run_id = message.metadata.run_id
-        run = self.runs.get(run_id) or self._begin(run_id)
+        run = self._present(run_id) or self._begin(run_id)
         if run is None:
             return Message(Error(ErrorCode.INVALID_FAB, "The FAB could not be verified."), reply_to=message)
-        self.runs.move_to_end(run_id)
         try:
             reply, run.context = run.resident.answer(message, run.context)
         except DiedError as error:
             log.error("%s", error)
-            del self.runs[run_id]
-            return Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=message)
+            reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=message)
+        self._states[run.context.series_id] = run.context.state
+        run.heard = time.monotonic()
         return reply
+
+    def _present(self, run_id: int) -> _Run | None:
+        """Return a run whose process lives; one that has died between two messages is forgotten."""
+        if run_id in self.runs and not self.runs[run_id].resident.alive:
+            self.runs.pop(run_id).resident.end()
+        if run_id in self.runs:
+            self.runs.move_to_end(run_id)
+        return self.runs.get(run_id)
 
     def _begin(self, run_id: int) -> _Run | None:
         """Start the process of a run; None if this device does not trust its app."""
@@ -129,7 +142,8 @@ class Answers:
             log.error("run %d: its app is signed by nobody in --trusted-entities", run_id)
             return None
         app, context = found
+        context.state = self._states.get(context.series_id, context.state)
         while len(self.runs) >= _RUNS:
             self.runs.popitem(last=False)[1].resident.end()
-        self.runs[run_id] = run = _Run(Resident(app), context)
+        self.runs[run_id] = run = _Run(Resident(app), context, time.monotonic())
         return run

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,15 +75,27 @@ def read_device_schema(path: Path) -> DeviceSchema:
         raise DataError(f"schema: {path} is not a readable schema of a device: {error}") from error
 
 
-def state_of(data_path: str) -> str:
-    """Return a hash of the names, sizes and times of a device's files, which changes when its data do.
+def state_of(*paths: str) -> str:
+    """Return a hash of the names, sizes and times of files and of all files in folders; it changes when they do.
 
     It does not change for a function, ``module:function``: that is called once in each process.
     """
-    folder = Path(data_path).expanduser()
-    files = sorted(folder.rglob("*")) if ":" not in data_path and folder.is_dir() else []
-    known = [(str(file.relative_to(folder)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    known = [_stamps(os.path.expanduser(path)) for path in paths if path and not re.fullmatch(HOOK, path)]
     return hashlib.sha256(repr(known).encode()).hexdigest()
+
+
+def _stamps(path: str) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    with suppress(OSError):  # what is missing or cannot be read is said when it is read
+        if not os.path.isdir(path):
+            return [(path, (one := os.stat(path)).st_size, one.st_mtime_ns)]
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+            if entry.is_dir():
+                found += _stamps(entry.path)
+            else:
+                with suppress(OSError):
+                    found.append((entry.path, (one := entry.stat()).st_size, one.st_mtime_ns))
+    return found
 
 
 @dataclass(frozen=True)

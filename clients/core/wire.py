@@ -34,6 +34,7 @@ _FLAT = "florilegium.flat"
 """Serialisation type of a Flower array that holds several arrays, one after the other (:func:`flat`)."""
 _ALIGNED = 8
 """Each of them begins at a multiple of this number of bytes."""
+_AXES = 32
 _ONE_OBJECT = 5_000_000
 """Bytes of arrays that may travel as one object; Flower sends larger ones in parts."""
 
@@ -68,19 +69,24 @@ def unpack(record: ArrayRecord | ConfigRecord) -> Arrays:
         Exception: of several kinds, if the record is malformed.
     """
     if isinstance(record, ConfigRecord):
-        return _split(cast(str, record["layout"]), cast(bytes, record["data"]))
+        return _split(record["layout"], record["data"])
     arrays: Arrays = {}
     for name, array in record.items():
         arrays |= _split(array.dtype, array.data) if array.stype == _FLAT else {name: array.numpy()}
     return arrays
 
 
-def _split(layout: str, data: bytes) -> Arrays:
-    buffer, start, arrays = bytearray(data), 0, {}  # a copy, because received arrays may be written to
+def _split(layout: object, data: object) -> Arrays:
+    if not isinstance(layout, str) or not isinstance(data, bytes):
+        raise TypeError(f"arrays are a layout and bytes, not {type(layout).__name__} and {type(data).__name__}")
+    arrays: Arrays = {}
+    buffer, start = bytearray(data), 0  # a copy, because received arrays may be written to
     for name, kind, shape in json.loads(layout):
+        if type(shape) is not list or len(shape) > _AXES or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+            raise ValueError(f"array '{str(name)[:80]}' has no shape that can be")
         dtype, count = np.dtype(kind), math.prod(shape)
-        if dtype.kind not in "biufcSU" or not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(f"array '{name}' is of type {dtype} and shape {shape}")
+        if dtype.kind not in "biufcSU":
+            raise ValueError(f"array '{str(name)[:80]}' is of type {dtype}")
         values = np.frombuffer(buffer, dtype, count, start) if count else np.empty(0, dtype)
         arrays[str(name)] = values.reshape(shape)
         start += -(-values.nbytes // _ALIGNED) * _ALIGNED

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -229,8 +230,7 @@ class RunFolder:
         file = self.path / "failures.jsonl"
         if file.exists():
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["round"] <= after]
-            write_text(file, "".join(kept))
+            write_text(file, "".join(line for line in lines if _round_of(line) <= after))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint file; delete older ones."""
@@ -324,6 +324,14 @@ def read_config(path: Path) -> dict[str, Any]:
     if config.get("server-optimizer") == "adam" and config.get("method") not in _ADAM_BEFORE_0_2:
         config["server-optimizer"] = "fedadam"
     return config
+
+
+def _round_of(line: str) -> float:
+    """Return the round of a line of ``failures.jsonl``; infinity for one that a power cut has torn."""
+    try:
+        return float(json.loads(line)["round"]) if line.endswith("\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
@@ -21,7 +25,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.superlink.grid import http_grid
 from typer.testing import CliRunner
 
-from florilegium.apps import client_app, flower_version, resident, superlink, supernode
+from florilegium.apps import client_app, flower_version, superlink, supernode
 from florilegium.apps.cli import cli
 from florilegium.apps.flower_waits import FIRST_RETRY, shorten_waits
 from florilegium.apps.local_grid import identify
@@ -30,6 +34,7 @@ from florilegium.apps.supernode import Answers
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from tests.processes import ROOT, kill_family
 from tests.support import config, settings
 
 PROJECT = """
@@ -46,7 +51,7 @@ serverapp = "told:app"
 clientapp = "told:app"
 """
 CODE = """
-import os, signal
+import multiprocessing, os, pathlib, signal, time
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -58,6 +63,12 @@ def train(message, context):
     calls.append(wish)
     if wish == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if wish == "sleep":
+        pathlib.Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+        time.sleep(300)
+    if wish == "pool":
+        with multiprocessing.Pool(1) as pool:
+            assert pool.map(abs, [-1]) == [1]
     if wish == "raise":
         raise RuntimeError("as wished")
     words = {"said": "{word}", "calls": len(calls), "process": os.getpid(), "node": str(context.node_config["own"])}
@@ -66,8 +77,7 @@ def train(message, context):
 
 
 @pytest.fixture(autouse=True)
-def _few_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(resident, "_PRELOADED", [])
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
 
 
@@ -123,7 +133,46 @@ def test_an_error_is_an_answer(tmp_path: Path, started: list[Resident]) -> None:
     assert _said(started[0].answer(_message("train"), context)[0])["calls"] == 2
     broken = App("tests/told", "1.0.0", b"no fab", "0")
     started.append(Resident(broken))
-    assert started[1].answer(_message("train"), _context())[0].has_error()
+    error = started[1].answer(_message("train"), _context())[0].error
+    assert (error.code, error.reason) == (
+        ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "the app cannot be loaded; the device's log says why"
+    )  # fmt: skip
+    started[0].answer(_message("pool"), context)  # an owner's function may use processes of its own
+
+
+ALONE = """
+import pathlib, signal, sys
+from florilegium.apps.resident import App, Resident
+from tests.apps.test_supernode import _context, _message
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    fab = pathlib.Path(sys.argv[1]).read_bytes()
+    Resident(App("tests/told", "1.0.0", fab, sys.argv[2])).answer(_message("sleep"), _context())
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_busy_process_ends_with_its_supernode(tmp_path: Path, end: signal.Signals) -> None:
+    app, file = _app(tmp_path, "one"), tmp_path / "pid"
+    (tmp_path / "fab").write_bytes(app.fab)
+    (tmp_path / "alone.py").write_text(ALONE)
+    command = [sys.executable, str(tmp_path / "alone.py"), str(tmp_path / "fab"), app.hash]
+    parent = subprocess.Popen(command, env={**os.environ, "PID_FILE": str(file), "PYTHONPATH": str(ROOT)})
+    try:
+        _until(lambda: file.exists() and file.read_text() != "", 60)
+        busy = psutil.Process(int(file.read_text()))
+        parent.send_signal(end)
+        parent.wait(10)
+        _until(lambda: not busy.is_running() or busy.status() == psutil.STATUS_ZOMBIE, 10)
+    finally:
+        kill_family(parent.pid)
+
+
+def _until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_death_is_told_with_its_reason(tmp_path: Path, started: list[Resident]) -> None:
@@ -168,7 +217,14 @@ def test_a_death_costs_one_message_and_runs_have_processes_of_their_own(tmp_path
     answers.give(_message("train", 2), None)
     assert [_said(reply)["calls"] for reply in link.sent[-3:]] == [1, 3, 1]
     assert len(answers.runs) == 2
+    answers.runs[1].resident._process.kill()  # between two messages: nobody learns of it
+    answers.runs[1].resident._process.join()
+    answers.give(_message("train", 1), None)
+    assert _said(link.sent[-1])["calls"] == 1
+    answers.end(idle=600.0)
+    assert len(answers.runs) == 2
     answers.end()
+    assert not answers.runs
 
 
 def test_an_app_that_nobody_trusted_has_signed_does_not_run() -> None:

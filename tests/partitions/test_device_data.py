@@ -16,7 +16,7 @@ from PIL import Image
 from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
+from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report, state_of
 from florilegium.partitions.sources.decode import decode
 from tests.partitions.made import make
 
@@ -310,3 +310,25 @@ def test_what_was_found_is_reported(tmp_path):
 def _assert_same(first: Examples, second: Examples) -> None:
     assert torch.equal(first.x, second.x)
     assert torch.equal(first.y, second.y)
+
+
+def test_the_state_of_data_changes_with_them(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    picture, schema = tmp_path / "train" / "cat" / "1.png", tmp_path / "schema.toml"
+    picture.write_bytes(b"one")
+    states = [state_of(str(tmp_path / "train"), "")]
+    (tmp_path / "train" / ".#lock").symlink_to("nowhere")  # an editor's; nothing that could be read
+    assert state_of(str(tmp_path / "train"), "") == states[0]
+    picture.write_bytes(b"two, longer")
+    states.append(state_of(str(tmp_path / "train"), ""))
+    (tmp_path / "train" / "cat" / "2.png").write_bytes(b"")
+    states.append(state_of(str(tmp_path / "train"), ""))
+    schema.write_text("[columns]")
+    states.append(state_of(str(tmp_path / "train"), str(schema)))
+    assert len({*states}) == 4
+    assert state_of("site_a.export:rows", "") == state_of("site_b:rows", "")
+    folder = tmp_path / "nas:a"
+    folder.mkdir()
+    before = state_of(str(folder))
+    (folder / "train.csv").write_text("x")
+    assert state_of(str(folder)) != before

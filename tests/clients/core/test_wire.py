@@ -66,6 +66,10 @@ def _record(layout: Any, data: bytes = bytes(16)) -> ConfigRecord:
         _record(5),
         ConfigRecord({"layout": "[]"}),
         ConfigRecord({"layout": 3, "data": b""}),
+        ConfigRecord({"layout": "[]", "data": 1 << 33}),  # not to be taken for a size
+        _record([["x", "<f4", ["a", 1 << 33]]]),
+        _record([["x", "<f4", [1] * 33]]),
+        _record([["x", "<f4", {"2": 1}]]),
         ArrayRecord({"flat": Array("[", (1,), wire._FLAT, b"x")}),
     ],
 )

@@ -410,7 +410,8 @@ class TestFailures:
     def test_failures_after_the_checkpoint_are_forgotten(self, run: Run) -> None:
         path = run("resumed", rounds=2)
         lines = [json.dumps({"round": n, "phase": "train", "client": "1", "reason": "away"}) + "\n" for n in (1, 2, 3)]
-        (path / "failures.jsonl").write_text("".join(lines) + '{"round": 3, "ph')  # the power was cut
+        torn = '{"round": 2, "ph'  # the power was cut, twice
+        (path / "failures.jsonl").write_text(lines[0] + torn + lines[0] + "\0\n" + lines[1] + lines[2] + torn)
         run("resumed", rounds=3, resume="resumed")
         assert (path / "failures.jsonl").read_text() == "".join(lines[:2])
 
