@@ -34,7 +34,8 @@ _FLAT = "florilegium.flat"
 """Serialisation type of a Flower array that holds several arrays, one after the other (:func:`flat`)."""
 _ALIGNED = 8
 """Each of them begins at a multiple of this number of bytes."""
-_AXES = 32
+_AXES, _LONGEST = 32, 1 << 40
+"""The most axes, and the longest axis, that a received array may claim to have."""
 _ONE_OBJECT = 5_000_000
 """Bytes of arrays that may travel as one object; Flower sends larger ones in parts."""
 
@@ -82,7 +83,8 @@ def _split(layout: object, data: object) -> Arrays:
     arrays: Arrays = {}
     buffer, start = bytearray(data), 0  # a copy, because received arrays may be written to
     for name, kind, shape in json.loads(layout):
-        if type(shape) is not list or len(shape) > _AXES or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
+        fits = type(shape) is list and len(shape) <= _AXES
+        if not fits or not all(type(length) is int and 0 <= length < _LONGEST for length in shape):
             raise ValueError(f"array '{str(name)[:80]}' has no shape that can be")
         dtype, count = np.dtype(kind), math.prod(shape)
         if dtype.kind not in "biufcSU":
