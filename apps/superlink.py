@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from flwr.app import Context, Message, RecordDict
 from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.exit import ExitCode, flwr_exit, register_signal_handlers
@@ -95,7 +96,9 @@ def _wait_until_free(config: SuperNodeLifespanConfig) -> None:
         config.root_certificates,
         interceptors=(RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*keys)),
     ) as client:
-        request = ActivateNodeRequest(public_key=public_key_to_bytes(keys[1]), heartbeat_interval=_AGAIN)
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(keys[1]), heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
+        )
         deadline, told = time.monotonic() + _REFUSED_AT_MOST, False
         while time.monotonic() < deadline:
             try:

@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, ErrorCode
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.superlink.grid import http_grid
 from typer.testing import CliRunner
@@ -267,6 +267,7 @@ class _Client:
         pass
 
     def ActivateNode(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        assert request.heartbeat_interval >= HEARTBEAT_MIN_INTERVAL  # the SuperLink refuses shorter ones
         if self.refusals:
             request_ = httpx.Request("POST", "https://superlink")
             status = self.refusals.pop(0)
