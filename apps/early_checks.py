@@ -1,4 +1,4 @@
-"""What can be known of a run without PyTorch, whose import takes seconds: said before that."""
+"""Checks of a run's configuration that need no PyTorch, and so are made before its import, which takes seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from florilegium.apps.settings import parse
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.loading import check_local, dataset_of
-from florilegium.strategies.core.run_folder import find_run
+from florilegium.strategies.core.run_folder import find_initial
 
 
 def check_early(config: Mapping[str, Value]) -> None:
@@ -25,6 +25,6 @@ def check_early(config: Mapping[str, Value]) -> None:
         if not Path(folder(settings.init)).is_file():
             raise ConfigurationError(f"init: there is no file {folder(settings.init)}")
     elif settings.init:
-        find_run(settings.init.replace("{seed}", str(settings.seed)), settings.runs_dir)
+        find_initial(settings.init, settings.seed, settings.runs_dir)
     if settings.privacy.unit == "client":
         check_client_privacy(settings, "")

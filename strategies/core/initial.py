@@ -8,7 +8,7 @@ from florilegium.common.settings import PARAMETER_FILES, folder
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.pretrained import read_pretrained
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.run_folder import Checkpoint, find_run, read_checkpoint, read_config
+from florilegium.strategies.core.run_folder import Checkpoint, find_initial, read_checkpoint, read_config
 from florilegium.strategies.core.settings import ServerSettings
 
 
@@ -23,7 +23,7 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
     """
     if settings.init.endswith(PARAMETER_FILES):
         return network, Checkpoint(0, read_pretrained(folder(settings.init), network), {}, {})
-    run = find_run(settings.init.replace("{seed}", str(settings.seed)), settings.runs_dir)
+    run = find_initial(settings.init, settings.seed, settings.runs_dir)
     trained, seed = read_checkpoint(run), read_config(run)["seed"]
     if seed != settings.seed and network.keys() - trained.arrays.keys():
         spec = dataset_of(settings)

@@ -315,6 +315,15 @@ def find_run(name: str, runs_dir: str) -> Path:
     raise ConfigurationError(f"there is no run '{name}' in {folder(runs_dir)}. Newest runs: {newest}.")
 
 
+def find_initial(init: str, seed: int, runs_dir: str) -> Path:
+    """Return the folder of the run that key ``init`` names, in which ``{seed}`` stands for the run's own seed.
+
+    Raises:
+        ConfigurationError: if there is no such run.
+    """
+    return find_run(init.replace("{seed}", str(seed)), runs_dir)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return the flat configuration of the run in ``path``, in the words of this version."""
     try:
