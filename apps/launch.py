@@ -47,7 +47,7 @@ _FIRST_ROUND = 60.0
 _LOOK = 2.0
 """Seconds between two checks that the simulation's processes are alive."""
 _END = 0.5
-"""Seconds that processes have to end by themselves; all that they would write is deleted anyway."""
+"""Seconds that processes have to end by themselves: a run's files are written atomically, all others are deleted."""
 _GRACE = 15.0
 """Seconds after which a run is given up if its simulation process has ended."""
 _FIRST_GRACE = 60.0

@@ -56,7 +56,7 @@ def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
     data = b"".join(
         part
         for array in arrays.values()
-        for part in (np.ascontiguousarray(array).tobytes(), bytes(-array.nbytes % _ALIGNED))
+        for part in (np.ascontiguousarray(array).data, bytes(-array.nbytes % _ALIGNED))
     )
     if len(data) <= _ONE_OBJECT:
         return ConfigRecord({"layout": layout, "data": data})
