@@ -38,8 +38,9 @@ def _florilegium(
 
 @pytest.mark.long
 def test_sixty_four_open_files_are_enough(tmp_path: Path) -> None:
-    done = _florilegium(tmp_path, {resource.RLIMIT_NOFILE: 64}, {"run-name": "few"})
+    done = _florilegium(tmp_path, {resource.RLIMIT_NOFILE: 64}, **{"run-name": "few"})
     assert done.returncode == 0, done.stderr
+    assert read_status(tmp_path / "few")["state"] == "completed"
 
 
 @pytest.mark.long
