@@ -17,7 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 from florilegium.apps.cli_device import device
-from florilegium.apps.cli_options import CORES, Assignments, EngineOption, Recipe, RunsDir, Workers, runs_folder
+from florilegium.apps.cli_options import (
+    CORES,
+    Assignments,
+    EngineOption,
+    Recipe,
+    RunsDir,
+    Seeds,
+    Workers,
+    read_seeds,
+    runs_folder,
+)
 from florilegium.apps.cli_tools import tools
 from florilegium.apps.packages import add_folder
 from florilegium.apps.progress import on_terminal
@@ -60,11 +70,18 @@ def florilegium(
 def run(
     recipe: Recipe = None,
     assignments: Assignments = None,
+    seeds: Seeds = "",
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
 ) -> None:
-    """Run one experiment in a simulation. The last line on standard output is the run's folder."""
+    """Run one experiment in a simulation. The last line on standard output is the run's folder.
+
+    With --seeds it is the folder of a report on all seeds; finished runs are reused.
+    """
+    if numbers := read_seeds(seeds):
+        _several([], numbers, recipe, assignments, workers, engine, runs_dir, None)
+        return
     from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import read_assignments, resolve, run_experiment, warn_of_idle_keys
 
@@ -77,33 +94,41 @@ def run(
 
 @cli.command()
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="methods to run on the same federation, cohorts and seed")],
+    methods: Annotated[list[str], typer.Argument(help="methods to run on the same clients with the same seeds")],
     recipe: Annotated[str | None, typer.Option(help="a recipe's name, or a TOML file")] = None,
     assignments: Assignments = None,
+    seeds: Seeds = "",
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Run several methods on the same federation and compare them in one table and one picture."""
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import read_assignments, resolve, run_experiment, warn_of_idle_keys
-    from florilegium.apps.methods import METHODS
-    from florilegium.apps.report import write_report
-    from florilegium.common.errors import ConfigurationError, nearest
+    """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
+    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output)
 
-    for method in methods:
-        if method not in METHODS:
-            raise ConfigurationError(
-                f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
-            )
-    display, paths = on_terminal(Console(stderr=True)), []
-    wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
-    warn_of_idle_keys(read_assignments(assignments or []), wanted)
-    with _stoppable(), choose(engine, workers, wanted, fork=True) as chosen:
-        for overrides in wanted:
-            paths.append(run_experiment(chosen, overrides, display))
-    target = output or paths[0].parent / f"compare-{paths[0].name}"
+
+def _several(
+    methods: list[str],
+    seeds: list[int],
+    recipe: str | None,
+    assignments: list[str] | None,
+    workers: int,
+    engine: Literal["auto", "process", "ray"],
+    runs_dir: Path | None,
+    output: Path | None,
+) -> None:
+    """Carry out or reuse the runs of several methods and seeds; write and print a report."""
+    from florilegium.apps.cells import comparison, run_cells, unfinished
+    from florilegium.apps.engines import engine as choose
+    from florilegium.apps.experiment import read_assignments, run_experiment, warn_of_idle_keys
+    from florilegium.apps.reports.writing import write_report
+
+    wanted = comparison(methods, seeds, recipe, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    folder, display = Path(str(wanted[0].keys["runs-dir"])), on_terminal(Console(stderr=True))
+    warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
+    with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
+        paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
+    target = output or folder / f"compare-{paths[0].name}"
     print(write_report(paths, target))
     print(target)
 
@@ -119,9 +144,11 @@ def sweep(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
+    from florilegium.apps.cells import run_cells, unfinished
     from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import read_assignments, recipe_name, resolve, run_experiment, warn_of_idle_keys
-    from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
+    from florilegium.apps.reports.sweeps import write_sweep
+    from florilegium.apps.sweep import cells, read_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
@@ -141,7 +168,7 @@ def report(
     output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
 ) -> None:
     """Turn finished runs into a Markdown table and a picture."""
-    from florilegium.apps.report import write_report
+    from florilegium.apps.reports.writing import write_report
     from florilegium.strategies.core.run_folder import find_run
 
     print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ EngineOption = Annotated[
     Literal["auto", "process", "ray"],
     typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),
 ]
+Seeds = Annotated[str, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")]
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 
 
@@ -24,3 +26,21 @@ def runs_folder(runs_dir: Path | None) -> str:
     from florilegium.apps.settings import defaults
 
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
+
+
+def read_seeds(text: str) -> list[int]:
+    """Parse seeds: numbers and ranges separated by commas, as in "1-5" or "1,2,10-12"; "" gives none.
+
+    Raises:
+        ConfigurationError: if the text is something else.
+    """
+    from florilegium.common.errors import ConfigurationError
+
+    seeds: list[int] = []
+    for part in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ConfigurationError(f"--seeds: '{text}' is not a list of seeds, such as 1-5 or 1,2,7")
+        seeds += range(first, last + 1)
+    return seeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +10,17 @@ import numpy as np
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
-from florilegium.apps.api.runs import GROUPS, Run
+from florilegium.apps.api.runs import Run
+from florilegium.apps.cells import comparison, run_cells, unfinished
 from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import resolve, run_experiment, short_name, warn_of_idle_keys
+from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_keys
 from florilegium.apps.progress import Display, silent, suitable
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.reports.pools import pairs, sections
+from florilegium.apps.reports.records import load_run
+from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.settings import Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,48 +67,70 @@ class Comparison:
     """Several methods on one federation, with one or more seeds.
 
     Args:
-        runs: each method's runs, one for each seed.
+        paths: the folders of the runs.
     """
 
-    def __init__(self, runs: Mapping[str, Sequence[Run]]) -> None:
-        self.runs = {method: list(own) for method, own in runs.items()}
+    def __init__(self, paths: Sequence[Path]) -> None:
+        (self._section,) = sections([load_run(path) for path in paths])
+        self.runs = {pool.label: [Run(run.path) for run in pool.runs] for pool in self._section.pools}
 
     def __repr__(self) -> str:
         return f"<florilegium comparison of {', '.join(self.runs)}: {sum(map(len, self.runs.values()))} runs>"
 
     @property
     def table(self) -> pd.DataFrame:
-        """Final figures: a row per method and group of clients, with mean and standard deviation (n − 1) over seeds."""
+        """Final figures: a row per method and group of clients, with mean and standard error ("…_se") over seeds."""
         rows = []
-        for method, runs in self.runs.items():
-            for group in GROUPS:
-                finals = [run.summary["final"][group] for run in runs if group in run.summary.get("final", {})]
-                if finals:
-                    rows.append({"method": method, "clients": group, "seeds": len(finals), **_pooled(finals)})
+        for pool in self._section.pools:
+            for group in pool.groups():
+                row: dict[str, Any] = {"method": pool.label, "clients": group, "seeds": len(pool.runs)}
+                for name in ("accuracy", "accuracy_global", "loss"):
+                    if (figure := pool.figure(group, name)) is not None:
+                        row[name] = figure.mean
+                        row |= {f"{name}_se": figure.error} if figure.n > 1 else {}
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """Paired differences: a row per pair of methods and group of clients, with two 95 % confidence intervals.
+
+        "difference" is second − first, the mean over common clients, then over common seeds. "clients_low" and
+        "clients_high" bound it for other clients, "seeds_low" and "seeds_high" for other seeds; "p" is the p-value over
+        seeds, adjusted by Holm's procedure (:mod:`florilegium.apps.reports.statistics`).
+        """
+        rows = []
+        for pair in pairs(self._section):
+            row: dict[str, Any] = {
+                "first": pair.first,
+                "second": pair.second,
+                "clients": pair.group,
+                "figure": pair.figure,
+            }
+            row |= {"difference": pair.difference.over_seeds.mean, "n": pair.difference.over_clients.n}
+            for level, found in (("clients", pair.difference.over_clients), ("seeds", pair.difference.over_seeds)):
+                row |= {f"{level}_low": found.mean - found.margin, f"{level}_high": found.mean + found.margin}
+            rows.append({**row, "seeds": len(pair.seeds), "p": pair.p})
         return pd.DataFrame(rows)
 
     def plot(self) -> Figure:
-        """Return a figure of all runs: accuracy over rounds, over bytes, and a histogram of the clients' accuracies.
+        """Return a figure: accuracy over rounds, over bytes, and the distribution of the clients' accuracies.
 
-        Each method has a colour; its seeds are a line each in the first two panels and pooled in the histogram.
+        Bands are the standard error over seeds; the distribution pools the clients of all seeds.
         """
-        from florilegium.apps.report import plot_runs, read_run
+        from florilegium.apps.reports.pictures import plot_pools
 
-        return plot_runs([read_run(run.path) for runs in self.runs.values() for run in runs])
+        return plot_pools(self._section.pools)
+
+    def report(self, target: str | Path) -> Path:
+        """Write a report to a folder, as ``florilegium report`` does; return the folder."""
+        from florilegium.apps.reports.writing import write_report
+
+        write_report([run.path for runs in self.runs.values() for run in runs], Path(target))
+        return Path(target)
 
     def _repr_html_(self) -> str:
         return str(self.table.to_html(index=False, float_format="{:.4f}".format))
-
-
-def _pooled(finals: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    shown: dict[str, float] = {}
-    for name in ("accuracy", "accuracy_global", "loss"):
-        values = [figures[name] for figures in finals if name in figures]
-        if values:
-            shown[name] = float(np.mean(values))
-            if len(values) > 1:
-                shown[f"{name}_sd"] = float(np.std(values, ddof=1))
-    return shown
 
 
 def compare(
@@ -121,6 +145,8 @@ def compare(
 ) -> Comparison:
     """Run several methods on the same clients, with the same cohorts and initial model, and compare them.
 
+    Finished runs with the same settings, data and code are reused, interrupted ones go on.
+
     Args:
         methods: names of methods, or your own (:func:`run`).
         recipe, engine, workers, progress, keys: as for :func:`run`.
@@ -134,27 +160,13 @@ def compare(
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
     if not isinstance(seeds, Iterable) or not all(isinstance(seed, int | np.integer) for seed in seeds):
         raise ConfigurationError(f"seeds: give a list of whole numbers, such as [1, 2, 3] (found: {seeds!r:.60})")
-    for key in {"run_name", "resume"} & keys.keys():
-        raise ConfigurationError(f"{key}: compare makes several runs; leave it out")
-    cells: list[tuple[str, dict[str, Value]]] = []
-    for method in methods:
-        for chosen_seed in [{"seed": int(seed)} for seed in seeds] or [{}]:
-            own = {**keys, "method": method, **chosen_seed}
-            given = read_keywords(own)
-            overrides = resolve(recipe, [], given)
-            parse(complete(overrides))
-            cells.append((str(overrides["method"]), overrides))
-    warn_of_idle_keys(given, [overrides for _, overrides in cells])
-    named = list(dict.fromkeys(name for name, _ in cells))
-    if len(named) < len(methods) or len({*seeds}) < len(seeds):
-        raise ConfigurationError("compare: a method or seed is given twice")
-    brief = [short_name(name) for name in named]
-    labels = {name: short if brief.count(short) == 1 else name for name, short in zip(named, brief, strict=True)}
-    runs: dict[str, list[Run]] = {}
-    with choose(engine, workers, [overrides for _, overrides in cells]) as chosen:
-        for name, overrides in cells:
-            runs.setdefault(labels[name], []).append(Run(run_experiment(chosen, overrides, _display(progress))))
-    return Comparison(runs)
+    names = [str(read_keywords({"method": method})["method"]) for method in methods]
+    given = read_keywords(keys)
+    wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given)
+    warn_of_idle_keys(given, [cell.keys for cell in wanted])
+    folder = Path(str(complete(wanted[0].keys)["runs-dir"])).expanduser()
+    with choose(engine, workers, unfinished(wanted, folder)) as chosen:
+        return Comparison(run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress))))
 
 
 class Sweep:
@@ -192,7 +204,8 @@ def sweep(
         RunError: if a run failed; finished runs are kept.
     """
     from florilegium.apps.experiment import recipe_name
-    from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
+    from florilegium.apps.reports.sweeps import write_sweep
+    from florilegium.apps.sweep import cells, read_sweep
 
     overrides = resolve(None, [], read_keywords(keys))
     wanted = cells(recipe, name, overrides)

@@ -137,9 +137,12 @@ class Run:
 
     def plot(self) -> Figure:
         """Return a figure: accuracy over rounds, accuracy over bytes, and a histogram of the clients' accuracies."""
-        from florilegium.apps.report import plot_runs, read_run
+        from florilegium.apps.reports.pictures import plot_pools
+        from florilegium.apps.reports.pools import Pool
+        from florilegium.apps.reports.records import read_run
 
-        return plot_runs([read_run(self.path)])
+        run = read_run(self.path)
+        return plot_pools([Pool(run.method, (run,))])
 
     def audit(self) -> pd.Series:
         """Attack the run's models to find its canaries, as ``florilegium audit`` does; return what was found.

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from florilegium.apps.methods import METHODS
-from florilegium.apps.report import TARGET
+from florilegium.apps.reports.pools import TARGET
 from florilegium.apps.settings import Settings, complete, parse
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.network import network_for

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,8 @@ FREE_ON_RESUME = frozenset(
         "init",
     ]
 )
+FIGURES_ON_RESUME = ("rounds", "init", "evaluate-clients", "min-success")
+"""Keys that a resumed run may change although they change its figures."""
 
 
 STOP = "stop"
@@ -259,21 +261,38 @@ class RunFolder:
         write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
+def _computes(config: Mapping[str, Value], table: str) -> Callable[[str], bool]:
+    """Return whether a key affects what a run computes in a round, as a function of the key."""
+    partitioner = str(config.get("partitioner", ""))
+    tables = (table, "privacy", partitioner_table(partitioner) if partitioner else "")
+
+    def computes(key: str) -> bool:
+        prefix, dot, _ = key.partition(".")
+        return prefix in tables if dot else key not in FREE_ON_RESUME
+
+    return computes
+
+
 def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], table: str) -> list[str]:
     """Return old and new value, in words, of each key that affects results and differs between two configurations.
 
     All keys affect results except ``FREE_ON_RESUME`` and the tables of other methods than ``table``, and of other
     partitioners than the one in ``now``.
     """
-    partitioner = str(now.get("partitioner", ""))
-    tables = (table, "privacy", partitioner_table(partitioner) if partitioner else "")
-
-    def matters(key: str) -> bool:
-        prefix, dot, _ = key.partition(".")
-        return prefix in tables if dot else key not in FREE_ON_RESUME
-
-    keys = [key for key in sorted(before.keys() | now.keys()) if matters(key) and before.get(key) != now.get(key)]
+    computes = _computes(now, table)
+    keys = [key for key in sorted(before.keys() | now.keys()) if computes(key) and before.get(key) != now.get(key)]
     return [f"{key}: was {before.get(key)!r}, is {now.get(key)!r}" for key in keys]
+
+
+def deciding(config: Mapping[str, Value], table: str) -> dict[str, Value]:
+    """Return the part of a configuration that decides the final figures: keys that affect results, and the length.
+
+    Args:
+        config: flat keys.
+        table: the table of the method's own keys.
+    """
+    computes = _computes(config, table)
+    return {key: value for key, value in config.items() if computes(key) or key in FIGURES_ON_RESUME}
 
 
 def changed_origins(path: Path, now: Mapping[str, str]) -> list[str]:

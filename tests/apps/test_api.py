@@ -375,7 +375,7 @@ class TestOwnObjects:
         assert list(fl.compare(both, **keys).runs) == both
         with pytest.raises(fl.ConfigurationError, match="given twice"):
             fl.compare(["fedavg", "fedavg"], **keys)
-        with pytest.raises(fl.ConfigurationError, match="run_name: compare makes several runs"):
+        with pytest.raises(fl.ConfigurationError, match="run-name: several runs are named after"):
             fl.compare(["fedavg"], run_name="x", **keys)
 
     def test_a_partitioner_of_ones_own(self, go: Any) -> None:
@@ -390,9 +390,25 @@ class TestOwnObjects:
         finals = [run.summary["final"]["seen"]["accuracy"] for run in compared.runs["fedavg"]]
         row = compared.table.set_index("method").loc["fedavg"]
         assert row["accuracy"] == pytest.approx(np.mean(finals))
-        assert row["accuracy_sd"] == pytest.approx(np.std(finals, ddof=1))
+        assert row["accuracy_se"] == pytest.approx(np.std(finals, ddof=1) / 2**0.5)
         assert row["seeds"] == 2
         assert isinstance(compared.plot(), matplotlib.figure.Figure)
+        (pair,) = compared.pairs.to_dict("records")
+        others = [run.summary["final"]["seen"]["accuracy"] for run in compared.runs["Halved"]]
+        assert pair["difference"] == pytest.approx(np.mean(others) - np.mean(finals))
+        assert pair["seeds_low"] <= pair["difference"] <= pair["seeds_high"]
+        assert "Halved − fedavg" in (compared.report(tmp_path / "report") / "report.md").read_text()
+
+    def test_finished_runs_of_a_comparison_are_reused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = {**QUICK, "runs_dir": tmp_path, "rounds": 1}
+        first = fl.compare(["fedavg"], seeds=[1, 2], **keys)
+        times = [(run.path / "summary.json").stat().st_mtime_ns for run in first.runs["fedavg"]]
+        again = fl.compare(["fedavg", "local"], seeds=[2, 1], **keys)
+        assert [(run.path / "summary.json").stat().st_mtime_ns for run in again.runs["fedavg"]] == times
+        other = fl.compare(["fedavg"], seeds=[1], **{**keys, "learning_rate": 0.011})
+        assert other.runs["fedavg"][0].name not in [run.name for run in first.runs["fedavg"]]
+        monkeypatch.setattr("florilegium.apps.cells.origins_of", lambda *_: {"dataset": "another"})
+        assert fl.compare(["fedavg"], seeds=[1], **keys).runs["fedavg"][0].name != first.runs["fedavg"][0].name
 
     def test_sweep_is_a_table_of_runs(self, tmp_path: Path) -> None:
         recipe = tmp_path / "own.toml"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import florilegium as fl
+from florilegium.apps.cells import run_cells
 from florilegium.apps.settings import complete, parse
-from florilegium.apps.sweep import cells, run_cells
+from florilegium.apps.sweep import cells
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.memo import forget
 from florilegium.partitions.federation import federate

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from florilegium.apps.cells import run_cells, unfinished
 from florilegium.apps.experiment import recipe_name
-from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
+from florilegium.apps.reports.sweeps import write_sweep
+from florilegium.apps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import read_metrics
@@ -113,8 +115,8 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
             assert lines[3] == f"| 0.05 | {final[1]:.1f} | {final[3]:.1f} |"
         else:
             halves = [(a + b) / 2 for a, b in (final[:2], final[2:])]
-            spreads = [abs(a - b) / 2**0.5 for a, b in (final[:2], final[2:])]  # of two, with n − 1
-            shown = [f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(halves, spreads, strict=True)]
+            errors = [abs(a - b) / 2 for a, b in (final[:2], final[2:])]  # s/√n of two values
+            shown = [f"{mean:.1f} ± {error:.1f}" for mean, error in zip(halves, errors, strict=True)]
             assert lines[2] == f"| accuracy (%) | {' | '.join(shown)} |"
         assert (tmp_path / name / "report.png").stat().st_size > 1000
         assert table in (tmp_path / name / "report.md").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from florilegium.apps.methods import METHODS, table_of
-from florilegium.apps.report import FEDERATION
+from florilegium.apps.reports.records import FEDERATION
 from florilegium.apps.settings import defaults, parse, sections
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_table

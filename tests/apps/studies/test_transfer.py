@@ -17,7 +17,9 @@ from florilegium.apps.experiment import run_experiment
 from florilegium.apps.launch import Simulation
 from florilegium.apps.methods import METHODS
 from florilegium.apps.progress import silent
-from florilegium.apps.report import TARGET, load_run, markdown_table
+from florilegium.apps.reports.pools import TARGET, sections
+from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.tables import figures_table
 from florilegium.apps.settings import parse
 from florilegium.apps.studies.transfer import check_target, transfer, transfer_once, write_transfers
 from florilegium.clients.core.export import load_model, predict
@@ -98,9 +100,8 @@ def test_last_step_of_a_recipe_is_done_once(run: Runs, monkeypatch: pytest.Monke
     assert summary["final"][TARGET]["accuracy"] > 0.5
     assert {"seen", TARGET} == summary["final"].keys()
     accuracy = f"{100 * summary['final'][TARGET]['accuracy']:.1f}"
-    assert [
-        f"| fedavg | target | 3 | {accuracy} |" in line for line in markdown_table([load_run(path)]).splitlines()
-    ].count(True) == 1
+    (section,) = sections([load_run(path)])
+    assert figures_table(section).count(f"| fedavg | target | 1 | 3 | {accuracy} |") == 1
     monkeypatch.setattr("florilegium.apps.studies.transfer.transfer", lambda *args: pytest.fail("it was done already"))
     transfer_once(path)
 

@@ -1,0 +1,136 @@
+"""What a report knows of a run: its folder, read into one record."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from florilegium.apps.experiment import short_name
+from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.settings import complete
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.partitions.dealing import partitioner_table
+from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.core.claim import read_status
+from florilegium.strategies.core.run_folder import ORIGINS, deciding, read_config, read_metrics
+
+FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {
+    "data-dir",
+    "cache-dir",
+    "own",
+}
+"""Common keys that determine the clients and their data."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The results of a run.
+
+    Attributes:
+        path: the run's folder.
+        config: its complete configuration, flat keys.
+        summary: ``summary.json``; {} until the run has completed.
+        metrics: the lines of ``metrics.jsonl``.
+        clients: the lines of ``clients.csv``.
+        origins: hashes of what the run was made from; {} for runs of earlier versions.
+    """
+
+    path: Path
+    config: Mapping[str, Value]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+    clients: Sequence[Mapping[str, str]] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config["seed"])
+
+    @cached_property
+    def method(self) -> str:
+        """The method's name in tables: "+ft" if a client's model is fine-tuned before tests, as an option."""
+        method = str(self.config["method"])
+        tuned = self.config["finetune-epochs"] and METHODS[method].client_class().uses_finetuning == "option"
+        return short_name(method) + ("+ft" if tuned else "")
+
+    @cached_property
+    def setting(self) -> dict[str, Value]:
+        """The settings that decide the run's figures, without the seed: runs with equal settings are pooled."""
+        decided = deciding(self.config, table_of(str(self.config["method"])))
+        return {key: value for key, value in decided.items() if key != "seed"}
+
+    @cached_property
+    def federation(self) -> dict[str, Value]:
+        """What determines the clients and their data, without the seed; runs that differ in it are not comparable."""
+        own = f"{partitioner_table(str(self.config['partitioner']))}."
+        keys = {key: value for key, value in self.config.items() if key in FEDERATION or key.startswith(own)}
+        return {**keys, "seed": "", "data": self.origins.get("dataset", "")}
+
+    def figures(self, figure: str) -> dict[tuple[str, str], float]:
+        """Return a figure of each client in the last evaluation, by group and client."""
+        return {(line["group"], line["client"]): float(line[figure]) for line in self.clients if line.get(figure)}
+
+
+def read_run(path: Path) -> Run:
+    """Return the results so far of the run in folder ``path``.
+
+    Raises:
+        ConfigurationError: if it is not the folder of a run, or of a method that is not installed.
+        RunError: if one of its files is damaged.
+    """
+    config = complete(read_config(path))
+    if problem := METHODS.problem(str(config["method"])):
+        raise ConfigurationError(f"run {path.name}: {problem}")
+    try:
+        return Run(
+            path, config, _json(path / "summary.json"), read_metrics(path), _clients(path), _json(path / ORIGINS)
+        )
+    except (ValueError, OSError) as error:
+        raise RunError(f"run {path.name}: a file in {path} is damaged ({error})") from error
+
+
+def load_run(path: Path) -> Run:
+    """Return the results of the completed run in folder ``path``.
+
+    Raises:
+        ConfigurationError: if it is not the folder of a run, or of a method that is not installed.
+        RunError: if the run has not completed, or one of its files is damaged.
+    """
+    run = read_run(path)
+    if not run.summary:
+        raise RunError(
+            f"run {path.name} has not completed{_how_far(path)}; go on with it: florilegium resume {path.name}"
+        )
+    return run
+
+
+def _how_far(path: Path) -> str:
+    try:
+        status = read_status(path)
+    except (OSError, ValueError):
+        return ""
+    return f" (it {status['state']} in round {status.get('round', 0)})" if status["state"] != "running" else " yet"
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
+
+def _clients(path: Path) -> list[dict[str, str]]:
+    file = path / "clients.csv"
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))

@@ -1,0 +1,136 @@
+"""The report of a sweep: one figure of each variant over the values of a key, in a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from florilegium.apps.cells import Cell
+from florilegium.apps.figures import ShownFigure
+from florilegium.apps.reports.pictures import MARKERS, colour, plain
+from florilegium.apps.reports.pools import TARGET, Pool, Section, pairs
+from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.statistics import Estimate
+from florilegium.apps.reports.tables import PAIRS_MEANING, markdown, pairs_table, scale, shown
+from florilegium.apps.settings import defaults
+from florilegium.apps.sweep import Sweep
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_atomically, write_text
+from florilegium.common.settings import Value
+
+Place = tuple[str, Value | None]
+"""A variant's label and a value of the swept key; None without one."""
+
+
+def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
+    """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return the tables.
+
+    The first table shows the final figures of the sweep's group of clients: the mean over seeds and, with several
+    seeds, its standard error; the second one the paired differences between variants.
+
+    Raises:
+        ConfigurationError: if a run lacks the sweep's group of clients or figure.
+        RunError: if a run has not completed.
+    """
+    pools, figure = _pools(wanted, paths), ""
+    for pool in pools.values():
+        for run in pool.runs:
+            final = run.summary["final"]
+            if sweep.clients not in final:
+                raise ConfigurationError(
+                    f"sweep: run {run.path} has no figures of clients = '{sweep.clients}', only of {', '.join(final)}"
+                )
+            figure = sweep.figure or ("accuracy" if "accuracy" in final[sweep.clients] else "loss")
+            if figure not in final[sweep.clients]:
+                raise ConfigurationError(
+                    f"sweep: run {run.path} has no figure = '{figure}', only {', '.join(final[sweep.clients])}"
+                )
+    found = {place: estimate for place, pool in pools.items() if (estimate := pool.figure(sweep.clients, figure))}
+    labels, values = list(dict.fromkeys(label for label, _ in pools)), list(dict.fromkeys(value for _, value in pools))
+    unit = figure.replace("_", " ") + ("" if "loss" in figure else " (%)")
+    rows = [
+        [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
+        for value in values
+    ]
+    tables = [markdown([sweep.over, *labels], rows)]
+    if sweep.clients != TARGET:
+        tables += [_pairs(value, sweep, pools, figure) for value in values]
+    table = "\n".join(filter(None, tables))
+    of = "" if sweep.clients == TARGET else f" of {sweep.clients} clients"
+    several = any(len(pool.runs) > 1 for pool in pools.values())
+    meaning = f"Mean {unit}{of}" + ("; ± is the standard error over seeds." if several else ".")
+    section = Section(tuple(pools.values()), ())
+    picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
+    write_atomically(target / "report.png", lambda temporary: picture.savefig(temporary, dpi=130, format="png"))
+    runs = "\n".join(f"- `{path.name}`" for path in paths)
+    write_text(
+        target / "report.md",
+        f"# {title}\n\n{section.title}.\n\n{meaning}\n\n{table}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\n"
+        f"Runs:\n\n{runs}\n",
+    )
+    return table
+
+
+def _pools(wanted: Sequence[Cell], paths: Sequence[Path]) -> dict[Place, Pool]:
+    """Return the runs of each place in the table, in the order of the sweep."""
+    found: dict[Place, list[Path]] = {}
+    for cell, path in zip(wanted, paths, strict=True):
+        label = cell.variant or str(cell.keys.get("method", defaults()["method"]))
+        found.setdefault((label, cell.value), []).append(path)
+    return {place: Pool(place[0], tuple(map(load_run, own))) for place, own in found.items()}
+
+
+def _pairs(value: Value | None, sweep: Sweep, pools: Mapping[Place, Pool], figure: str) -> str:
+    """Return the table of paired differences between the variants at one value of the key."""
+    section = Section(tuple(pool for place, pool in pools.items() if place[1] == value), ())
+    table = pairs_table(pairs(section, figure, sweep.clients))
+    return f"{sweep.over} = {value}:\n\n{table}" if table and sweep.over else table
+
+
+def _draw(
+    found: Mapping[Place, Estimate],
+    labels: Sequence[str],
+    values: Sequence[Value | None],
+    over: str,
+    title: str,
+    factor: float,
+) -> ShownFigure:
+    """Plot a line per variant over the values of the key; a dot per variant if only variants are compared."""
+
+    def means(places: Sequence[Place]) -> tuple[list[float], list[float]]:
+        errors = [0.0 if np.isnan(found[place].error) else factor * found[place].error for place in places]
+        return [factor * found[place].mean for place in places], errors
+
+    if not over:
+        figure = ShownFigure(6.8, 1.4 + 0.32 * len(labels))
+        axes = figure.subplots()
+        centres, errors = means([(label, None) for label in labels])
+        places = list(range(len(labels)))
+        axes.errorbar(centres, places, xerr=errors, fmt="o", capsize=3, color=colour(0))
+        axes.set_yticks(places, labels)
+        axes.invert_yaxis()
+        axes.set_xlabel(title)
+        axes.margins(x=0.08)
+        plain(axes)
+        return figure
+    figure = ShownFigure(6.8, 4.4)
+    axes = figure.subplots()
+    numeric = all(isinstance(value, int | float) for value in values)
+    x = [float(value) for value in values] if numeric else list(range(len(values)))  # type: ignore[arg-type]
+    for index, label in enumerate(labels):
+        centres, errors = means([(label, value) for value in values])
+        axes.errorbar(
+            x, centres, yerr=errors if any(errors) else None, marker=MARKERS[index % len(MARKERS)], markersize=4,
+            capsize=2, label=label, color=colour(index),
+        )  # fmt: skip
+    if not numeric:
+        axes.set_xticks(x, [str(value) for value in values])
+    elif all(isinstance(value, int) for value in values):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=over, ylabel=title)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    plain(axes)
+    return figure
