@@ -52,18 +52,6 @@ def pareto(
 
 
 @studies.command()
-def audit(
-    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries set")],
-    runs_dir: RunsDir = None,
-) -> None:
-    """Audit a run's privacy: attack its models to detect canaries, and print the lower bound on ε."""
-    from florilegium.apps.studies.audit import audit as look
-    from florilegium.strategies.core.run_folder import find_run
-
-    print(look(find_run(run, runs_folder(runs_dir))).table(), end="")
-
-
-@studies.command()
 def descriptors(
     run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
     runs_dir: RunsDir = None,
