@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from florilegium.apps.cli_options import RunsDir, runs_folder
+from florilegium.apps.cli_options import Html, RunsDir, runs_folder
 from florilegium.apps.cli_tables import show
 
 looking = typer.Typer()
@@ -33,12 +33,13 @@ def report(
     runs: Annotated[list[str], typer.Argument(help="run ids or folders")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
+    html: Html = False,
 ) -> None:
-    """Turn finished runs into a Markdown table and a picture."""
+    """Pool finished runs over seeds and compare them: tables, pictures, and differences client by client."""
     from florilegium.apps.reports.writing import write_report
     from florilegium.strategies.core.run_folder import find_run
 
-    print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output))
+    print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output, html=html))
     print(output)
 
 

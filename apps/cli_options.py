@@ -18,6 +18,7 @@ EngineOption = Annotated[
     typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),
 ]
 Seeds = Annotated[str, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")]
+Html = Annotated[bool, typer.Option("--html", help="also write report.html: one file with all tables and pictures")]
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 
 

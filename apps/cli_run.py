@@ -14,6 +14,7 @@ from florilegium.apps.cli_options import (
     CORES,
     Assignments,
     EngineOption,
+    Html,
     Recipe,
     RunsDir,
     Seeds,
@@ -76,9 +77,10 @@ def compare(
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+    html: Html = False,
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
-    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output)
+    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output, html=html)
 
 
 def _several(
@@ -90,6 +92,8 @@ def _several(
     engine: Literal["auto", "process", "ray"],
     runs_dir: Path | None,
     output: Path | None,
+    *,
+    html: bool = False,
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
     from florilegium.apps.cells import comparison, run_cells, unfinished
@@ -103,7 +107,7 @@ def _several(
     with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"compare-{paths[0].name}"
-    print(write_report(paths, target))
+    print(write_report(paths, target, html=html))
     print(target)
 
 
@@ -116,6 +120,7 @@ def sweep(
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+    html: Html = False,
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
     from florilegium.apps.cells import run_cells, unfinished
@@ -131,7 +136,7 @@ def sweep(
     with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
         paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
     target = output or folder / f"{recipe_name(recipe)}-{name}"
-    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target))
+    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html))
     print(target)
 
 

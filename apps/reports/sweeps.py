@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from florilegium.apps.cells import Cell
 from florilegium.apps.figures import ShownFigure
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
-from florilegium.apps.reports.pools import TARGET, Pool, Section, pairs
+from florilegium.apps.reports.pools import TARGET, Pool, Section, pairs, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.statistics import Estimate
 from florilegium.apps.reports.tables import PAIRS_MEANING, markdown, pairs_table, scale, shown
@@ -25,11 +25,20 @@ Place = tuple[str, Value | None]
 """A variant's label and a value of the swept key; None without one."""
 
 
-def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path) -> str:
+def write_sweep(
+    title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path, *, html: bool = False
+) -> str:
     """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return the tables.
 
     The first table shows the final figures of the sweep's group of clients: the mean over seeds and, with several
     seeds, its standard error; the second one the paired differences between variants.
+
+    Args:
+        title: the report's title.
+        sweep: the sweep.
+        wanted, paths: its runs and their folders.
+        target: a folder.
+        html: whether to write ``report.html``, too (:func:`florilegium.apps.reports.writing.write_report`).
 
     Raises:
         ConfigurationError: if a run lacks the sweep's group of clients or figure.
@@ -55,7 +64,8 @@ def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequenc
         [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
         for value in values
     ]
-    tables = [markdown([sweep.over, *labels], rows)]
+    head = [sweep.over, *labels]
+    tables = [markdown(head, rows)]
     if sweep.clients != TARGET:
         tables += [_pairs(value, sweep, pools, figure) for value in values]
     table = "\n".join(filter(None, tables))
@@ -71,6 +81,16 @@ def write_sweep(title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequenc
         f"# {title}\n\n{section.title}.\n\n{meaning}\n\n{table}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\n"
         f"Runs:\n\n{runs}\n",
     )
+    if html:
+        from florilegium.apps.reports.html import Table, write_html
+
+        write_html(
+            sections([run for pool in pools.values() for run in pool.runs]),
+            [],
+            target,
+            title,
+            (Table(head, rows), picture),
+        )
     return table
 
 

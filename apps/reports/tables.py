@@ -45,8 +45,17 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
+Rows = tuple[list[str], list[list[str]]]
+"""The head of a table, and its rows."""
+
+
 def figures_table(section: Section) -> str:
     """Return the final figures of a section as a Markdown table: a line per method and group of clients."""
+    return markdown(*figures_rows(section))
+
+
+def figures_rows(section: Section) -> Rows:
+    """Return head and rows of :func:`figures_table`."""
     places = [(pool, group) for pool in section.pools for group in pool.groups()]
     columns = [name for name in FIGURES if any(pool.figure(group, name) for pool, group in places)]
     head = ["method", "clients", "seeds", "rounds", *(WORDS.get(name, name.replace("_", " ")) for name in columns)]
@@ -59,15 +68,18 @@ def figures_table(section: Section) -> str:
         rounds = [s["rounds"] for s in summaries]
         span = str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)}-{max(rounds)}"
         rows.append([pool.label, group, str(len(pool.runs)), span, *cells, *traffic, seconds])
-    return markdown([*head, "MB down", "MB up", "s/round"], rows)
+    return [*head, "MB down", "MB up", "s/round"], rows
 
 
 def pairs_table(found: Sequence[Pair]) -> str:
     """Return paired differences as a Markdown table, accuracies in percentage points; "" if there are none."""
-    if not found:
-        return ""
+    return markdown(*pairs_rows(found)) if found else ""
+
+
+def pairs_rows(found: Sequence[Pair]) -> Rows:
+    """Return head and rows of :func:`pairs_table`."""
     head = ["difference", "of", "clients", "seeds", "mean", "interval over clients", "interval over seeds", "p"]
-    return markdown(head, [_pair(pair) for pair in found])
+    return head, [_pair(pair) for pair in found]
 
 
 def _pair(pair: Pair) -> list[str]:

@@ -30,29 +30,52 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, skipped
 
 
-def write_report(paths: Sequence[Path], target: Path, title: str = "Report") -> str:
+def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, html: bool = False) -> str:
     """Write ``report.md`` and its pictures about the runs in ``paths`` to folder ``target``; return the tables.
 
     Runs that differ in the seed alone are pooled; runs on other clients or data get a section of their own.
+
+    Args:
+        paths: the runs' folders.
+        target: a folder.
+        title: the report's title.
+        html: whether to write ``report.html``, too: one self-contained file with more pictures and tables.
 
     Raises:
         RunError: if no run has completed.
     """
     runs, skipped = load_runs(paths)
     found = sections(runs)
-    texts = [_section(section, target, number) for number, section in enumerate(found, start=1)]
-    shown = "\n".join([*texts, *(f"{line}\n" for line in skipped)])
-    write_text(target / "report.md", f"# {title}\n\n{shown}\n{MEANING}\n\n{PAIRS_MEANING}\n\n{_sources(found)}")
-    return shown
+    texts, pictures = (
+        [_tables(section) for section in found],
+        [
+            _picture(section, target, f"report{f'-{number}' if number else ''}.png")
+            for number, section in enumerate(found)
+        ],
+    )
+    remarks = "".join(f"\n{sentence}\n" for sentence in skipped)
+    parts = [f"{text}\n{picture}\n" for text, picture in zip(texts, pictures, strict=True)]
+    write_text(
+        target / "report.md",
+        f"# {title}\n\n" + "\n".join(parts) + f"{remarks}\n{MEANING}\n\n{PAIRS_MEANING}\n\n{_sources(found)}",
+    )
+    if html:
+        from florilegium.apps.reports.html import write_html
+
+        write_html(found, skipped, target, title)
+    return "\n".join(texts) + remarks
 
 
-def _section(section: Section, target: Path, number: int) -> str:
-    """Write a section's picture; return its text."""
-    picture = target / ("report.png" if number == 1 else f"report-{number}.png")
-    figure = plot_pools(section.pools)
-    write_atomically(picture, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
+def _tables(section: Section) -> str:
     parts = [f"## {section.title}", figures_table(section), pairs_table(pairs(section)), *section.notes]
-    return "\n\n".join([part.rstrip() for part in parts if part] + [f"![{section.title}]({picture.name})"]) + "\n"
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _picture(section: Section, target: Path, name: str) -> str:
+    """Write a section's picture to file ``name``; return the Markdown that shows it."""
+    figure = plot_pools(section.pools)
+    write_atomically(target / name, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
+    return f"![{section.title}]({name})"
 
 
 def _sources(found: Sequence[Section]) -> str:

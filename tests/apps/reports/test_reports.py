@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,74 +11,58 @@ from scipy.stats import ttest_rel
 
 from florilegium.apps.reports.pictures import curve, plot_pools
 from florilegium.apps.reports.pools import Pool, pairs, sections
-from florilegium.apps.reports.records import Run, load_run
+from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.tables import figures_table, pairs_table
 from florilegium.apps.reports.writing import write_report
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import RunFolder
+from tests.apps.reports.made import Accuracies, made_accuracies, made_run
 from tests.support import config
-
-Accuracies = dict[tuple[str, str], float]
-
-
-def _run(method: str = "fedavg", seed: int = 1, accuracies: Accuracies | None = None, **keys: Any) -> Run:
-    """Return a completed run whose clients have these final accuracies."""
-    accuracies = {("seen", "0"): 0.5, ("seen", "1"): 0.7} if accuracies is None else accuracies
-    clients = [{"group": g, "client": c, "accuracy": repr(a)} for (g, c), a in accuracies.items()]
-    mean = float(np.mean([a for (group, _), a in accuracies.items() if group == "seen"] or [0.5]))
-    final = {"seen": {"accuracy": mean, "loss": 1 - mean}}
-    line = {"round": 2, "bytes_down": 1e6, "bytes_up": 1e6, **final}
-    summary = {"final": final, "rounds": 2, "clients": keys.get("num-clients", 20), "seconds_per_round": 0.5, **line}
-    values: dict[str, Value] = {"method": method, "seed": seed, **keys}
-    origins = {"dataset": "d", "partition": f"p{seed}"}
-    return Run(Path(f"{method}-{seed}"), config(**values), summary, [line], clients, origins)
-
-
-def _made(clients: int, seed: int, group: str = "seen") -> Accuracies:
-    return {(group, str(i)): float(a) for i, a in enumerate(np.random.default_rng(seed).uniform(size=clients))}
 
 
 class TestPools:
     def test_runs_that_differ_in_the_seed_alone_are_pooled(self) -> None:
-        (section,) = sections([_run(seed=2), _run("local"), _run(seed=1), _run(seed=3, **{"runs-dir": "/tmp"})])
+        (section,) = sections(
+            [made_run(seed=2), made_run("local"), made_run(seed=1), made_run(seed=3, **{"runs-dir": "/tmp"})]
+        )
         assert [(pool.label, pool.seeds) for pool in section.pools] == [("fedavg", [1, 2, 3]), ("local", [1])]
         assert not section.notes
 
     @pytest.mark.parametrize("keys", [{"dataset": "mnist"}, {"num-clients": 7}, {"classes-per-client": 4}])
     def test_other_clients_or_data_get_a_section_of_their_own(self, keys: dict[str, Value]) -> None:
-        first, second = sections([_run(), _run("local", **keys)])
+        first, second = sections([made_run(), made_run("local", **keys)])
         assert [pool.label for pool in (*first.pools, *second.pools)] == ["fedavg", "local"]
         assert str(next(iter(keys.values()))) in second.title
 
     def test_changed_data_of_the_same_name_too(self) -> None:
-        changed = _run("local")
+        changed = made_run("local")
         changed.origins["dataset"] = "e"  # type: ignore[index]
-        assert len(sections([_run(), changed])) == 2
+        assert len(sections([made_run(), changed])) == 2
 
     def test_settings_tell_the_pools_of_a_method_apart(self) -> None:
-        (section,) = sections([_run("fedprox"), _run("fedprox", **{"fedprox.mu": 1.0}), _run("local")])
+        (section,) = sections([made_run("fedprox"), made_run("fedprox", **{"fedprox.mu": 1.0}), made_run("local")])
         assert [pool.label for pool in section.pools] == ["fedprox (mu 0.01)", "fedprox (mu 1.0)", "local"]
 
     def test_a_repeated_run_is_not_counted_twice(self) -> None:
-        (section,) = sections([_run(), _run()])
+        (section,) = sections([made_run(), made_run()])
         assert section.pools[0].seeds == [1]
         assert "is not counted" in section.notes[0]
 
     def test_unequal_effort_is_noted(self) -> None:
-        (section,) = sections([_run(), _run("local", **{"local-epochs": 3, "rounds": 9})])
+        (section,) = sections([made_run(), made_run("local", **{"local-epochs": 3, "rounds": 9})])
         assert [note.split(" is ")[0] for note in section.notes] == ["Not equal: rounds", "Not equal: local-epochs"]
         assert "(fedavg)" in section.notes[0]
 
     @pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
     def test_only_what_is_tuned_as_an_option_is_called_so(self, method: str, label: str) -> None:
-        assert _run(method, **{"finetune-epochs": 1}).method == label
+        assert made_run(method, **{"finetune-epochs": 1}).method == label
 
 
 class TestPairs:
     def test_differences_are_those_of_a_paired_test(self) -> None:
-        a, b = _made(30, 1), _made(30, 2)
-        (section,) = sections([_run(accuracies=a), _run("local", accuracies=b)])
+        a, b = made_accuracies(30, 1), made_accuracies(30, 2)
+        (section,) = sections([made_run(accuracies=a), made_run("local", accuracies=b)])
         (pair,) = pairs(section)
         low, high = ttest_rel([*b.values()], [*a.values()]).confidence_interval(0.95)
         over = pair.difference.over_clients
@@ -92,36 +75,36 @@ class TestPairs:
         """In another order, of other groups, and more of them."""
         a = {("seen", "0"): 0.5, ("seen", "1"): 0.7, ("unseen", "2"): 0.0, ("unseen", "3"): 0.0, ("seen", "4"): 0.1}
         b = {("seen", "1"): 0.8, ("seen", "0"): 0.6, ("unseen", "3"): 0.25, ("unseen", "2"): 0.75, ("seen", "9"): 1.0}
-        (section,) = sections([_run(accuracies=a), _run("local", accuracies=b)])
+        (section,) = sections([made_run(accuracies=a), made_run("local", accuracies=b)])
         found = {pair.group: pair.difference.over_seeds.mean for pair in pairs(section)}
         assert found == {"seen": pytest.approx(0.1), "unseen": pytest.approx(0.5)}
 
     def test_only_common_seeds_count(self) -> None:
         runs = [
-            _run(seed=1),
-            _run(seed=2),
-            _run("local", 2, {("seen", "0"): 0.6, ("seen", "1"): 0.9}),
-            _run("local", 3),
+            made_run(seed=1),
+            made_run(seed=2),
+            made_run("local", 2, {("seen", "0"): 0.6, ("seen", "1"): 0.9}),
+            made_run("local", 3),
         ]
         ((pair,),) = [pairs(section) for section in sections(runs)]
         assert pair.seeds == (2,)
         assert pair.difference.over_seeds.mean == pytest.approx(0.15)
 
     def test_other_partitions_have_other_clients(self) -> None:
-        other = _run("local")
+        other = made_run("local")
         other.origins["partition"] = "q"  # type: ignore[index]
-        (section,) = sections([_run(), other])
+        (section,) = sections([made_run(), other])
         assert pairs(section) == []
 
     @pytest.mark.parametrize("b", [{}, {("seen", "0"): 0.5}, {("unseen", "0"): 0.5, ("unseen", "1"): 0.5}])
     def test_without_two_common_clients_there_is_no_difference(self, b: Accuracies) -> None:
-        (section,) = sections([_run(accuracies=_made(3, 1)), _run("local", accuracies=b)])
+        (section,) = sections([made_run(accuracies=made_accuracies(3, 1)), made_run("local", accuracies=b)])
         assert pairs(section) == []
         assert pairs_table([]) == ""
 
     def test_p_values_are_adjusted_for_all_pairs(self) -> None:
         runs = [
-            _run(method, seed, _made(5, 10 * seed + shift))
+            made_run(method, seed, made_accuracies(5, 10 * seed + shift))
             for shift, method in enumerate(("fedavg", "local", "fedprox"))
             for seed in (1, 2, 3)
         ]
@@ -135,13 +118,13 @@ class TestPairs:
 class TestTables:
     def test_figures_have_means_and_standard_errors_over_seeds(self) -> None:
         values = [0.5, 0.6, 0.8]
-        runs = [_run(seed=i, accuracies={("seen", "0"): value}) for i, value in enumerate(values)]
+        runs = [made_run(seed=i, accuracies={("seen", "0"): value}) for i, value in enumerate(values)]
         (section,) = sections(runs)
         error = np.std(values, ddof=1) / 3**0.5
         assert f"| fedavg | seen | 3 | 2 | {100 * np.mean(values):.1f} ± {100 * error:.1f} |" in figures_table(section)
 
     def test_a_figure_that_is_not_a_number_is_shown_as_such(self) -> None:
-        (section,) = sections([_run(seed=1), _run(seed=2, accuracies={("seen", "0"): float("nan")})])
+        (section,) = sections([made_run(seed=1), made_run(seed=2, accuracies={("seen", "0"): float("nan")})])
         assert "| fedavg | seen | 2 | 2 | nan |" in figures_table(section)
         assert section.notes == ("fedavg, seed 2: accuracy, loss of seen clients is not a number.",)
 
@@ -157,7 +140,7 @@ class TestTables:
         shown = write_report([done.path, half.path, tmp_path / "empty"], tmp_path / "report")
         assert "half has not completed (it stopped in round 3)" in shown
         assert "empty is not the folder of a run" in shown
-        assert shown in (tmp_path / "report" / "report.md").read_text()
+        assert {*shown.splitlines()} <= {*(tmp_path / "report" / "report.md").read_text().splitlines()}
         with pytest.raises(RunError, match="half has not completed"):
             write_report([half.path], tmp_path / "report")
 
@@ -171,17 +154,17 @@ class TestTables:
 
 class TestPictures:
     def test_a_curve_is_the_mean_over_seeds_where_all_have_it(self) -> None:
-        runs = [_run(seed=1), _run(seed=2, accuracies={("seen", "0"): 0.8})]
+        runs = [made_run(seed=1), made_run(seed=2, accuracies={("seen", "0"): 0.8})]
         runs[0].metrics.append({"round": 3, "bytes_down": 1, "bytes_up": 1, "seen": {"accuracy": 1.0}})  # type: ignore
         x, mean, error = curve(Pool("fedavg", tuple(runs)), "seen", "round")
         assert (list(x), list(mean)) == ([2], pytest.approx([70]))
         assert list(error) == pytest.approx([10])  # s/√n of 60 and 80
 
     def test_every_method_has_a_colour_and_an_entry(self) -> None:
-        (section,) = sections([_run(seed=1), _run("local"), _run(seed=2)])
+        (section,) = sections([made_run(seed=1), made_run("local"), made_run(seed=2)])
         figure = plot_pools(section.pools)
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "local"]
         assert len({to_hex(line.get_color()) for line in figure.axes[0].lines}) == 2
 
     def test_a_notebook_shows_figures_without_pyplot(self) -> None:
-        assert plot_pools(sections([_run()])[0].pools)._repr_png_().startswith(b"\x89PNG")
+        assert plot_pools(sections([made_run()])[0].pools)._repr_png_().startswith(b"\x89PNG")

@@ -1,0 +1,172 @@
+"""Write a report as one self-contained HTML file: tables, vector pictures, settings and origins of all runs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from florilegium.apps.reports.pictures import PLACES, curve, plot_clients, plot_curves, plot_pairs
+from florilegium.apps.reports.pools import Pool, Section, pairs
+from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_rows, pairs_rows
+from florilegium.apps.settings import defaults, parse
+from florilegium.apps.version import version
+from florilegium.common.errors import FlorilegiumError
+from florilegium.common.files import write_text
+
+FILE = "report.html"
+TARGETS = (0.8, 0.9, 0.95)
+"""Accuracies to be reached, as shares of the best method's final accuracy."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; the first column is its rows' heading."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A vector picture as a data URI, with a text for readers who do not see it."""
+
+    source: str
+    text: str
+
+
+def write_html(
+    found: Sequence[Section], skipped: Sequence[str], target: Path, title: str, lead: tuple[Table, Figure] | None = None
+) -> Path:
+    """Write ``report.html`` to folder ``target``; return its path.
+
+    Args:
+        found: the sections of the report.
+        skipped: a sentence for each run that is not in the report.
+        target: a folder.
+        title: the report's title.
+        lead: a table and a picture that come first, such as those of a sweep.
+    """
+    environment = Environment(
+        loader=PackageLoader("florilegium.apps.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    text = environment.get_template("report.html.j2").render(
+        title=title, version=version(), date=time.strftime("%Y-%m-%d"), skipped=skipped, meaning=MEANING,
+        pairs_meaning=PAIRS_MEANING, sections=[_section(section) for section in found],
+        lead=lead and (lead[0], picture_of(lead[1], title)),
+    )  # fmt: skip
+    write_text(target / FILE, text)
+    return target / FILE
+
+
+def _section(section: Section) -> dict[str, Any]:
+    """Return everything that the template shows of a section."""
+    pools, between = section.pools, pairs(section)
+    accurate = any(len(curve(pool, group, "round")[0]) for pool in pools for group in pool.groups())
+    pictures = [
+        picture_of(plot_curves(pools, x), f"Mean accuracy of clients over {PLACES[x][0]}") for x in PLACES if accurate
+    ]
+    if any(run.figures("accuracy") for pool in pools for run in pool.runs):
+        pictures.append(picture_of(plot_clients(pools), "Distribution of the clients' final accuracies"))
+    partition, why = _partition(pools[0])
+    return {
+        "title": section.title,
+        "notes": section.notes,
+        "figures": Table(*figures_rows(section)),
+        "pairs": Table(*pairs_rows(between)) if between else None,
+        "differences": picture_of(plot_pairs(between), "Paired differences between methods") if between else None,
+        "pictures": pictures,
+        "reached": _reached(pools) if accurate else None,
+        "partition": partition,
+        "no_partition": why,
+        "privacy": _privacy(pools),
+        "settings": _settings(pools),
+        "runs": _runs(pools),
+    }
+
+
+def picture_of(figure: Figure, text: str) -> Picture:
+    """Return a figure as SVG in a data URI: an image of its own, so that names in it do not clash with others'."""
+    drawn = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": text}):  # the same report twice is the same file
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue().encode()).decode()}", text)
+
+
+def _partition(pool: Pool) -> tuple[Picture | None, str]:
+    """Return the picture of who holds what with the first seed, or None and why there is none."""
+    from florilegium.partitions.federation import federate
+    from florilegium.partitions.plots import draw_federation
+
+    run = pool.runs[0]
+    if run.origins and "partition" not in run.origins:
+        return None, "The clients are real devices; their data stay there."
+    try:
+        settings, _ = parse(run.config)
+        federation, dataset = federate(settings)
+    except FlorilegiumError as error:
+        return None, f"The clients' data cannot be shown here: {error}"
+    title = f"{settings.dataset}: {settings.partitioner}, seed {settings.seed}"
+    return picture_of(draw_federation(federation, dataset, title), "Training examples of each client and class"), ""
+
+
+def _reached(pools: Sequence[Pool]) -> Table:
+    """Return rounds, MB and seconds until each pool's mean accuracy of seen clients first reached the targets."""
+    curves = {pool.label: [curve(pool, "seen", x) for x in PLACES] for pool in pools}
+    best = max((float(own[0][1][-1]) for own in curves.values() if len(own[0][1])), default=0.0)
+    rows = []
+    for label, (rounds, traffic, seconds) in curves.items():
+        row = [label]
+        for share in TARGETS:
+            above = np.flatnonzero(rounds[1] >= share * best)
+            first = above[0] if len(above) else None
+            row += ["never"] if first is None else [
+                f"round {rounds[0][first]:.0f}, {traffic[0][first]:.1f} MB, {seconds[0][first]:.1f} s"
+            ]  # fmt: skip
+        rows.append(row)
+    return Table(["method", *(f"{share * best:.1f} %" for share in TARGETS)], rows)
+
+
+def _privacy(pools: Sequence[Pool]) -> Table | None:
+    """Return the privacy accounts of the runs; None if no run is private."""
+    accounts = {(pool.label, run.seed): run.summary["privacy"] for pool in pools for run in pool.runs
+                if "privacy" in run.summary}  # fmt: skip
+    if not accounts:
+        return None
+    names = list(dict.fromkeys(name for account in accounts.values() for name in account))
+    rows = [[f"{label}, seed {seed}", *(_text(account.get(name)) for name in names)]
+            for (label, seed), account in accounts.items()]  # fmt: skip
+    return Table(["run", *(name.replace("_", " ") for name in names)], rows)
+
+
+def _settings(pools: Sequence[Pool]) -> Table:
+    """Return the settings in which some pool differs from the defaults; the others are the defaults."""
+    settings = [pool.runs[0].setting for pool in pools]
+    keys = [key for key in dict.fromkeys(key for own in settings for key in own)
+            if any(key in own and own[key] != defaults().get(key) for own in settings)]  # fmt: skip
+    return Table(
+        ["key", *(pool.label for pool in pools)], [[key, *(_text(own.get(key)) for own in settings)] for key in keys]
+    )
+
+
+def _runs(pools: Sequence[Pool]) -> Table:
+    """Return where each run's figures come from."""
+    rows = [[run.name, pool.label, str(run.seed), *(run.origins.get(name, "") for name in ("dataset", "partition"))]
+            for pool in pools for run in pool.runs]  # fmt: skip
+    return Table(["run", "method", "seed", "hash of the dataset", "of the partition"], rows)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
