@@ -21,7 +21,8 @@ from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
-from florilegium.strategies.core.run_folder import read_config, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import read_config
 
 GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"

@@ -11,7 +11,7 @@ from florilegium.apps.experiment import recipe_name
 from florilegium.apps.sweep import cells, read_sweep, run_cells, unfinished, write_sweep
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
 from tests.grid import run_app
 from tests.support import CACHE, config
 
