@@ -32,6 +32,8 @@ def page(run: Path) -> Group:
     head = Text(f"{run.name}: {status['state']}, round {status.get('round', 0)} of {status.get('rounds', '?')}")
     if clients := rows.get("florilegium_clients", {}).get(""):
         head.append(f", {clients:.0f} clients")
+    if status.get("loss") is not None:
+        head.append(f", training loss {status['loss']:.4f}")
     parts: list[Any] = [head]
     if error := status.get("error"):
         parts.append(Text(error, style="red"))

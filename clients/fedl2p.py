@@ -191,7 +191,7 @@ class FedL2PClient(BaseClient):
             epochs=self.settings.finetune_epochs,
             groups=groups,
             fixed_norms=True,
-        )
+        ).loss
 
     def hypergradient(
         self, nets: MetaNets, profile: Profile, last: Mapping[str, Step], train: Examples, validation: Examples

@@ -1,4 +1,4 @@
-"""Write files atomically: to a temporary file beside the target, which is then renamed."""
+"""Write files atomically, to a temporary file beside the target that is then renamed; and append to files."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     except (OSError, SafetensorError) as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(
-            f"cannot write {path}: {reason}. Free some space or choose another folder (keys runs-dir, state-dir, "
-            "cache-dir); nothing was left half-written."
-        ) from error
+        raise _unwritten(path, error, "nothing was left half-written") from error
     except BaseException:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -53,6 +49,34 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append whole lines to ``path``, as UTF-8; after a power cut the last ones may be torn or missing.
+
+    Raises:
+        FileError: if the file cannot be written (disk full, no permission).
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise _unwritten(path, error, "its last line may be incomplete") from error
+
+
+def flush_to_disk(path: Path) -> None:
+    """Make sure that what was appended to ``path`` outlasts a power cut; do nothing if there is no such file."""
+    if path.exists():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _unwritten(path: Path, error: Exception, left: str) -> FileError:
+    reason = getattr(error, "strerror", None) or error
+    return FileError(
+        f"cannot write {path}: {reason}. Free some space or choose another folder (keys runs-dir, state-dir, "
+        f"cache-dir); {left}."
+    )
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 
 Arrays = dict[str, NDArray[Any]]
 """Arrays by name, in the order of the network's ``state_dict``."""
+
+BLOCK = 1 << 16
+"""Number of array entries that are handled at a time, so that intermediate results stay in the processor's cache."""
 
 
 def exchanged(model: nn.Module) -> dict[str, Tensor]:
@@ -86,3 +90,20 @@ def _tensor(model: nn.Module, name: str) -> Tensor | None:
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the size of ``arrays`` in bytes, without names and headers."""
     return sum(array.nbytes for array in arrays.values())
+
+
+def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> float:
+    """Return the Euclidean norm of ``arrays`` − ``others`` over all entries of all arrays, in double precision.
+
+    Args:
+        arrays: arrays by name.
+        others: arrays of the same shapes, by the same names; further ones are ignored.
+    """
+    total = 0.0
+    for name, array in arrays.items():
+        one, other = array.reshape(-1), others[name].reshape(-1)
+        for start in range(0, len(one), BLOCK):
+            block = slice(start, start + BLOCK)
+            difference = np.subtract(one[block], other[block], dtype=np.float64)
+            total += float(np.square(difference, out=difference).sum())
+    return math.sqrt(total)

@@ -11,9 +11,23 @@ import pytest
 from flwr.app import Message
 
 from florilegium.common.settings import Value
+from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import config
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's ``metrics.jsonl`` without what two equal runs differ in: seconds."""
+
+    def without(entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: without(value) if isinstance(value, Mapping) else value
+            for name, value in entry.items()
+            if "seconds" not in name
+        }
+
+    return [without(line) for line in read_metrics(path)]
 
 
 class Runs:

@@ -16,7 +16,8 @@ from florilegium.apps.settings import defaults, read_settings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value, folder
 from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.run_folder import find_run, read_config, read_metrics
+from florilegium.strategies.core.metrics_file import TRAINING, is_evaluated, read_metrics
+from florilegium.strategies.core.run_folder import find_run, read_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,12 +74,22 @@ class Run:
         """All evaluations: a row per round and group of clients, with accuracy and loss (fractions), bytes, seconds."""
         rows = [
             {"round": line["round"], "group": group, **line[group]}
-            | {name: value for name, value in line.items() if name not in (*GROUPS, "round")}
+            | {name: value for name, value in line.items() if name not in (*GROUPS, TRAINING, "round")}
             for line in read_metrics(self.path)
             for group in GROUPS
             if group in line
         ]
         return pd.DataFrame(rows, columns=None if rows else ["round", "group"])
+
+    @property
+    def training(self) -> pd.DataFrame:
+        """The training of every round, a row each: loss, learning rate, cohort, norms, bytes, seconds by phase.
+
+        docs/architecture.md, "What a run leaves", explains the columns; seconds of the phases are in "seconds_train",
+        "seconds_server" and so on. Numbers that no client reported are NaN. Runs of earlier versions have no rows.
+        """
+        rows = [{"round": line["round"], **line[TRAINING]} for line in read_metrics(self.path) if TRAINING in line]
+        return pd.json_normalize(rows, sep="_") if rows else pd.DataFrame(columns=["round"])
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -198,7 +209,8 @@ def _row(run: Run) -> dict[str, Any]:
         records = read_metrics(run.path)
     except (ConfigurationError, RunError, ValueError):
         return {"name": run.name, "state": "damaged"}
-    last = records[-1] if records else {}
-    accuracy = last.get("seen", {}).get("accuracy")
+    rounds = records[-1]["round"] if records else 0
+    evaluated: Mapping[str, Any] = next(filter(is_evaluated, reversed(records)), {})
+    accuracy = evaluated.get("seen", {}).get("accuracy")
     known = {key: config.get(key) for key in ("method", "dataset", "seed")}
-    return {"name": run.name, "state": run.state, **known, "rounds": last.get("round", 0), "accuracy": accuracy}
+    return {"name": run.name, "state": run.state, **known, "rounds": rounds, "accuracy": accuracy}

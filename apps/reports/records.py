@@ -18,7 +18,8 @@ from florilegium.common.settings import Value
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.run_folder import ORIGINS, deciding, read_config, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import ORIGINS, deciding, read_config
 
 FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {
     "data-dir",

@@ -84,6 +84,7 @@ class BaseClient(NumPyClient):
         round: number of the round.
         phase: name of the phase that is carried out; "" before :meth:`perform`.
         predictor: the network that the client predicts with after the phase ``test``: ``model``, or another.
+        gradient_norm: norm of the gradient of the last step of :meth:`descend`; None without one, or if it is private.
     """
 
     uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
@@ -116,6 +117,7 @@ class BaseClient(NumPyClient):
         self.round = work.round
         self.phase = ""
         self.predictor: nn.Module = model
+        self.gradient_norm: float | None = None
         self._work = work
         self._fixed_norms = False
 
@@ -305,7 +307,7 @@ class BaseClient(NumPyClient):
                 if self.phase != "test":
                     raise
                 return 0.0  # the client is tested with its model as it is
-        return train(
+        loss, self.gradient_norm = train(
             self.model if model is None else model,
             chosen,
             self.settings,
@@ -319,6 +321,7 @@ class BaseClient(NumPyClient):
             fixed_norms=self._fixed_norms,
             private=private,
         )
+        return loss
 
     @property
     def account(self) -> Account:

@@ -24,7 +24,7 @@ from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import UPDATES, Reduction
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import Announcement, Reply, Request, Work, pack
+from florilegium.clients.core.wire import GRADIENT_NORM, UPDATE_NORM, Announcement, Reply, Request, Work, pack
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
@@ -118,7 +118,7 @@ class Host:
                 answer = client.perform(request.phase, received, request.arguments)
                 if private and protection is None and answer.arrays:
                     raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
-                reduction.check(answer.arrays)
+                update_norm = reduction.check(answer.arrays)
                 _check_numbers(answer)
                 client.state.commit()
                 self.predictor = client.predictor
@@ -136,6 +136,9 @@ class Host:
                 "bytes-up": float(num_bytes(answer.arrays)),
                 **answer.metrics,
             }
+            if trains and p.unit == "none":
+                norms = {UPDATE_NORM: update_norm, GRADIENT_NORM: client.gradient_norm}
+                numbers |= {name: norm for name, norm in norms.items() if norm is not None}
             for name in {**metrics, **numbers}:
                 metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
             done.append(client_id)

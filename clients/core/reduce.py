@@ -5,7 +5,6 @@ A node reveals only what secure aggregation would, a sum, unless the server need
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,16 +13,13 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import BLOCK, Arrays, distance
 
 Protection = Callable[[Arrays], Arrays]
 
 UPDATES = ("delta", "deltas")
 """Reductions of changes of what was sent, which can be clipped."""
 REDUCTIONS = (*UPDATES, "sum", "stack")
-
-_BLOCK = 1 << 16
-"""Number of array entries that are added at a time, so that intermediate results stay in the processor's cache."""
 
 
 class Reduction:
@@ -51,8 +47,12 @@ class Reduction:
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
 
-    def check(self, arrays: Arrays) -> None:
-        """Raise :class:`RunError` if ``arrays`` has unexpected names or shapes, NaN, infinity, or too large a norm."""
+    def check(self, arrays: Arrays) -> float | None:
+        """Check the arrays that a client returned; return the Euclidean norm of its update, None if it is no update.
+
+        Raises:
+            RunError: if ``arrays`` has unexpected names or shapes, NaN, infinity, or too large a norm.
+        """
         shapes = {name: array.shape for name, array in arrays.items()}
         if self._shapes is not None:
             wrong = {name for name, _ in self._shapes.items() ^ shapes.items() if not self._may_lack(name, shapes)}
@@ -64,10 +64,12 @@ class Reduction:
                 raise RunError(
                     f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
                 )
-        if self._changes and self._longest:
-            norm = math.sqrt(sum(float(np.square(change).sum()) for change in self._change(arrays).values()))
-            if norm > self._longest:
-                raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
+        if not self._changes:
+            return None
+        norm = distance(arrays, self._sent)
+        if self._longest and norm > self._longest:
+            raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
+        return norm
 
     def _change(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
         return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
@@ -112,8 +114,8 @@ class Reduction:
 def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any], weight: float) -> None:
     """Add weight·(array − sent) to ``total`` in double precision, a block at a time."""
     sums, new, old = total.reshape(-1), array.reshape(-1), sent.reshape(-1)
-    for start in range(0, len(sums), _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for start in range(0, len(sums), BLOCK):
+        block = slice(start, start + BLOCK)
         change = np.subtract(new[block], old[block], dtype=np.float64)
         change *= weight
         sums[block] += change

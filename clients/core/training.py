@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,19 @@ With private gradients it returns the loss of each example, (b,).
 """
 
 EVALUATION_BATCH = 256
+
+
+class Trained(NamedTuple):
+    """What a training reports.
+
+    Attributes:
+        loss: the mean training loss per example over all steps, each loss taken before the step's update.
+        gradient_norm: Euclidean norm of the gradient of the last step, all trained parameters together, before
+            ``max-grad-norm``; None after no step, and with private gradients.
+    """
+
+    loss: float
+    gradient_norm: float | None
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ def train(
     after_epoch: Callable[[], None] | None = None,
     fixed_norms: bool = False,
     private: Callable[[nn.Module], PrivateGradients] | None = None,
-) -> float:
+) -> Trained:
     """Train ``model`` in place on ``examples``, with the cross-entropy loss unless ``objective`` is given.
 
     Runs ``epochs`` epochs if given; else ``local-steps`` batches, if that is not 0; else ``local-epochs`` epochs.
@@ -155,9 +168,6 @@ def train(
         fixed_norms: whether batch norm uses its running statistics, as in a test, without updating them.
         private: for DP-SGD: returns the object that makes the network's gradients private and draws the batches.
 
-    Returns:
-        The mean training loss per example over all steps, each loss taken before the step's update.
-
     Raises:
         RunError: if no parameter is left to train.
     """
@@ -173,6 +183,7 @@ def train(
     joined = single and has_lone_channels(model, examples.x[:1])
     _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
+    norm: Tensor | None = None
     # Layers that draw (dropout) get a stream of the client's own, since PyTorch's global one depends on other clients.
     draws = torch_draws(generator.initial_seed(), "layers")
     with draws, only_trainable(model, parameters), _gradients(model, private) as (network, protected):
@@ -192,7 +203,7 @@ def train(
                 if gradient_hook is not None:
                     gradient_hook(model, rows)
                 if settings.max_grad_norm:
-                    nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+                    norm = nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
                 for optimizer in optimizers:
                     optimizer.step()
                 total += loss.detach() * len(rows)
@@ -204,7 +215,9 @@ def train(
             if after_epoch is not None:
                 after_epoch()
                 _begin(model, fixed_norms)
-    return float(total) / max(1, seen)
+        if seen and norm is None:  # only of the last step, because it takes a few per cent of a small network's step
+            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    return Trained(float(total) / max(1, seen), None if norm is None or private is not None else float(norm))
 
 
 @contextmanager

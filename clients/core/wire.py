@@ -29,6 +29,10 @@ CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
 standard deviation on the update and on the array ``within-bound``."""
 PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 
+UPDATE_NORM, GRADIENT_NORM = "update-norm", "gradient-norm"
+"""Metrics that a host adds to those of a client that trains without privacy: the Euclidean norms of its update, and of
+the gradient of its last step."""
+
 
 _FLAT = "florilegium.flat"
 """Serialisation type of a Flower array that holds several arrays, one after the other (:func:`flat`)."""

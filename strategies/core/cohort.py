@@ -225,9 +225,10 @@ class CohortStrategy(WithoutHooks):
 
         By default: after ``patience`` evaluations in a row without a new lowest validation loss.
         """
-        if not self.settings.patience or not self.run.records:
+        evaluations = self.run.metrics.evaluations
+        if not self.settings.patience or not evaluations:
             return False
-        losses = [line.get("seen", {}).get("validation_loss") for line in self.run.records]
+        losses = [line.get("seen", {}).get("validation_loss") for line in evaluations]
         if None in losses:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
         stale = len(losses) - 1 - int(np.argmin(losses))

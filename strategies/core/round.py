@@ -27,6 +27,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.example_privacy import expected_trainings
 from florilegium.strategies.core.exchange import UNUSABLE, Expected, Outcome, collect, deliver
 from florilegium.strategies.core.robust import robust_sum
+from florilegium.strategies.core.round_record import RoundRecord
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -92,17 +93,27 @@ class Round:
         grid: the connection to the nodes.
         number: the round's number, from 1 on; 0 for exchanges before the first round.
         final: whether the run ends with this round; then devices save the model that they test.
+        record: collects what the exchanges report; by default a new one.
     """
 
-    def __init__(self, strategy: CohortStrategy, grid: Grid, number: int, *, final: bool = False) -> None:
+    def __init__(
+        self,
+        strategy: CohortStrategy,
+        grid: Grid,
+        number: int,
+        *,
+        final: bool = False,
+        record: RoundRecord | None = None,
+    ) -> None:
         self._strategy = strategy
         self._grid = grid
         self.number = number
         self.final = final
+        self.record = record or RoundRecord()
 
     def numbered(self, number: int) -> Round:
         """Return this round with another number, which determines its cohort and its random draws."""
-        return Round(self._strategy, self._grid, number, final=self.final)
+        return Round(self._strategy, self._grid, number, final=self.final, record=self.record)
 
     def sample(self) -> Cohort:
         """Draw the round's cohort (:meth:`florilegium.strategies.core.cohort.CohortStrategy.sample`)."""
@@ -233,9 +244,9 @@ class Round:
             if reason.startswith(UNUSABLE):
                 strategy.roster.ask_again(client)
         down, up = (int(np.sum(outcome.metrics.get(f"bytes-{way}", 0.0))) for way in ("down", "up"))
+        seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)
+        self.record.add(exchange.phase, seconds, exchange.cohort, outcome, evaluation=exchange.evaluation)
         if strategy.telemetry is not None:
-            seconds = time.perf_counter() - exchange.started
-            failed = len(outcome.failures)
             strategy.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
         if outcome.failures and strategy.run.opened:
             strategy.run.note_failures(self.number, exchange.phase, outcome.failures)

@@ -19,6 +19,7 @@ from florilegium.models.parameters import Arrays, exchanged, frozen, is_statisti
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.initial import named_by_init
+from florilegium.strategies.core.metrics_file import TRAINING
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
 from florilegium.strategies.core.telemetry import Telemetry
@@ -57,6 +58,7 @@ class Rounds:
         self._seconds: list[float] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
+        self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
 
     def carry_out(self, initial: ArrayRecord) -> Result:
@@ -73,17 +75,21 @@ class Rounds:
         model, done = self._begin(unpack(initial))
         for server_round in range(done, self._last + 1):
             new = server_round > done
+            line: dict[str, Any] = {}
             if new:
-                model = self._train(server_round, model)
+                model, line[TRAINING] = self._train(server_round, model)
             self._ended = self._ended or (new and self._strategy.finished(server_round))
             self._ended = self._ended or self._spent_after(server_round, new=new)
             final = bool(server_round == self._last or self._ended)
             run = self._strategy.run
-            if final or (new and s.evaluate_every and server_round % s.evaluate_every == 0):
-                self._evaluate(server_round, model, final=final)
-                final = final or run.ended
-                self._save(server_round, model)
-            elif new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0)):
+            due = final or bool(new and s.evaluate_every and server_round % s.evaluate_every == 0)
+            if due:
+                line |= self._evaluate(server_round, model, final=final)
+            self._record(server_round, line)
+            final = final or run.ended
+            if due or (
+                new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0))
+            ):
                 self._save(server_round, model)
             self._report_progress("running", server_round, self._last)
             if final:
@@ -156,8 +162,12 @@ class Rounds:
 
     # ---------------------------------------------------------------------------------------- during
 
-    def _train(self, server_round: int, model: Arrays) -> Arrays:
-        """Carry out a training round with the clients that are online; wait if there are none. Return the new model."""
+    def _train(self, server_round: int, model: Arrays) -> tuple[Arrays, dict[str, Any]]:
+        """Carry out a training round with the clients that are online; wait if there are none.
+
+        Returns:
+            The new model, and what the round did (:class:`RoundRecord`).
+        """
         strategy, grid = self._strategy, self._grid
         roster = strategy.roster
         roster.refresh(grid)
@@ -167,13 +177,17 @@ class Rounds:
         if not strategy.trainable():
             timeout = strategy.settings.round_timeout
             roster.wait(grid, timeout, "round-timeout", lambda: bool(strategy.trainable()))
-        started = time.perf_counter()
+        this, before = Round(strategy, grid, server_round), model
+        down, up, started = strategy.bytes_down, strategy.bytes_up, time.perf_counter()
         try:
-            model = strategy.train_round(Round(strategy, grid, server_round), model)
+            model = strategy.train_round(this, model)
         except BudgetSpentError as error:
             log.warning("round %d changes nothing: %s", server_round, error)
         self._seconds.append(time.perf_counter() - started)
-        return model
+        learning_rate = strategy.settings.learning_rate * strategy.settings.decay(server_round)
+        entry = this.record.entry(self._seconds[-1], learning_rate, before, model)
+        self._loss = entry.get("loss")
+        return model, entry | {"bytes_down": strategy.bytes_down - down, "bytes_up": strategy.bytes_up - up}
 
     def _spent_after(self, server_round: int, *, new: bool) -> bool:
         """Return whether the privacy budgets do not suffice for another round after ``server_round``."""
@@ -197,25 +211,23 @@ class Rounds:
         log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
         return True
 
-    def _evaluate(self, server_round: int, model: Arrays, *, final: bool) -> None:
-        """Have clients test their models, and record the metrics; also call ``evaluate_fn``, if given."""
-        self._test(server_round, model, final=final)
+    def _evaluate(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
+        """Have clients test their models; return the figures. Also call ``evaluate_fn``, if given."""
+        figures = self._test(server_round, model, final=final)
         if self._evaluate_fn is not None and (measured := self._evaluate_fn(server_round, pack(model))) is not None:
             self._result.evaluate_metrics_serverapp[server_round] = measured
+        return figures
 
-    def _test(self, server_round: int, model: Arrays, *, final: bool) -> None:
+    def _test(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
         strategy = self._strategy
         started = time.perf_counter()
         clients = strategy.evaluated()
         if not clients:
             log.info("round %d: there is no client to evaluate on", server_round)
-            return
+            return {}
         this = Round(strategy, self._grid, server_round, final=final)
         self._figures = strategy.figures(strategy.measure(this, clients, model))
-        line: dict[str, Any] = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
-        line |= {"evaluation_seconds": round(time.perf_counter() - started, 3)}
-        line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **self._figures}
-        strategy.run.record(line)
+        seconds = round(time.perf_counter() - started, 3)
         self._evaluated = server_round
         metrics = MetricRecord()
         for group, figures in self._figures.items():
@@ -223,6 +235,15 @@ class Rounds:
             log.info("round %d, %s clients: %s", server_round, group, shown)
             metrics.update({f"{group}-{name}": value for name, value in figures.items()})
         self._result.evaluate_metrics_clientapp[server_round] = metrics
+        return {"evaluation_seconds": seconds, **self._figures}
+
+    def _record(self, server_round: int, found: dict[str, Any]) -> None:
+        """Write what a round did and the figures of its evaluation to ``metrics.jsonl``, if it has either."""
+        strategy = self._strategy
+        if found:
+            line = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
+            line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **found}
+            strategy.run.record(line)
 
     def _save(self, server_round: int, model: Arrays) -> None:
         """Write a checkpoint; from now on clients may delete states older than this round's."""
@@ -233,7 +254,10 @@ class Rounds:
 
     def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
         strategy = self._strategy
-        strategy.run.status(state, round=server_round, rounds=rounds, evaluated=self._evaluated, figures=self._figures)
+        strategy.run.status(
+            state, round=server_round, rounds=rounds, loss=self._loss, evaluated=self._evaluated,
+            figures=self._figures,
+        )  # fmt: skip
         self._telemetry.progress(server_round, rounds, len(strategy.roster.clients))
         self._telemetry.write(strategy.run.path)
 

@@ -20,10 +20,11 @@ import tomli_w
 from safetensors import safe_open
 
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.files import write_tensors, write_text
+from florilegium.common.files import append_text, write_tensors, write_text
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
 from florilegium.partitions.dealing import partitioner_table
+from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
 
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
@@ -115,7 +116,7 @@ class RunFolder:
         watcher: follows the run in this process.
 
     Attributes:
-        records: the lines of ``metrics.jsonl``, in the order of rounds.
+        metrics: its ``metrics.jsonl``.
         opened: whether the run has opened the folder with :meth:`create` or :meth:`reopen`.
         watcher: as given.
         ended: whether the watcher has ended the run at an evaluation.
@@ -133,7 +134,7 @@ class RunFolder:
         self.ended = False
         self._table = table
         self._config = dict(config)
-        self.records: list[dict[str, Any]] = []
+        self.metrics = MetricsFile(path)
         self.opened = False
 
     @property
@@ -157,7 +158,8 @@ class RunFolder:
                 f"run-name: there is already a run {self.path}. Choose another name, or "
                 f"go on with it: resume = '{self.name}'."
             )
-        for name in ("metrics.jsonl", "failures.jsonl", "clients.csv"):  # of an attempt that died early
+        self.metrics.begin()
+        for name in ("failures.jsonl", "clients.csv"):  # of an attempt that died early
             (self.path / name).unlink(missing_ok=True)
         self._write_config(origins)
         self.opened = True
@@ -187,8 +189,7 @@ class RunFolder:
             raise ConfigurationError(
                 f"resume: run '{self.name}' has {done} rounds already, rounds = {rounds} asks for fewer"
             )
-        self.records = [record for record in read_metrics(self.path) if record["round"] <= done]
-        self._write_metrics()
+        self.metrics.cut(after=done)
         self._forget_failures(after=done)
         self._write_config(origins)
         self.opened = True
@@ -211,22 +212,20 @@ class RunFolder:
         self.watcher.progressed({"state": state, **facts})
 
     def record(self, line: dict[str, Any]) -> None:
-        """Append a line to ``metrics.jsonl``, or replace the line of the same round."""
-        self.records = [record for record in self.records if record["round"] != line["round"]] + [line]
-        self._write_metrics()
-        stop = self.path / STOP
-        self.ended = self.watcher.evaluated(line) or stop.exists()
-        stop.unlink(missing_ok=True)
-
-    def _write_metrics(self) -> None:
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.records))
+        """Append a line to ``metrics.jsonl``; ask the watcher whether the run ends, if the round was evaluated."""
+        self.metrics.add(line)
+        if is_evaluated(line):
+            stop = self.path / STOP
+            self.ended = self.watcher.evaluated(line) or stop.exists()
+            stop.unlink(missing_ok=True)
 
     def note_failures(self, server_round: int, phase: str, reasons: Mapping[str, str]) -> None:
         """Append to ``failures.jsonl`` the clients that did not contribute to an exchange, and the reasons."""
-        with (self.path / "failures.jsonl").open("a", encoding="utf-8") as file:
-            for client, reason in reasons.items():
-                line = {"round": server_round, "phase": phase, "client": client, "reason": reason}
-                file.write(json.dumps(line) + "\n")
+        lines = [
+            {"round": server_round, "phase": phase, "client": client, "reason": reason}
+            for client, reason in reasons.items()
+        ]
+        append_text(self.path / "failures.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def _forget_failures(self, after: int) -> None:
         file = self.path / "failures.jsonl"
@@ -235,7 +234,8 @@ class RunFolder:
             write_text(file, "".join(line for line in lines if _round_of(line) <= after))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint file; delete older ones."""
+        """Write a checkpoint file; delete older ones. The lines of its rounds are on disk before it is."""
+        self.metrics.flush()
         target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"
         tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
@@ -360,14 +360,6 @@ def _round_of(line: str) -> float:
         return float(json.loads(line)["round"]) if line.endswith("\n") else math.inf
     except (ValueError, KeyError, TypeError):
         return math.inf
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``metrics.jsonl``; empty if the run was never evaluated."""
-    file = path / "metrics.jsonl"
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 @contextmanager

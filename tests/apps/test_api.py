@@ -136,8 +136,15 @@ class TestRun:
         assert run.state == "completed"
         assert run.config["fedprox.mu"] == 0.3
         lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-        expected = [(line["round"], group, line[group]["accuracy"]) for line in lines for group in ("seen", "unseen")]
+        expected = [
+            (line["round"], group, line[group]["accuracy"])
+            for line in lines for group in ("seen", "unseen") if group in line
+        ]  # fmt: skip
         assert list(run.metrics[["round", "group", "accuracy"]].itertuples(index=False, name=None)) == expected
+        assert "training" not in run.metrics
+        assert run.training["round"].tolist() == [1, 2, 3]
+        assert run.training["loss"].tolist() == [line["training"]["loss"] for line in lines]
+        assert run.training["seconds_train"].tolist() == [line["training"]["seconds"]["train"] for line in lines]
         assert set(run.clients["client"]) == {"0", "1", "2", "3"}
         assert run.clients["accuracy"].between(0, 1).all()
         assert list(run.failures.columns) == ["round", "phase", "client", "reason"]

@@ -23,7 +23,8 @@ from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint, read_config, read_metrics
+from florilegium.strategies.core.metrics_file import read_evaluations
+from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 from tests import processes
 from tests.grid import run_app
 from tests.processes import ROOT
@@ -82,7 +83,7 @@ def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None
     run_app(config(**{**keys, **FEDERATION, "run-name": f"simulated-{method}", "runs-dir": str(path.parent)}))
     twin = path.parent / f"simulated-{method}"
     _assert_same_models(path, twin)
-    for real, simulated in zip(read_metrics(path), read_metrics(twin), strict=True):
+    for real, simulated in zip(read_evaluations(path), read_evaluations(twin), strict=True):
         for figure, value in simulated["seen"].items():
             np.testing.assert_allclose(real["seen"][figure], value, rtol=1e-3, atol=1e-5)
     assert _digest(here.folder / "data") == before

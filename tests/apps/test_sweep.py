@@ -13,7 +13,7 @@ from florilegium.apps.reports.sweeps import write_sweep
 from florilegium.apps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
 from tests.grid import run_app
 from tests.support import CACHE, config
 

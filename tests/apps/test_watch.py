@@ -19,6 +19,7 @@ from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.metrics_file import read_metrics
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {
@@ -85,7 +86,9 @@ def test_a_run_on_one_page(run: Runs) -> None:
     text = io.StringIO()
     watch(path, Console(file=text, width=120), 2.0)
     shown = text.getvalue()
-    assert "run: completed, round 3 of 3, 5 clients" in shown
+    assert [line["training"]["failed"] for line in read_metrics(path)] == [0, 1, 0]
+    loss = read_metrics(path)[-1]["training"]["loss"]
+    assert f"run: completed, round 3 of 3, 5 clients, training loss {loss:.4f}" in shown
     assert "1 times a client was left out" in shown
     assert "OSError: no space left on device" in shown
     assert "most often: 3 (1)" in shown

@@ -21,7 +21,8 @@ from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.models.networks import build
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import config, make_client, perform, settings
 

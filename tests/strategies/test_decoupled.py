@@ -19,7 +19,8 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import Value, config, settings
 

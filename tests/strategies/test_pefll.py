@@ -35,7 +35,8 @@ from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arr
 from florilegium.partitions.clientdata import ClientData, Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.families import generated
 from florilegium.strategies.families.generated import part
 from tests.grid import InProcessGrid, run_app

@@ -14,7 +14,8 @@ from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.pfedfda import PFedFDA
 from tests.grid import run_app
 from tests.support import config

@@ -32,8 +32,9 @@ from florilegium.models.reduction import factorise
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import read_checkpoint, read_metrics
+from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedavg import FedAvg
 from tests.grid import run_app
 from tests.support import Value, config, make_client, perform, settings

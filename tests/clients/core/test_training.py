@@ -65,7 +65,7 @@ class TestSgd:
         weight, bias = _numpy(model)
         loss, in_weight, in_bias = _loss_and_gradient(weight, bias, examples)
         chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.5)
-        assert train(model, examples, chosen, _generator()) == pytest.approx(loss, rel=1e-5)
+        assert train(model, examples, chosen, _generator()).loss == pytest.approx(loss, rel=1e-5)
         _assert_equal(model, weight - 0.5 * in_weight, bias - 0.5 * in_bias)
 
     def test_momentum_and_weight_decay_are_the_hand_computed_ones(self):
@@ -82,13 +82,13 @@ class TestSgd:
             weight, bias = weight - rate * v_weight, bias - rate * v_bias
             losses.append(loss)
         chosen = settings(local_epochs=3, batch_size=20, learning_rate=rate, momentum=momentum, weight_decay=decay)
-        assert train(model, examples, chosen, _generator()) == pytest.approx(np.mean(losses), rel=1e-5)
+        assert train(model, examples, chosen, _generator()).loss == pytest.approx(np.mean(losses), rel=1e-5)
         _assert_equal(model, weight, bias)
 
     def test_batches_of_uneven_size_are_torchs_steps_in_the_same_order(self):
         model, reference, examples = _linear(), _linear(), _examples(10)
         chosen = settings(local_epochs=3, batch_size=4, learning_rate=0.2, momentum=0.9, weight_decay=0.01)
-        mean = train(model, examples, chosen, _generator(5))
+        mean = train(model, examples, chosen, _generator(5)).loss
         optimizer = torch.optim.SGD(
             reference.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01, foreach=False, fused=False
         )
@@ -172,7 +172,7 @@ class TestLength:
     def test_zero_epochs_change_nothing_and_cost_nothing(self):
         model = _linear()
         before = _numpy(model)
-        assert train(model, _examples(10), settings(), _generator(), epochs=0) == 0.0
+        assert train(model, _examples(10), settings(), _generator(), epochs=0) == (0.0, None)
         _assert_equal(model, *before)
 
     def test_steps_and_epochs_of_the_same_length_are_the_same_training(self):
@@ -187,7 +187,7 @@ class TestLength:
         model, order = _linear(), _generator(4)
         seen = torch.cat([torch.randperm(10, generator=order), torch.randperm(10, generator=order)[:5]])
         expected = nn.functional.cross_entropy(model(examples.x[seen]), examples.y[seen]).item()
-        assert train(model, examples, chosen, _generator(4)) == pytest.approx(expected, rel=1e-5)
+        assert train(model, examples, chosen, _generator(4)).loss == pytest.approx(expected, rel=1e-5)
 
 
 class TestBatches:
