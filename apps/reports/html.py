@@ -15,13 +15,23 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from florilegium.apps.reports.pictures import PLACES, curve, plot_clients, plot_curves, plot_pairs
+from florilegium.apps.reports.pictures import (
+    PLACES,
+    curve,
+    figure_of,
+    plot_clients,
+    plot_curves,
+    plot_pairs,
+    plot_training,
+    reader,
+)
 from florilegium.apps.reports.pools import Pool, Section, pairs
 from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_rows, pairs_rows
 from florilegium.apps.settings import defaults, parse
 from florilegium.apps.version import version
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
+from florilegium.strategies.core.metrics_file import TRAINING
 
 FILE = "report.html"
 TARGETS = (0.8, 0.9, 0.95)
@@ -74,10 +84,10 @@ def write_html(
 def _section(section: Section) -> dict[str, Any]:
     """Return everything that the template shows of a section."""
     pools, between = section.pools, pairs(section)
-    accurate = any(len(curve(pool, group, "round")[0]) for pool in pools for group in pool.groups())
-    pictures = [
-        picture_of(plot_curves(pools, x), f"Mean accuracy of clients over {PLACES[x][0]}") for x in PLACES if accurate
-    ]
+    figure = figure_of(pools)
+    pictures = [picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}") for x in PLACES]
+    if any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
+        pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
     if any(run.figures("accuracy") for pool in pools for run in pool.runs):
         pictures.append(picture_of(plot_clients(pools), "Distribution of the clients' final accuracies"))
     partition, why = _partition(pools[0])
@@ -88,7 +98,7 @@ def _section(section: Section) -> dict[str, Any]:
         "pairs": Table(*pairs_rows(between)) if between else None,
         "differences": picture_of(plot_pairs(between), "Paired differences between methods") if between else None,
         "pictures": pictures,
-        "reached": _reached(pools) if accurate else None,
+        "reached": _reached(pools) if figure == "accuracy" else None,
         "partition": partition,
         "no_partition": why,
         "privacy": _privacy(pools),
@@ -124,7 +134,7 @@ def _partition(pool: Pool) -> tuple[Picture | None, str]:
 
 def _reached(pools: Sequence[Pool]) -> Table:
     """Return rounds, MB and seconds until each pool's mean accuracy of seen clients first reached the targets."""
-    curves = {pool.label: [curve(pool, "seen", x) for x in PLACES] for pool in pools}
+    curves = {pool.label: [curve(pool, reader("seen", "accuracy"), x) for x in PLACES] for pool in pools}
     best = max((float(own[0][1][-1]) for own in curves.values() if len(own[0][1])), default=0.0)
     rows = []
     for label, (rounds, traffic, seconds) in curves.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from florilegium.apps.figures import ShownFigure
 from florilegium.apps.reports.pools import GROUPS, Pair, Pool
 from florilegium.apps.reports.tables import scale
+from florilegium.strategies.core.metrics_file import TRAINING
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a7a7a", "#f0e442", "#000000")
 """Okabe and Ito's colours, which colour-blind readers tell apart."""
@@ -32,29 +34,49 @@ PLACES = {
 """What curves are plotted over: the axis's label, and its value in a line of ``metrics.jsonl``."""
 
 
-def curve(pool: Pool, group: str, x: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return a pool's accuracy (%) over x: x, mean over seeds, standard error; empty arrays if there is none.
+Reader = Callable[[Mapping[str, Any]], float | None]
+"""Reads a number from a line of ``metrics.jsonl``; None if the line has none."""
 
-    Only rounds that all seeds have evaluated count, since means over other seeds would jump.
+
+def reader(group: str, name: str) -> Reader:
+    """Return the reader of a figure, as tables show it, of a group of clients; or of the entry ``training``."""
+
+    def read(line: Mapping[str, Any]) -> float | None:
+        value = line.get(group, {}).get(name)
+        return None if value is None else scale(name) * float(value)
+
+    return read
+
+
+def curve(pool: Pool, read: Reader, x: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return a curve of a pool: x, mean over seeds, standard error; empty arrays if there is none.
+
+    Only rounds for which all seeds have the number count, since means over other seeds would jump.
 
     Args:
         pool: the runs.
-        group: the group of clients.
+        read: reads the number.
         x: a key of ``PLACES``.
     """
-    place, lines = PLACES[x][1], list[dict[int, tuple[float, float]]]()
+    place, found = PLACES[x][1], list[dict[int, tuple[float, float]]]()
     for run in pool.runs:
-        evaluated = [line for line in run.metrics if line.get(group, {}).get("accuracy") is not None]
-        lines.append({line["round"]: (place(line), 100 * line[group]["accuracy"]) for line in evaluated})
-    rounds = sorted(set.intersection(*(set(found) for found in lines)))
-    values = np.array([[found[r] for r in rounds] for found in lines], dtype=float).reshape(len(lines), len(rounds), 2)
-    mean, n = values.mean(axis=0), len(lines)
+        read_lines = ((line, read(line)) for line in run.metrics)
+        found.append({line["round"]: (place(line), value) for line, value in read_lines if value is not None})
+    rounds = sorted(set.intersection(*(set(points) for points in found)))
+    values = np.array([[points[r] for r in rounds] for points in found], dtype=float)
+    values = values.reshape(len(found), len(rounds), 2)
+    mean, n = values.mean(axis=0), len(found)
     error = values[:, :, 1].std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(len(rounds))
     return mean[:, 0], mean[:, 1], error
 
 
+def figure_of(pools: Sequence[Pool]) -> str:
+    """Return the figure that pictures show: "accuracy", or "loss" where there is none."""
+    return "accuracy" if any(pool.figure(group, "accuracy") for pool in pools for group in pool.groups()) else "loss"
+
+
 def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
-    """Plot accuracy over rounds, accuracy over bytes, and the distribution of the clients' final accuracies.
+    """Plot accuracy (or loss) over rounds and over bytes, and the distribution of the clients' final accuracies.
 
     Bands are the standard error over seeds; the distribution pools the clients of all seeds.
     """
@@ -68,8 +90,20 @@ def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
 
 
 def plot_curves(pools: Sequence[Pool], x: str) -> ShownFigure:
-    """Plot accuracy over rounds, traffic or seconds (``PLACES``) in a figure of its own."""
+    """Plot accuracy, or the loss where there is none, over rounds, traffic or seconds (``PLACES``)."""
     return _single(pools, lambda axes: draw_curves(axes, pools, x))
+
+
+def plot_training(pools: Sequence[Pool]) -> ShownFigure:
+    """Plot the mean training loss of each round's cohort."""
+
+    def draw(axes: Axes) -> None:
+        for index, pool in enumerate(pools):
+            _draw_curve(axes, curve(pool, reader(TRAINING, "loss"), "round"), index, "-", pool.label)
+        axes.set(xlabel="round", ylabel="training loss of the cohort")
+        plain(axes)
+
+    return _single(pools, draw)
 
 
 def plot_clients(pools: Sequence[Pool]) -> ShownFigure:
@@ -99,19 +133,31 @@ def _legend(figure: ShownFigure, axes: Axes, columns: int) -> None:
 
 
 def draw_curves(axes: Axes, pools: Sequence[Pool], x: str) -> None:
-    """Draw each pool's mean accuracy with a band of its standard error; groups of clients differ in line style."""
+    """Draw each pool's mean accuracy, or loss, with a band of its standard error; groups of clients differ in style."""
+    figure = figure_of(pools)
     for index, pool in enumerate(pools):
         for group, style in zip(GROUPS, STYLES, strict=True):
-            places, mean, error = curve(pool, group, x)
-            if not len(places):
-                continue
             label = pool.label if group == "seen" else f"{pool.label}, {group}"
-            marks = {"marker": MARKERS[index % len(MARKERS)], "markersize": 4, "markevery": max(1, len(places) // 8)}
-            axes.plot(places, mean, style, color=colour(index), label=label, **marks)  # type: ignore[arg-type]
-            if error.any():
-                axes.fill_between(places, mean - error, mean + error, color=colour(index), alpha=0.18, linewidth=0)
-    axes.set(xlabel=PLACES[x][0], ylabel="mean accuracy of clients (%)")
+            _draw_curve(axes, curve(pool, reader(group, figure), x), index, style, label)
+    axes.set(xlabel=PLACES[x][0], ylabel=f"mean {figure} of clients" + (" (%)" if figure == "accuracy" else ""))
     plain(axes)
+
+
+def _draw_curve(
+    axes: Axes,
+    points: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+    index: int,
+    style: str,
+    label: str,
+) -> None:
+    """Draw a curve, with its band if there is one; nothing if it has no points."""
+    x, mean, error = points
+    if not len(x):
+        return
+    marker, every = MARKERS[index % len(MARKERS)], max(1, len(x) // 8)
+    axes.plot(x, mean, style, color=colour(index), label=label, marker=marker, markersize=4, markevery=every)
+    if error.any():
+        axes.fill_between(x, mean - error, mean + error, color=colour(index), alpha=0.18, linewidth=0)
 
 
 def draw_clients(axes: Axes, pools: Sequence[Pool]) -> None:

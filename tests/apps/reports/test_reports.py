@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 from scipy.stats import ttest_rel
 
-from florilegium.apps.reports.pictures import curve, plot_pools
+from florilegium.apps.reports.pictures import curve, plot_pools, reader
 from florilegium.apps.reports.pools import Pool, pairs, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.tables import figures_table, pairs_table
@@ -156,7 +156,7 @@ class TestPictures:
     def test_a_curve_is_the_mean_over_seeds_where_all_have_it(self) -> None:
         runs = [made_run(seed=1), made_run(seed=2, accuracies={("seen", "0"): 0.8})]
         runs[0].metrics.append({"round": 3, "bytes_down": 1, "bytes_up": 1, "seen": {"accuracy": 1.0}})  # type: ignore
-        x, mean, error = curve(Pool("fedavg", tuple(runs)), "seen", "round")
+        x, mean, error = curve(Pool("fedavg", tuple(runs)), reader("seen", "accuracy"), "round")
         assert (list(x), list(mean)) == ([2], pytest.approx([70]))
         assert list(error) == pytest.approx([10])  # s/√n of 60 and 80
 
