@@ -19,6 +19,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7
 STYLES = ("-", "--", ":")
 """Lines of the groups of clients."""
 MARKERS = "osD^vPX*<"
+LONG = 34
+"""Number of letters above which a pair of methods gets two lines."""
 
 
 def colour(index: int) -> str:
@@ -85,7 +87,7 @@ def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
     draw_curves(by_round, pools, "round")
     draw_curves(by_bytes, pools, "traffic")
     draw_clients(clients, pools)
-    _legend(figure, by_round, columns=6)
+    _legend(figure, by_round)
     return figure
 
 
@@ -115,21 +117,19 @@ def _single(pools: Sequence[Pool], draw: Callable[[Axes], None]) -> ShownFigure:
     figure = ShownFigure(5.6, 3.5 + 0.1 * len(pools))
     axes = figure.subplots()
     draw(axes)
-    _legend(figure, axes, columns=3)
+    _legend(figure, axes)
     return figure
 
 
-def _legend(figure: ShownFigure, axes: Axes, columns: int) -> None:
+def _legend(figure: ShownFigure, axes: Axes) -> None:
+    """Put the legend of ``axes`` below the figure, in as many columns as its labels have room for."""
     handles, labels = axes.get_legend_handles_labels()
-    if handles:
+    if labels:
+        columns = int(figure.get_figwidth() * 14 / (max(map(len, labels)) + 6))
         figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=min(columns, len(labels)),
-            frameon=False,
+            handles, labels, loc="outside lower center", ncols=max(1, min(columns, len(labels))), frameon=False,
             fontsize="small",
-        )
+        )  # fmt: skip
 
 
 def draw_curves(axes: Axes, pools: Sequence[Pool], x: str) -> None:
@@ -173,7 +173,10 @@ def draw_clients(axes: Axes, pools: Sequence[Pool]) -> None:
 
 def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
     """Plot paired differences with both confidence intervals: thick over clients, thin over seeds."""
-    figure = ShownFigure(6.4, 1.2 + 0.34 * len(found))
+    names = [f"{pair.second} − {pair.first}" + ("" if pair.group == "seen" else f", {pair.group}") for pair in found]
+    if long := any(len(name) > LONG for name in names):
+        names = [name.replace(" − ", "\n− ", 1) for name in names]
+    figure = ShownFigure(6.4, 1.2 + (0.45 if long else 0.32) * len(found))
     axes = figure.subplots()
     for place, pair in enumerate(found):
         factor, over = scale(pair.figure), pair.difference
@@ -184,8 +187,7 @@ def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
                 axes.plot([mean - margin, mean + margin], [place, place], color=colour(0), linewidth=width, alpha=0.75)
         axes.plot(mean, place, "o", color=colour(3), markersize=5)
     axes.axvline(0, color="black", linewidth=0.8)
-    names = [f"{pair.second} − {pair.first}" + ("" if pair.group == "seen" else f", {pair.group}") for pair in found]
-    axes.set_yticks(range(len(found)), names)
+    axes.set_yticks(range(len(found)), names, fontsize="small")
     axes.invert_yaxis()
     unit = "percentage points" if all("accuracy" in pair.figure for pair in found) else "accuracy in points, or loss"
     axes.set_xlabel(f"difference ({unit}); thick: over clients, thin: over seeds")

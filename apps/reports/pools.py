@@ -155,7 +155,8 @@ def _unequal(pools: Sequence[Pool]) -> list[str]:
     notes = []
     for key in common:
         values = {label: setting[key] for label, setting in settings.items() if key in setting}
-        if len({_text({"": value}) for value in values.values()}) > 1:
+        told = any(f"{key} " in label for label in settings)  # the labels say it
+        if not told and len({_text({"": value}) for value in values.values()}) > 1:
             notes.append(f"Not equal: {key} is {', '.join(f'{value!r} ({label})' for label, value in values.items())}.")
     return notes
 

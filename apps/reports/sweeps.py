@@ -148,6 +148,10 @@ def _draw(
         )  # fmt: skip
     if not numeric:
         axes.set_xticks(x, [str(value) for value in values])
+    elif min(x) > 0 and max(x) / min(x) >= 10:
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{value:g}" for value in x], minor=False)
+        axes.minorticks_off()
     elif all(isinstance(value, int) for value in values):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=over, ylabel=title)
