@@ -57,7 +57,7 @@ def engine(
     ray = name == "ray" or (name == "auto" and _wants_ray(workers, configs))
     typed_in = [one for config in configs for one in in_notebook(config)] if ray or workers > 1 else []
     if ray:  # the tracker lies in the server's process
-        typed_in += [name for config in configs if (name := str(config["tracker"])).startswith(f"{NOTEBOOK}:")]
+        typed_in += [own for config in configs if (own := str(config["tracker"])).startswith(f"{NOTEBOOK}:")]
     if typed_in:
         raise ConfigurationError(
             f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "

@@ -34,8 +34,8 @@ class TrackedRun:
 class Tracker(ABC):
     """Receives the figures of one run; a subclass sends them to some place. Only :meth:`log` must be overridden.
 
-    The methods are called in the server's process: ``begin``, ``log`` for each round, ``end``. An exception during a run
-    costs the run nothing: it is logged once, and the tracker is not called again.
+    The methods are called in the server's process: ``begin``, ``log`` for each round, ``end``. An exception does not
+    affect the run: it is logged once, and the tracker is not called again.
 
     Args:
         run: the run.
@@ -50,7 +50,7 @@ class Tracker(ABC):
     def __init__(self, run: TrackedRun) -> None:
         self.run = run
 
-    @classmethod
+    @classmethod  # noqa: B027 (most trackers need nothing)
     def check(cls) -> None:
         """Raise an exception if it is already known, before the run starts, that the tracker cannot be used."""
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from florilegium.apps.trackers.base import TrackedRun, Tracker
 
@@ -41,15 +40,15 @@ class MLflow(Tracker):
     @property
     def place(self) -> str:
         """The server's address, without a password, and the experiment."""
-        parts = urlsplit(self._uri)
-        return f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()}, experiment {self.run.project}"
+        return f"{re.sub('//[^/]*@', '//', self._uri)}, experiment {self.run.project}"
 
     def knows(self, own: str) -> bool:
         """Return whether MLflow still has the run."""
+        client = self._connected()
         from mlflow.exceptions import MlflowException
 
         try:
-            return self._connected().get_run(own).info.lifecycle_stage == "active"
+            return client.get_run(own).info.lifecycle_stage == "active"
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return False
@@ -57,9 +56,9 @@ class MLflow(Tracker):
 
     def begin(self, own: str) -> str:
         """Create a run in the experiment named after the project, or go on with one."""
+        client, self._own = self._connected(), own
         from mlflow.entities import Param
 
-        client, self._own = self._connected(), own
         if own:
             client.update_run(own, "RUNNING")
             return own

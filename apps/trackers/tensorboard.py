@@ -39,7 +39,7 @@ class TensorBoard(Tracker):
             shutil.rmtree(self._folder, ignore_errors=True)
         self._writer = SummaryWriter(str(self._folder))
         if not own:
-            _, started, _ = hparams(dict(self.run.config))
+            _, started, _ = hparams(dict(self.run.config), {})
             self._writer.file_writer.add_summary(started)
         return self.run.name
 

@@ -69,6 +69,8 @@ class WeightsAndBiases(Tracker):
         for group, accuracies in clients.items():
             self._run.log({f"clients/{group}/accuracy": wandb.Histogram(list(accuracies))}, step=self._round)
         self._run.summary.update({f"summary/{name}": value for name, value in summary.items()})
+        artifact = wandb.Artifact(self.run.name, type="run")
         for file in files:
-            self._run.save(str(file), base_path=str(file.parent), policy="now")
+            artifact.add_file(str(file), policy="immutable")
+        self._run.log_artifact(artifact)
         self._run.finish(exit_code=int(state == "failed"))
