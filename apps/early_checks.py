@@ -7,6 +7,7 @@ from pathlib import Path
 
 from florilegium.apps.privacy_checks import check_client_privacy
 from florilegium.apps.settings import parse
+from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.loading import check_local, dataset_of
@@ -14,7 +15,7 @@ from florilegium.strategies.core.run_folder import find_initial
 
 
 def check_early(config: Mapping[str, Value]) -> None:
-    """Check a complete configuration: values, the data folder, ``init``, and the keys of a private run.
+    """Check a complete configuration: values, the data folder, ``init``, the tracker, and the keys of a private run.
 
     Raises:
         ConfigurationError, DataError: as the run itself would.
@@ -28,3 +29,4 @@ def check_early(config: Mapping[str, Value]) -> None:
         find_initial(settings.init, settings.seed, settings.runs_dir)
     if settings.privacy.unit == "client":
         check_client_privacy(settings, "")
+    check_tracker(settings.tracker)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from florilegium.apps.progress import Show
 from florilegium.apps.settings import complete
+from florilegium.apps.trackers.attached import attached
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 
@@ -71,7 +72,8 @@ class InThisProcess:
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         with _ONE_AT_A_TIME, _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
-            run_here(complete(overrides), run_path, watcher, workers=self._workers, fork=self._fork)
+            config = complete(overrides)
+            run_here(config, run_path, attached(watcher, config, run_path), workers=self._workers, fork=self._fork)
 
 
 class _Watcher:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from florilegium.apps.early_checks import check_early
 from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
-from florilegium.apps.packages import import_path, in_notebook
+from florilegium.apps.packages import NOTEBOOK, import_path, in_notebook
 from florilegium.apps.progress import Show
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
@@ -55,7 +55,10 @@ def engine(
         raise ConfigurationError(f"workers: must be 1 or more (found: {workers})")
     configs = [complete(keys) for keys in wanted]
     ray = name == "ray" or (name == "auto" and _wants_ray(workers, configs))
-    if (ray or workers > 1) and (typed_in := [one for config in configs for one in in_notebook(config)]):
+    typed_in = [one for config in configs for one in in_notebook(config)] if ray or workers > 1 else []
+    if ray:  # the tracker lies in the server's process
+        typed_in += [own for config in configs if (own := str(config["tracker"])).startswith(f"{NOTEBOOK}:")]
+    if typed_in:
         raise ConfigurationError(
             f"engine: worker processes cannot import '{typed_in[0]}', which is defined in this notebook or script; "
             "save it in a module of its own, or use engine='process' with workers=1"

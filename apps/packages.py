@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from florilegium.apps.methods import METHODS
+from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
@@ -64,7 +65,8 @@ def import_path(config: Mapping[str, Value]) -> str:
     It is a value for the environment variable ``FLORILEGIUM_PATH``; folders of installed packages are not needed.
     """
     folders = [os.environ[PATH_VARIABLE]] if os.environ.get(PATH_VARIABLE) else []
-    for module in modules(config):
+    tracker = TRACKERS.reference(str(config.get("tracker", "")))  # no part of what a run is made from
+    for module in [*modules(config), *([tracker.partition(":")[0].partition(".")[0]] if tracker else [])]:
         origin = _origin(module)
         if origin is not None and not metadata.packages_distributions().get(module):
             folders.append(str(origin))

@@ -11,9 +11,12 @@ from florilegium.apps.assembly import assemble, open_folder, outcome_noted
 from florilegium.apps.experiment import run_folder
 from florilegium.apps.flower_waits import shorten_waits
 from florilegium.apps.settings import parse, received
+from florilegium.apps.trackers.attached import attached
+from florilegium.apps.trackers.registry import check_tracker
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
 from florilegium.partitions.loading import dataset_of, decisions
+from florilegium.strategies.core.run_folder import Unwatched
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -26,7 +29,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = received(context.run_config)
         settings, _ = parse(config)
-        run = open_folder(run_folder(settings), config, settings.method)
+        check_tracker(settings.tracker)
+        path = run_folder(settings)
+        run = open_folder(path, config, settings.method, attached(Unwatched(), config, path))
         print(f"run folder: {run.path}", flush=True)
         with outcome_noted(run):
             assembly = assemble(config, one_thread=True)

@@ -1,8 +1,8 @@
-"""Registries that other packages can extend: methods, networks, datasets and partitioners.
+"""Registries that other packages can extend: methods, networks, datasets, partitioners and trackers.
 
 A name in the configuration is one of three things: an entry of the suite's own table, an entry point that an installed
-package declares (groups ``florilegium.methods``, ``.networks``, ``.datasets``, ``.partitioners``), or a reference
-``package.module:attribute``. The object behind a name is imported only when it is used.
+package declares (groups ``florilegium.methods``, ``.networks``, ``.datasets``, ``.partitioners``, ``.trackers``), or a
+reference ``package.module:attribute``. The object behind a name is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
         """Entry points of installed packages, by name; the suite's own names come first."""
-        group = {"method": "methods", "model": "networks", "dataset": "datasets", "partitioner": "partitioners"}
-        points = entry_points(group=f"florilegium.{group[self._key]}")
+        group = "networks" if self._key == "model" else f"{self._key}s"
+        points = entry_points(group=f"florilegium.{group}")
         return {point.name: point for point in points if point.name not in self.own}
 
     def __iter__(self) -> Iterator[str]:

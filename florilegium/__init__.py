@@ -21,6 +21,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.runs import open_run as open
     from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
     from florilegium.apps.methods import Method
+    from florilegium.apps.trackers.base import TrackedRun, Tracker
     from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients
     from florilegium.clients.core.phases import phase
     from florilegium.clients.families.decoupled import DecoupledClient
@@ -75,6 +76,9 @@ _PUBLIC = {
     "DatasetSpec": "partitions.spec:DatasetSpec",
     "array_dataset": "partitions.sources.arrays:array_dataset",
     "Partitioning": "partitions.partitioning:Partitioning",
+    # to show figures elsewhere
+    "Tracker": "apps.trackers.base:Tracker",
+    "TrackedRun": "apps.trackers.base:TrackedRun",
     # errors
     "FlorilegiumError": "common.errors:FlorilegiumError",
     "ConfigurationError": "common.errors:ConfigurationError",

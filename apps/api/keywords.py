@@ -20,9 +20,9 @@ from florilegium.common.settings import Value
 def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
     """Return keywords as flat configuration keys.
 
-    ``learning_rate=0.1`` sets ``learning-rate``; ``fedprox={"mu": 0.1}`` sets ``fedprox.mu``. A method, model, dataset
-    or partitioner may be your own class, function or object, defined at the top level of a module or notebook; a
-    dataset may also be arrays (:func:`florilegium.partitions.sources.arrays.array_dataset`).
+    ``learning_rate=0.1`` sets ``learning-rate``; ``fedprox={"mu": 0.1}`` sets ``fedprox.mu``. A method, model, dataset,
+    partitioner or tracker may be your own class, function or object, defined at the top level of a module or notebook;
+    a dataset may also be arrays (:func:`florilegium.partitions.sources.arrays.array_dataset`).
 
     Raises:
         ConfigurationError: if a value is of no suitable type.
@@ -51,7 +51,7 @@ def _value(key: str, value: Any, cache: str) -> Value:
         return value
     if key == "dataset" and value is not None and not callable(value) and not _is_spec(value):
         return _arrays(value, cache)
-    if key in KINDS and value is not None:
+    if key in (*KINDS, "tracker") and value is not None:
         return _reference(key, value)
     raise ConfigurationError(f"{key}: {type(value).__name__} {value!r:.60} is no value; give a number, text or bool")
 

@@ -181,6 +181,24 @@ class Run:
 
         return personalise(self.path, Path(target), str(client))
 
+    def track(self, to: str, project: str = "") -> int:
+        """Send the run to a tracker, as ``florilegium track`` does; what the tracker has already is not sent again.
+
+        Args:
+            to: "tensorboard", "mlflow", "wandb", or a reference to a class of your own.
+            project: the name under which the tracker groups runs; "": the run's key ``tracker-project``.
+
+        Returns:
+            The number of rounds of which something was sent.
+
+        Raises:
+            ConfigurationError: if the tracker cannot be used.
+            RunError: if sending fails.
+        """
+        from florilegium.apps.trackers.sending import track
+
+        return track(self.path, to, project).rounds
+
 
 def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
     """Return a run by its id or folder.

@@ -29,7 +29,8 @@ from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
 
-# Keys that a resumed run may change: they affect its length, folders, timeouts and evaluation, not what is computed.
+# Keys that a resumed run may change: they affect its length, folders, timeouts, evaluation and tracker, not what
+# is computed.
 FREE_ON_RESUME = frozenset(
     [
         "rounds",
@@ -47,6 +48,8 @@ FREE_ON_RESUME = frozenset(
         "start-timeout",
         "min-success",
         "init",
+        "tracker",
+        "tracker-project",
     ]
 )
 FIGURES_ON_RESUME = ("rounds", "init", "evaluate-clients", "min-success")
@@ -83,8 +86,9 @@ class Checkpoint:
 class Watcher(Protocol):
     """Follows a run in its own process, and may end it."""
 
-    interrupted: bool
-    """Whether the run is to stop after the present round, to be resumed later."""
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run is to stop after the present round, to be resumed later."""
 
     def evaluated(self, line: Mapping[str, Any]) -> bool:
         """Receive the figures of an evaluation, a line of ``metrics.jsonl``; return whether the run ends with it."""

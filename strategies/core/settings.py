@@ -55,6 +55,14 @@ class ServerSettings(FederationSettings, SharedSettings):
     metrics_port: int = key(
         0, "port on 127.0.0.1 where Prometheus can read the server's counters; 0: only `metrics.prom`", ge=0, le=65535
     )
+    tracker: str = key(
+        "",
+        'where figures are sent while the run goes on ([how](trackers.md)); "": nowhere',
+        values="`tensorboard`, `mlflow`, `wandb`, or [your own](extending.md#trackers)",
+    )
+    tracker_project: str = key(
+        "florilegium", "the name under which a tracker groups runs", pattern=r"\S", values="text, not empty"
+    )
     evaluate_every: int = key(
         5, "rounds between evaluations with checkpoints; one more follows the last round; 0: only that one", ge=0
     )
