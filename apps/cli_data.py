@@ -181,19 +181,3 @@ def split(
     data = load_dataset(settings, settings.embeddings)
     write_split(read_foreign(suite, source, data, validation), output)
     print(output)
-
-
-@tools.command()
-def track(
-    run: Annotated[str, typer.Argument(help="a run's id or folder")],
-    to: Annotated[str, typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class")],
-    project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
-    runs_dir: RunsDir = None,
-) -> None:
-    """Send a run's figures to a tracker; what it has already is not sent again."""
-    from florilegium.apps.trackers.sending import track as send
-    from florilegium.strategies.core.run_folder import find_run
-
-    delivery = send(find_run(run, runs_folder(runs_dir)), to, project)
-    sent = f"{delivery.rounds} rounds sent" if delivery.rounds else "no new rounds"
-    print(f"{sent}: {delivery.place}")

@@ -20,6 +20,7 @@ from florilegium.apps.settings import complete
 from florilegium.apps.trackers.attached import attached
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
+from florilegium.strategies.core.metrics_file import is_evaluated
 
 OnEvaluation = Callable[[int, dict[str, dict[str, float]]], object]
 """Called with the round and the figures of each group of clients; the run ends with this round if it returns true."""
@@ -82,8 +83,8 @@ class _Watcher:
         self._on_evaluation = on_evaluation
         self.progressed = progress
 
-    def evaluated(self, line: Mapping[str, Any]) -> bool:
-        if self._on_evaluation is None:
+    def recorded(self, line: Mapping[str, Any]) -> bool:
+        if self._on_evaluation is None or not is_evaluated(line):
             return False
         figures = {group: dict(line[group]) for group in GROUPS if group in line}
         ended = self._on_evaluation(int(line["round"]), figures)

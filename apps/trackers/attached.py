@@ -10,7 +10,8 @@ from typing import Any
 
 from florilegium.apps.trackers.following import SENT, Following, tracked_run
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import Watcher, has_results, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import Watcher, has_results
 
 log = logging.getLogger("flwr")
 
@@ -38,9 +39,9 @@ class _Attached:
     def interrupted(self) -> bool:
         return self._watcher.interrupted
 
-    def evaluated(self, line: Mapping[str, Any]) -> bool:
+    def recorded(self, line: Mapping[str, Any]) -> bool:
         self._try(lambda: self._send(line))
-        return self._watcher.evaluated(line)
+        return self._watcher.recorded(line)
 
     def progressed(self, status: Mapping[str, Any]) -> None:
         self._watcher.progressed(status)

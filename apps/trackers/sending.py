@@ -10,7 +10,8 @@ from florilegium.apps.trackers.following import Following, tracked_run
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
 from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.run_folder import read_config, read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.run_folder import read_config
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ class Watcher(Protocol):
     def interrupted(self) -> bool:
         """Whether the run is to stop after the present round, to be resumed later."""
 
-    def evaluated(self, line: Mapping[str, Any]) -> bool:
-        """Receive the figures of an evaluation, a line of ``metrics.jsonl``; return whether the run ends with it."""
+    def recorded(self, line: Mapping[str, Any]) -> bool:
+        """Receive a line of ``metrics.jsonl``; return whether the run ends with it, if it has an evaluation."""
 
     def progressed(self, status: Mapping[str, Any]) -> None:
         """Receive the contents of ``status.json`` whenever they change."""
@@ -102,7 +102,7 @@ class Unwatched:
 
     interrupted = False
 
-    def evaluated(self, line: Mapping[str, Any]) -> bool:
+    def recorded(self, line: Mapping[str, Any]) -> bool:
         """Return that the run goes on."""
         return False
 
@@ -218,9 +218,10 @@ class RunFolder:
     def record(self, line: dict[str, Any]) -> None:
         """Append a line to ``metrics.jsonl``; ask the watcher whether the run ends, if the round was evaluated."""
         self.metrics.add(line)
+        ends = self.watcher.recorded(line)
         if is_evaluated(line):
             stop = self.path / STOP
-            self.ended = self.watcher.evaluated(line) or stop.exists()
+            self.ended = ends or stop.exists()
             stop.unlink(missing_ok=True)
 
     def note_failures(self, server_round: int, phase: str, reasons: Mapping[str, str]) -> None:

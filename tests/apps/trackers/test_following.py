@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
 from flwr.app import Message
 from typer.testing import CliRunner
@@ -22,7 +23,7 @@ from florilegium.apps.trackers.following import SENT, numbers
 from florilegium.apps.trackers.registry import TRACKERS, check_tracker
 from florilegium.apps.trackers.sending import track
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.strategies.core.run_folder import read_metrics
+from florilegium.strategies.core.metrics_file import read_metrics
 from tests.grid import run_app
 from tests.support import Value, config
 
@@ -97,9 +98,9 @@ def _logged() -> list[tuple[int, dict[str, float]]]:
 
 
 def _of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The expected figures of a line of our own runs, spelled out."""
-    flat = {name: line[name] for name in ("seconds", "evaluation_seconds", "bytes_down", "bytes_up")}
-    return flat | {f"seen/{name}": value for name, value in line["seen"].items()}
+    """The expected figures of a line of our own runs, as pandas flattens it."""
+    (flat,) = pd.json_normalize({**line}, sep="/").drop(columns="round").to_dict("records")
+    return {str(name): value for name, value in flat.items()}
 
 
 def test_numbers_are_flat_and_nothing_else_is_sent() -> None:
