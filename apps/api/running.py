@@ -15,7 +15,7 @@ from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, short_name, warn_of_idle_keys
-from florilegium.apps.progress import Display, silent, suitable
+from florilegium.apps.progress import Display, numbered, silent, suitable
 from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -151,9 +151,10 @@ def compare(
     brief = [short_name(name) for name in named]
     labels = {name: short if brief.count(short) == 1 else name for name, short in zip(named, brief, strict=True)}
     runs: dict[str, list[Run]] = {}
+    display = numbered(_display(progress), len(cells))
     with choose(engine, workers, [overrides for _, overrides in cells]) as chosen:
         for name, overrides in cells:
-            runs.setdefault(labels[name], []).append(Run(run_experiment(chosen, overrides, _display(progress))))
+            runs.setdefault(labels[name], []).append(Run(run_experiment(chosen, overrides, display)))
     return Comparison(runs)
 
 
@@ -198,8 +199,10 @@ def sweep(
     wanted = cells(recipe, name, overrides)
     warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    with choose(engine, workers, unfinished(wanted, folder)) as chosen:
-        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))
+    left = unfinished(wanted, folder)
+    display = numbered(_display(progress), len(left))
+    with choose(engine, workers, left) as chosen:
+        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display))
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
     runs = [Run(path) for path in paths]
