@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from florilegium.apps.cli_groups import DEVICES, Group
+from florilegium.apps.cli_tables import show
 from florilegium.apps.completion import complete_dataset
 
 device = Group(
@@ -84,9 +84,10 @@ def serve(
 @device.add("florilegium device status --state-dir /var/lib/a")
 def status(state_dir: StateDir) -> None:
     """List what the device keeps: run, client, last round, model, and privacy budget spent."""
+    from florilegium.apps.device import STATUS
     from florilegium.apps.device import status as look
 
-    Console().print(look(state_dir))
+    show(STATUS, look(state_dir), str(state_dir))
 
 
 @device.add("florilegium device predict RUN new.csv --state-dir /var/lib/a")

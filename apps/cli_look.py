@@ -143,11 +143,11 @@ def methods() -> None:
     rows: list[list[Cell]] = []
     for name in METHODS:
         if problem := METHODS.problem(name):  # a broken package must not hide the others
-            rows.append([name, problem, "", [], METHODS.origin(name)])
+            rows.append([name, problem, "", METHODS.origin(name), []])
             continue
         method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        rows.append([name, method.title, method.source, own, METHODS.origin(name)])
-    show(["method", "what it is", "source", "own keys", "package"], rows)
+        rows.append([name, method.title, method.source, METHODS.origin(name), own])
+    show(["method", "what it is", "source", "package", "own keys"], rows)
 
 
 @looking.add("florilegium recipes ppfe-cifar10-s2")

@@ -84,6 +84,7 @@ def _fitting(widths: Sequence[int], room: int) -> int:
 def _below(headings: Sequence[str], cells: Sequence[Cell], room: int) -> list[str]:
     """Return lines with the cells that have no room beside the name; short ones share a line."""
     lines: list[str] = []
+    single = False  # whether the last line holds whole cells
     for heading, cell in zip(headings, cells, strict=True):
         if not cell:
             continue
@@ -92,8 +93,10 @@ def _below(headings: Sequence[str], cells: Sequence[Cell], room: int) -> list[st
             f"{heading}: {text}", max(room, 2 * INDENT), initial_indent=" " * INDENT,
             subsequent_indent=" " * (INDENT + GAP), break_on_hyphens=False,
         )  # fmt: skip
-        if lines and len(wrapped) == 1 and len(both := f"{lines[-1]}{' ' * GAP}{wrapped[0].strip()}") <= room:
-            lines[-1] = both
+        together = f"{lines[-1]}{' ' * GAP}{wrapped[0].strip()}" if single else ""
+        if single and len(wrapped) == 1 and len(together) <= room:
+            lines[-1] = together
         else:
             lines += wrapped
+        single = len(wrapped) == 1
     return [line.replace(_SPACE, " ") for line in lines]
