@@ -94,7 +94,7 @@ STATUS = ("run", "client", "method", "last round", "model", "ε spent", "kB")
 
 def status(state_dir: Path) -> list[tuple[str, ...]]:
     """Return what a device's ``state-dir`` holds: for each run and client, what :data:`STATUS` lists."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in kept(state_dir):
         card = load_model(one.folder)[1] if one.model else None
         model = f"{card.model} for {card.dataset}" if card else "none yet"
