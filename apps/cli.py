@@ -16,20 +16,20 @@ from rich.console import Console
 
 from florilegium.apps.cli_data import data
 from florilegium.apps.cli_device import device
+from florilegium.apps.cli_groups import DEVICES
 from florilegium.apps.cli_look import looking
 from florilegium.apps.cli_privacy import private
 from florilegium.apps.cli_run import running
-from florilegium.apps.packages import add_folder
 from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
+from florilegium.common.references import add_folder
 
-cli = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-cli.add_typer(running)
-cli.add_typer(looking)
-cli.add_typer(data)
-cli.add_typer(device, name="device")
-cli.add_typer(private)
-cli.add_typer(studies)
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+for group in (running, looking, data):
+    cli.add_typer(group)
+cli.add_typer(device, name="device", rich_help_panel=DEVICES)
+for group in (private, studies):
+    cli.add_typer(group)
 
 
 def _print_version(wanted: bool) -> None:

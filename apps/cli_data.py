@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from florilegium.apps.cli_groups import DATA, Group
 from florilegium.apps.cli_options import Assignments, Recipe
-from florilegium.apps.cli_tables import show
+from florilegium.apps.cli_tables import Cell, fit, show
+from florilegium.apps.completion import complete_dataset
 
-data = typer.Typer()
+if TYPE_CHECKING:
+    from florilegium.partitions.shares import Federation
+    from florilegium.partitions.spec import Dataset
+
+data = Group(DATA)
+
+LARGEST = 10
+"""Classes that are named for each client where there is no room for a column of each class."""
 
 
-@data.command()
+@data.add("florilegium datasets")
 def datasets() -> None:
     """List the datasets."""
     from florilegium.partitions.datasets import DATASETS
     from florilegium.partitions.spec import DatasetSpec
 
-    table = Table("dataset", "hub id", "kind", "input", "classes", "natural clients")
+    rows = []
     for name in DATASETS:
         spec = None if DATASETS.problem(name) else DATASETS[name]
         if not isinstance(spec, DatasetSpec):  # a function, which describes its data when called; or a broken package
-            table.add_row(name, DATASETS.origin(name), DATASETS.problem(name), "", "", "")
+            rows.append((name, "", "", "", DATASETS.origin(name), "", DATASETS.problem(name)))
             continue
-        shape = "×".join(map(str, spec.shape))
-        table.add_row(
-            name,
-            spec.hub or ("(scikit-learn)" if name == "digits" else "(made)" if spec.made else DATASETS.origin(name)),
-            spec.kind,
-            shape,
-            str(spec.classes),
-            ", ".join(spec.client_columns),
+        origin = spec.hub or (
+            "(scikit-learn)" if name == "digits" else "(made)" if spec.made else DATASETS.origin(name)
         )
-    show(table)
+        shape = "×".join(map(str, spec.shape))
+        rows.append((name, spec.kind, shape, str(spec.classes), origin, ", ".join(spec.client_columns), ""))
+    show(["dataset", "kind", "input", "classes", "hub id", "natural clients", "problem"], rows)
 
 
-@data.command()
+@data.add("florilegium partition --set partitioner=dirichlet --output clients.png")
 def partition(
     recipe: Recipe = None,
     assignments: Assignments = None,
@@ -53,21 +57,8 @@ def partition(
 
     settings, _ = parse(complete(resolve(recipe, assignments or [], {})))
     federation, dataset = federate(settings)
-    counts = federation.class_counts(dataset)
-    many = dataset.spec.classes > 20
-    table = Table(
-        title=f"{settings.dataset}, {settings.partitioner}, seed {settings.seed}: training examples per class"
-    )
-    for column in ("client", "name", "group", "train", "test", "angle"):
-        table.add_column(column, justify="right")
-    for name in ["classes held"] if many else [str(c) for c in range(dataset.spec.classes)]:
-        table.add_column(name, justify="right")
-    for i, row in enumerate(counts):
-        group = "unseen" if federation.unseen[i] else "seen" if federation.labeled[i] else "unlabeled"
-        cells = [str((row > 0).sum())] if many else [str(count or "·") for count in row]
-        sizes = (str(federation.train.sizes[i]), str(federation.test.sizes[i]))
-        table.add_row(str(i), str(federation.names[i]), group, *sizes, f"{federation.angles[i]:g}", *cells)
-    show(table)
+    title = f"{settings.dataset}, {settings.partitioner}, seed {settings.seed}: training examples per class"
+    _show_clients(federation, dataset, title)
     if output:
         from florilegium.partitions.plots import plot_federation
 
@@ -91,7 +82,39 @@ def partition(
         print(save)
 
 
-@data.command()
+def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
+    """Print a row for each client: group, numbers of examples, and those of each class, or of the largest classes."""
+    counts = federation.class_counts(dataset)
+    columns: dict[str, list[str]] = {"client": [str(client) for client in range(len(federation))]}
+    if any(federation.names):
+        columns["name"] = [str(name) for name in federation.names]
+    columns["group"] = [
+        "unseen" if unseen else "seen" if labeled else "unlabeled"
+        for unseen, labeled in zip(federation.unseen, federation.labeled, strict=True)
+    ]
+    columns |= {"train": [str(size) for size in federation.train.sizes]}
+    columns |= {"test": [str(size) for size in federation.test.sizes]}
+    if any(federation.angles):
+        columns["angle"] = [f"{angle:g}" for angle in federation.angles]
+    clients = [*zip(*columns.values(), strict=True)]
+    names = [*columns, *(str(label) for label in range(dataset.spec.classes))]
+    rows: list[list[Cell]] = [
+        [*own, *(str(count or "·") for count in row)] for own, row in zip(clients, counts, strict=True)
+    ]
+    if not fit(names, rows):
+        names = [*columns, "classes", "largest classes"]
+        rows = [
+            [
+                *own,
+                str((row > 0).sum()),
+                [f"{number}: {row[number]}" for number in (-row).argsort()[:LARGEST] if row[number]],
+            ]
+            for own, row in zip(clients, counts, strict=True)
+        ]
+    show(names, rows, title)
+
+
+@data.add("florilegium pictures office office-64 --size 64")
 def pictures(
     source: Annotated[Path, typer.Argument(help="folder with pictures in subfolders <domain>/<class>/")],
     target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
@@ -104,7 +127,7 @@ def pictures(
     print(target.absolute())
 
 
-@data.command()
+@data.add("florilegium speech speech_commands speech")
 def speech(
     source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
     target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
@@ -116,7 +139,7 @@ def speech(
     print(target.absolute())
 
 
-@data.command()
+@data.add("florilegium census census --states CA,NY")
 def census(
     folder: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
     year: Annotated[int, typer.Option(help="year of the survey")] = 2018,
@@ -130,9 +153,11 @@ def census(
     print(folder.absolute())
 
 
-@data.command()
+@data.add("florilegium schema hub:org/name")
 def schema(
-    dataset: Annotated[str, typer.Argument(help="a value of key dataset whose columns are inferred")],
+    dataset: Annotated[
+        str, typer.Argument(help="a value of key dataset whose columns are inferred", autocompletion=complete_dataset)
+    ],
     output: Annotated[Path | None, typer.Option(help="folder for schema.toml, for devices; without it: print")] = None,
     assignments: Assignments = None,
 ) -> None:
@@ -159,12 +184,12 @@ def schema(
     print(output.absolute())
 
 
-@data.command()
+@data.add("florilegium split pfllib dataset/Cifar10 split.json --dataset cifar10")
 def split(
     suite: Annotated[str, typer.Argument(help="pfllib or fl-bench")],
     source: Annotated[Path, typer.Argument(help="PFLlib's dataset/<Name>, or FL-bench's data/<name>")],
     output: Annotated[Path, typer.Argument(help="file to write, .json; set key file.path to it")],
-    dataset: Annotated[str, typer.Option(help="the dataset that was divided")],
+    dataset: Annotated[str, typer.Option(help="the dataset that was divided", autocompletion=complete_dataset)],
     validation: Annotated[
         str, typer.Option(help="what FL-bench's validation rows become: refuse, train, drop")
     ] = "refuse",

@@ -8,21 +8,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-device = typer.Typer(no_args_is_help=True, help="Check a device's data; list, use or delete what it keeps of its runs.")
+from florilegium.apps.cli_groups import DEVICES, Group
+from florilegium.apps.cli_tables import show
+from florilegium.apps.completion import complete_dataset
+
+device = Group(
+    DEVICES, no_args_is_help=True, help="Check a device's data; list, use or delete what it keeps of its runs."
+)
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 StateDir = Annotated[Path, typer.Option(help="state-dir of the SuperNode's --node-config")]
 Client = Annotated[str, typer.Option(help="client-id, needed if the folder holds several clients")]
 
 
-@device.command()
+@device.add('florilegium device check \'data-path="/data/a" client-id="a"\' --dataset mnist')
 def check(
     node_config: Annotated[
         str, typer.Argument(help='the SuperNode\'s --node-config: \'data-path="/data/a" client-id="a"\'')
     ],
-    dataset: Annotated[str, typer.Option(help="dataset of the runs that the device will join")],
+    dataset: Annotated[
+        str, typer.Option(help="dataset of the runs that the device will join", autocompletion=complete_dataset)
+    ],
 ) -> None:
     """Check a device's data: read them as a run would and print a summary."""
     from flwr.common.config import parse_config_args
@@ -40,11 +47,17 @@ def check(
     print(f"{owner.client_id}: {report(data, spec)}")
 
 
-@device.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@device.add(
+    "florilegium device serve --insecure --superlink 127.0.0.1:8000 "
+    '--node-config \'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'',
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def serve(
     context: typer.Context,
     node_config: Annotated[str, typer.Option(help='\'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'')],
-    dataset: Annotated[str, typer.Option(help="check first that the data can be read as this dataset")] = "",
+    dataset: Annotated[
+        str, typer.Option(help="check first that the data can be read as this dataset", autocompletion=complete_dataset)
+    ] = "",
 ) -> None:
     """Take part in runs: a SuperNode that keeps PyTorch, network and data in memory from message to message.
 
@@ -68,15 +81,16 @@ def serve(
     take_part(options)
 
 
-@device.command()
+@device.add("florilegium device status --state-dir /var/lib/a")
 def status(state_dir: StateDir) -> None:
     """List what the device keeps: run, client, last round, model, and privacy budget spent."""
+    from florilegium.apps.device import STATUS
     from florilegium.apps.device import status as look
 
-    Console().print(look(state_dir))
+    show(STATUS, look(state_dir), str(state_dir))
 
 
-@device.command()
+@device.add("florilegium device predict RUN new.csv --state-dir /var/lib/a")
 def predict(
     run: Run,
     inputs: Annotated[Path, typer.Argument(help=".parquet, .csv, .npy, a picture, or a folder of pictures")],
@@ -92,7 +106,7 @@ def predict(
     write_predictions(model_folder(state_dir, run, client), inputs, embeddings, schema)
 
 
-@device.command()
+@device.add("florilegium device export RUN model --state-dir /var/lib/a --onnx")
 def export(
     run: Run,
     output: Annotated[Path, typer.Argument(help="folder for model.safetensors and card.json")],
@@ -107,7 +121,7 @@ def export(
     print(copy(model_folder(state_dir, run, client), output, onnx=onnx))
 
 
-@device.command()
+@device.add("florilegium device forget RUN --state-dir /var/lib/a")
 def forget(
     run: Run,
     state_dir: StateDir,

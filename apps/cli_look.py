@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from florilegium.apps.cli_options import Html, RunsDir, runs_folder
-from florilegium.apps.cli_tables import show
+from florilegium.apps.cli_groups import LOOK, Group
+from florilegium.apps.cli_options import Html, RunName, RunsDir, of_recipe, of_run, runs_folder
+from florilegium.apps.cli_tables import Cell, show
+from florilegium.apps.completion import complete_method
+from florilegium.common.errors import ConfigurationError, nearest
 
-looking = typer.Typer()
+looking = Group(LOOK)
 
 
-@looking.command()
+@looking.add("florilegium watch RUN")
 def watch(
-    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    run: RunName,
     every: Annotated[float, typer.Option(help="seconds between updates; 0: show once", min=0)] = 2.0,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -28,9 +32,9 @@ def watch(
     look(find_run(run, runs_folder(runs_dir)), Console(), every)
 
 
-@looking.command()
+@looking.add("florilegium report RUN RUN --output report")
 def report(
-    runs: Annotated[list[str], typer.Argument(help="run ids or folders")],
+    runs: Annotated[list[str], of_run("run ids or folders")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
     html: Html = False,
@@ -43,7 +47,44 @@ def report(
     print(output)
 
 
-@looking.command()
+@looking.add("florilegium runs --state stopped --last 5")
+def runs(
+    runs_dir: RunsDir = None,
+    state: Annotated[str, typer.Option(help="only runs in this state, such as running, completed or stopped")] = "",
+    method: Annotated[str, typer.Option(help="only runs of this method", autocompletion=complete_method)] = "",
+    last: Annotated[int, typer.Option("--last", "-n", help="list so many at most; 0: all", min=0)] = 20,
+) -> None:
+    """List the runs, the newest first: state, method, dataset, seed, rounds evaluated, and accuracy."""
+    from florilegium.apps.methods import METHODS
+    from florilegium.apps.run_list import State, list_folder
+    from florilegium.common.settings import folder
+
+    root = folder(runs_folder(runs_dir))
+    if not root.is_dir():
+        raise ConfigurationError(
+            f"runs-dir: there is no folder {root}. The first run makes it; --runs-dir names another"
+        )
+    if state and state not in (states := get_args(State)):
+        raise ConfigurationError(
+            f"--state: there is no state '{state}'{nearest(state, states)} Known: {', '.join(states)}."
+        )
+    found = (run for run in list_folder(str(root)) if state in ("", run.state) and method in ("", run.method))
+    shown = list(islice(found, last or None))
+    if not shown and method and method not in METHODS:
+        raise ConfigurationError(f"--method: '{method}' is no method, nor is a run of it{nearest(method, METHODS)}")
+    if not shown:
+        print(f"There are no {'such ' if state or method else ''}runs in {root}.", file=sys.stderr)
+        return
+    rows = [
+        ["" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in run.values()]
+        for run in map(vars, shown)
+    ]
+    show(["run", "state", "method", "dataset", "seed", "rounds", "accuracy"], rows)
+    if next(found, None):
+        print(f"Older runs are left out; --last 0 lists all in {root}.", file=sys.stderr)
+
+
+@looking.add("florilegium predict model images.parquet")
 def predict(
     model: Annotated[Path, typer.Argument(help="folder with model.safetensors and card.json")],
     inputs: Annotated[
@@ -58,9 +99,9 @@ def predict(
     write_predictions(model, inputs, embeddings)
 
 
-@looking.command()
+@looking.add("florilegium export RUN --client 3 --output model")
 def export(
-    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    run: RunName,
     client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     runs_dir: RunsDir = None,
@@ -72,9 +113,9 @@ def export(
     print(make(find_run(run, runs_folder(runs_dir)), output, client))
 
 
-@looking.command()
+@looking.add("florilegium personalise RUN --data site --output model")
 def personalise(
-    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    run: RunName,
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
@@ -83,7 +124,6 @@ def personalise(
 ) -> None:
     """Build the model of a client from its data: a client of the run's federation, or a new one."""
     from florilegium.apps.personal import personalise as make
-    from florilegium.common.errors import ConfigurationError
     from florilegium.strategies.core.run_folder import find_run
 
     if bool(client) == (data is not None):
@@ -95,44 +135,78 @@ def personalise(
     print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled))
 
 
-@looking.command()
+@looking.add("florilegium methods")
 def methods() -> None:
     """List the methods, each with its own configuration keys."""
     from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
 
-    table = Table("method", "what it is", "source", "own keys", "package")
+    rows: list[list[Cell]] = []
     for name in METHODS:
         if problem := METHODS.problem(name):  # a broken package must not hide the others
-            table.add_row(name, problem, "", "", METHODS.origin(name))
+            rows.append([name, problem, "", METHODS.origin(name), []])
             continue
         method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        table.add_row(name, method.title, method.source, "\n".join(own), METHODS.origin(name))
-    show(table)
+        rows.append([name, method.title, method.source, METHODS.origin(name), own])
+    show(["method", "what it is", "source", "package", "own keys"], rows)
 
 
-@looking.command()
+@looking.add("florilegium recipes ppfe-cifar10-s2")
+def recipes(
+    name: Annotated[str, of_recipe("one to show: its keys, variants and sweeps, as TOML; without it: list all")] = "",
+) -> None:
+    """List the recipes, which are papers' experiments, or show one with all that it takes from others."""
+    import tomli_w
+
+    from florilegium.apps.experiment import read_layers, read_recipe
+    from florilegium.apps.recipe_list import find_recipe, introduction, recipe_names
+    from florilegium.apps.settings import defaults
+    from florilegium.common.toml import nested
+
+    if name:
+        stem, _, variant = name.partition(":")
+        layers, keys = read_layers(stem), read_recipe(name)
+        print("\n".join(introduction(find_recipe(stem))))
+        variants = {} if variant else {"variants": {own: nested(keys) for own, keys in layers.variants.items()}}
+        sweeps = {} if variant else {"sweeps": layers.sweeps}
+        print(tomli_w.dumps({**nested(keys), **variants, **sweeps}), end="")
+        return
+    rows: list[list[Cell]] = []
+    for one in recipe_names():
+        layers = read_layers(one)
+        method, dataset = (str(layers.keys.get(key, defaults()[key])) for key in ("method", "dataset"))
+        purpose = introduction(find_recipe(one))[0].removeprefix("# ")
+        rows.append([one, method, dataset, purpose, [*layers.sweeps], [*layers.variants]])
+    show(["recipe", "method", "dataset", "reproduces", "sweeps", "variants"], rows)
+
+
+@looking.add("florilegium keys fedprox")
 def keys(
-    word: Annotated[str, typer.Argument(help="list only keys that contain this, such as a method's name")] = "",
+    word: Annotated[
+        str,
+        typer.Argument(
+            help="list only keys that contain this, such as a method's name", autocompletion=complete_method
+        ),
+    ] = "",
 ) -> None:
     """List the configuration keys: values, default, meaning."""
     from florilegium.apps.keys import groups, installed_sections
     from florilegium.apps.settings import sections
-    from florilegium.common.errors import ConfigurationError
 
-    table = Table("key", "values", "default", "meaning")
-    for group in groups(sections() | installed_sections()):
-        for key in group.keys:
-            if word in key.name:
-                table.add_row(key.name, key.values.replace("\\|", "|"), key.shown_default, key.meaning)
-    if not table.rows:
-        raise ConfigurationError(f"no key contains '{word}'; `florilegium keys` lists all")
-    show(table)
+    known = [key for group in groups(sections() | installed_sections()) for key in group.keys]
+    rows = [
+        (key.name, key.shown_default, key.values.replace("\\|", "|"), key.meaning) for key in known if word in key.name
+    ]
+    if not rows:
+        raise ConfigurationError(
+            f"no key contains '{word}'{nearest(word, [key.name for key in known])} `florilegium keys` lists all"
+        )
+    show(["key", "default", "values", "meaning"], rows)
 
 
-@looking.command()
+@looking.add("florilegium track RUN --to mlflow")
 def track(
-    run: Annotated[str, typer.Argument(help="a run's id or folder")],
+    run: RunName,
     to: Annotated[str, typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class")],
     project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
     runs_dir: RunsDir = None,

@@ -1,16 +1,31 @@
-"""Options and arguments shared by several commands."""
+"""Options and arguments shared by several commands, with what the shell completes them to."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from florilegium.apps.completion import complete_recipe, complete_run
+
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-Recipe = Annotated[str | None, typer.Argument(help="a recipe's name, or a TOML file")]
+
+
+def of_run(help: str) -> Any:
+    """Return an argument that names a run or several; the shell completes it."""
+    return typer.Argument(help=help, autocompletion=complete_run)
+
+
+def of_recipe(help: str) -> Any:
+    """Return an argument that names a recipe; the shell completes it."""
+    return typer.Argument(help=help, autocompletion=complete_recipe)
+
+
+RunName = Annotated[str, of_run("a run's id or folder")]
+Recipe = Annotated[str | None, of_recipe("a recipe's name, or a TOML file")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
 Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
 EngineOption = Annotated[

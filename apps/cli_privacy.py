@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from florilegium.apps.cli_options import RunsDir, runs_folder
+from florilegium.apps.cli_groups import PRIVACY, Group
+from florilegium.apps.cli_options import RunsDir, of_run, runs_folder
 
-private = typer.Typer()
+private = Group(PRIVACY)
 
 
-@private.command()
+@private.add("florilegium privacy --epsilon 8 --clients 1000 --cohort 100 --rounds 200")
 def privacy(
     clients: Annotated[int, typer.Option(help="clients that may take part; or one client's examples")],
     cohort: Annotated[int, typer.Option(help="clients in a round; or the batch size")],
@@ -32,9 +33,9 @@ def privacy(
     print(plan.table(clip_norm, parameters))
 
 
-@private.command()
+@private.add("florilegium audit RUN")
 def audit(
-    run: Annotated[str, typer.Argument(help="id or folder of a run with key canaries set")],
+    run: Annotated[str, of_run("id or folder of a run with key canaries set")],
     runs_dir: RunsDir = None,
 ) -> None:
     """Audit a run's privacy: attack its models to detect canaries, and print the lower bound on ε."""

@@ -2,30 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from florilegium.apps.cli_groups import RUN, Group
 from florilegium.apps.cli_options import (
     CORES,
     Assignments,
     EngineOption,
     Html,
     Recipe,
+    RunName,
     RunsDir,
     Seeds,
     Workers,
+    of_recipe,
     read_seeds,
     runs_folder,
-)
-from florilegium.apps.progress import on_terminal
-from florilegium.common.errors import StoppedError
+)  # fmt: skip
+from florilegium.apps.completion import complete_method, complete_recipe
+from florilegium.apps.progress import numbered, on_terminal
+from florilegium.common.errors import ConfigurationError, StoppedError
 
-running = typer.Typer()
+if TYPE_CHECKING:
+    from florilegium.apps.cells import Cell
+    from florilegium.common.settings import Value
+
+running = Group(RUN)
+
+
+def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: EngineOption) -> None:
+    """Carry out one run and print its folder.
+
+    Args:
+        overrides: the run configuration, where it differs from the defaults.
+        named: what the user has given by ``--set``.
+        workers, engine: as for :func:`florilegium.apps.engines.engine`.
+    """
+    from florilegium.apps.engines import engine as choose
+    from florilegium.apps.experiment import run_experiment, warn_of_idle_keys
+
+    warn_of_idle_keys(named, [overrides])
+    with _stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
+        path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
+    print(path)
+
+
+def _carry_out_all(
+    wanted: Sequence[Cell], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
+) -> list[Path]:
+    """Carry out those of several runs that have not completed yet; return the folders of all."""
+    from florilegium.apps.cells import run_cells, unfinished
+    from florilegium.apps.engines import engine as choose
+    from florilegium.apps.experiment import read_assignments, run_experiment, warn_of_idle_keys
+
+    warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
+    left = unfinished(wanted, folder)
+    display = numbered(on_terminal(Console(stderr=True)), len(left))
+    with _stoppable(), choose(engine, workers, left, fork=True) as chosen:
+        return run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
+
+
+def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
+    """Raise :class:`ConfigurationError` if a run has completed and is not to have more rounds than it has."""
+    from florilegium.strategies.core.claim import read_status
+    from florilegium.strategies.core.run_folder import read_config
+
+    try:
+        status, summary = read_status(run), json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        done, transferred = int(status["round"]), "target" in summary["final"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # it has not completed, or what it says of itself is damaged and will be written anew
+    if status["state"] != "completed" or (isinstance(rounds, int) and rounds > done):
+        return
+    if read_config(run).get("transfer-target") and not transferred:
+        return
+    raise ConfigurationError(
+        f"resume: run '{run.name}' is complete, with {done} rounds. To lengthen it, set a larger number: florilegium "
+        f"resume {run.name} --set rounds={2 * done}"
+    )
 
 
 def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
@@ -41,7 +102,7 @@ def _stoppable() -> Iterator[None]:
         raise StoppedError(str(error) or "stopped") from error
 
 
-@running.command()
+@running.add("florilegium run ppfe-cifar10-s2:fedper --set seed=2")
 def run(
     recipe: Recipe = None,
     assignments: Assignments = None,
@@ -57,20 +118,21 @@ def run(
     if numbers := read_seeds(seeds):
         _several([], numbers, recipe, assignments, workers, engine, runs_dir, None)
         return
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import read_assignments, resolve, run_experiment, warn_of_idle_keys
+    from florilegium.apps.experiment import read_assignments, resolve
 
     overrides = resolve(recipe, assignments or [], _options(runs_dir))
-    warn_of_idle_keys(read_assignments(assignments or []), [overrides])
-    with _stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
-        path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
-    print(path)
+    _carry_out(overrides, read_assignments(assignments or []), workers, engine)
 
 
-@running.command()
+@running.add("florilegium compare fedavg fedprox local --set rounds=20")
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="methods to run on the same clients with the same seeds")],
-    recipe: Annotated[str | None, typer.Option(help="a recipe's name, or a TOML file")] = None,
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="methods to run on the same clients with the same seeds", autocompletion=complete_method),
+    ],
+    recipe: Annotated[
+        str | None, typer.Option(help="a recipe's name, or a TOML file", autocompletion=complete_recipe)
+    ] = None,
     assignments: Assignments = None,
     seeds: Seeds = "",
     workers: Workers = CORES,
@@ -89,31 +151,27 @@ def _several(
     recipe: str | None,
     assignments: list[str] | None,
     workers: int,
-    engine: Literal["auto", "process", "ray"],
+    engine: EngineOption,
     runs_dir: Path | None,
     output: Path | None,
     *,
     html: bool = False,
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
-    from florilegium.apps.cells import comparison, run_cells, unfinished
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import read_assignments, run_experiment, warn_of_idle_keys
+    from florilegium.apps.cells import comparison
     from florilegium.apps.reports.writing import write_report
 
     wanted = comparison(methods, seeds, recipe, assignments or [], {"runs-dir": runs_folder(runs_dir)})
-    folder, display = Path(str(wanted[0].keys["runs-dir"])), on_terminal(Console(stderr=True))
-    warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
-    with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
-        paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
+    folder = Path(str(wanted[0].keys["runs-dir"]))
+    paths = _carry_out_all(wanted, folder, assignments, workers, engine)
     target = output or folder / f"compare-{paths[0].name}"
     print(write_report(paths, target, html=html))
     print(target)
 
 
-@running.command()
+@running.add("florilegium sweep ppfe-cifar10-s2 table-1")
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file")],
+    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
     name: Annotated[str, typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper")],
     assignments: Assignments = None,
     workers: Workers = CORES,
@@ -123,24 +181,38 @@ def sweep(
     html: Html = False,
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
-    from florilegium.apps.cells import run_cells, unfinished
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import read_assignments, recipe_name, resolve, run_experiment, warn_of_idle_keys
+    from florilegium.apps.experiment import recipe_name, resolve
     from florilegium.apps.reports.sweeps import write_sweep
     from florilegium.apps.sweep import cells, read_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
-    wanted, display = cells(recipe, name, overrides), on_terminal(Console(stderr=True))
-    folder = Path(str(overrides["runs-dir"]))
-    warn_of_idle_keys(read_assignments(assignments or []), [dict(cell.keys) for cell in wanted])
-    with _stoppable(), choose(engine, workers, unfinished(wanted, folder), fork=True) as chosen:
-        paths = run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
+    wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
+    paths = _carry_out_all(wanted, folder, assignments, workers, engine)
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html))
     print(target)
 
 
-@running.command()
+@running.add("florilegium resume RUN --set rounds=60")
+def resume(
+    run: RunName,
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Go on with a run from its last checkpoint: one that was stopped, or a completed one for more rounds."""
+    from florilegium.apps.experiment import read_assignments, resolve
+    from florilegium.strategies.core.run_folder import find_run
+
+    named = read_assignments(assignments or [])
+    path = find_run(run, str(named.get("runs-dir", runs_folder(runs_dir))))
+    _refuse_if_complete(path, named.get("rounds"))
+    overrides = resolve(None, assignments or [], {**_options(path.parent), "resume": path.name})
+    _carry_out(overrides, named, workers, engine)
+
+
+@running.add("florilegium new method fed-mine")
 def new(
     kind: Annotated[Literal["method", "network", "dataset"], typer.Argument(help="what the package provides")],
     name: Annotated[str, typer.Argument(help="its name in the configuration, such as fed-mine")],
@@ -153,7 +225,7 @@ def new(
     print(f"{path}\ntry it: pip install -e {path}; python -m pytest {path}; florilegium run {path / 'recipe.toml'}")
 
 
-@running.command()
+@running.add("florilegium app fl-app")
 def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
     """Write the Flower app to a folder for `flwr run FOLDER`; needed if the package is installed, not checked out."""
     from florilegium.apps.app_folder import write_app

@@ -1,13 +1,102 @@
-"""Print tables of the command line."""
+"""Print tables of the command line: for people on a terminal, for programs into a file or pipe."""
 
 from __future__ import annotations
 
-import sys
+import re
+import textwrap
+from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+
+Cell = str | Sequence[str]
+"""A text, or items that are listed; an item is not broken over lines."""
+
+GAP = 2
+INDENT = 4
+_NUMBERS = re.compile(r"[-+]?[\d.]*|·")
+_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def show(table: Table) -> None:
-    """Print a table: as wide as the terminal, or 240 columns wide into a file or pipe."""
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+def show(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
+    """Print a table whose first column holds names to be copied.
+
+    On a terminal, a row is one line with as many of the first columns as there is room for; the others follow below
+    it, each with its heading. Nothing is cut, however narrow the terminal, and the first column is never wrapped.
+
+    In a file or pipe there is no width to fit, and the reader is a program: a line for the headings and one for each
+    row, separated by tabs, so that grep, sort and cut see whole rows and whole names. The title is omitted.
+
+    Args:
+        columns: headings.
+        rows: a cell for each heading; "" or [] for nothing.
+        title: a line above the table.
+    """
+    console = Console()
+    if not console.is_terminal:
+        for row in [columns, *rows]:
+            print("\t".join(re.sub(r"\s+", " ", _text(cell)) for cell in row))
+        return
+    widths = _widths(columns, rows)
+    first = _fitting(widths, console.width)
+    right = [all(_NUMBERS.fullmatch(_text(row[at])) for row in rows) for at in range(first)]
+    if title:
+        console.print(title, style="italic", highlight=False, markup=False, soft_wrap=True)
+
+    def line(row: Sequence[Cell], style: str = "") -> None:
+        cells = []
+        for at, text in enumerate(map(_text, row[:first])):
+            space = " " * (widths[at] - cell_len(text))
+            cells.append(space + text if right[at] else text + space)
+        console.print(
+            (" " * GAP).join(cells).rstrip(), style=style, highlight=False, markup=False, soft_wrap=True
+        )  # fmt: skip
+
+    line(columns, "bold")
+    for row in rows:
+        line(row)
+        for below in _below(columns[first:], row[first:], console.width):
+            console.print(below, highlight=False, markup=False, soft_wrap=True)
+
+
+def fit(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
+    """Return whether :func:`show` prints these rows on one line each."""
+    console = Console()
+    return not console.is_terminal or _fitting(_widths(columns, rows), console.width) == len(columns)
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else ", ".join(cell)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
+    return [max(cell_len(_text(row[at])) for row in [columns, *rows]) for at in range(len(columns))]
+
+
+def _fitting(widths: Sequence[int], room: int) -> int:
+    """Return how many of the first columns have room on a line, at least one."""
+    count, used = 1, widths[0]
+    while count < len(widths) and (used := used + GAP + widths[count]) <= room:
+        count += 1
+    return count
+
+
+def _below(headings: Sequence[str], cells: Sequence[Cell], room: int) -> list[str]:
+    """Return lines with the cells that have no room beside the name; short ones share a line."""
+    lines: list[str] = []
+    single = False  # whether the last line holds whole cells
+    for heading, cell in zip(headings, cells, strict=True):
+        if not cell:
+            continue
+        text = cell if isinstance(cell, str) else ", ".join(item.replace(" ", _SPACE) for item in cell)
+        wrapped = textwrap.wrap(
+            f"{heading}: {text}", max(room, 2 * INDENT), initial_indent=" " * INDENT,
+            subsequent_indent=" " * (INDENT + GAP), break_on_hyphens=False,
+        )  # fmt: skip
+        together = f"{lines[-1]}{' ' * GAP}{wrapped[0].strip()}" if single else ""
+        if single and len(wrapped) == 1 and len(together) <= room:
+            lines[-1] = together
+        else:
+            lines += wrapped
+        single = len(wrapped) == 1
+    return [line.replace(_SPACE, " ") for line in lines]

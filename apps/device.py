@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from florilegium.clients.core.base import ACCOUNT
@@ -90,15 +89,18 @@ def _look(folder: Path) -> Kept:
     )
 
 
-def status(state_dir: Path) -> Table:
-    """Return a table of what a device's ``state-dir`` holds, a row for each run and client."""
-    table = Table("run", "client", "method", "last round", "model", "ε spent", "kB", title=str(state_dir))
+STATUS = ("run", "client", "method", "last round", "model", "ε spent", "kB")
+
+
+def status(state_dir: Path) -> list[tuple[str, ...]]:
+    """Return what a device's ``state-dir`` holds: for each run and client, what :data:`STATUS` lists."""
+    rows: list[tuple[str, ...]] = []
     for one in kept(state_dir):
         card = load_model(one.folder)[1] if one.model else None
         model = f"{card.model} for {card.dataset}" if card else "none yet"
         method, spent = card.method if card else "", f"{one.epsilon:.3g}" if one.epsilon else ""
-        table.add_row(one.run, one.client, method, str(one.round or ""), model, spent, f"{one.size / 1000:.0f}")
-    return table
+        rows.append((one.run, one.client, method, str(one.round or ""), model, spent, f"{one.size / 1000:.0f}"))
+    return rows
 
 
 def model_folder(state_dir: Path, run: str, client: str = "") -> Path:

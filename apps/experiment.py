@@ -15,10 +15,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from florilegium.apps.code_version import layer_folder
 from florilegium.apps.engine import Engine
 from florilegium.apps.methods import table_of
 from florilegium.apps.progress import Display
+from florilegium.apps.recipe_list import find_recipe
 from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, DataError, FileError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
@@ -35,7 +35,6 @@ log = logging.getLogger("flwr")
 T = TypeVar("T")
 DATASET_KEYS = ("dataset", "transfer-target")
 FOLDERS = ("data-dir", "cache-dir", "runs-dir", "state-dir")
-RECIPES = layer_folder("apps") / "recipes"
 
 
 def read_recipe(name: str) -> dict[str, Value]:
@@ -102,13 +101,9 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
 
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
     """Return the path and the contents of a recipe, searched in the folder ``beside`` and in ``apps/recipes``."""
-    candidates = [beside / name, beside / f"{name}.toml", RECIPES / name, RECIPES / f"{name}.toml"]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if path is None:
-        known = sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
-        raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
+    path = find_recipe(name, beside)
     try:
-        return path.resolve(), tomllib.loads(path.read_text(encoding="utf-8"))
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
@@ -236,7 +231,7 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     named = dict(overrides) if settings.resume else {**overrides, "run-name": path.name}
     try:
         title = f"{short_name(settings.method)} on {dataset_of(settings).name}, seed {settings.seed}"
-        with display(settings.run_name or title, settings.rounds) as show:
+        with display(f"{title} ({settings.run_name})" if settings.run_name else title, settings.rounds) as show:
             engine.run(named, path, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(

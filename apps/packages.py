@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -89,10 +88,3 @@ def _origin(module: str) -> Path | None:
 def in_notebook(config: Mapping[str, Value]) -> list[str]:
     """Return the references of a run to what is defined in a notebook or script, which only this process knows."""
     return [reference for reference in used_code(config) if reference.startswith(f"{NOTEBOOK}:")]
-
-
-def add_folder(folder: Path) -> None:
-    """Let this process, and those that it starts, import modules from ``folder``, after all installed packages."""
-    before = os.environ.get(PATH_VARIABLE)
-    os.environ[PATH_VARIABLE] = os.pathsep.join(filter(None, [before, str(folder)]))
-    sys.path.append(str(folder))

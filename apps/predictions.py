@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from florilegium.apps.settings import defaults
-from florilegium.clients.core.export import load_model, predict, spec_of
+from florilegium.clients.core.export import class_labels, load_model, own_outputs, predict, spec_of
 from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
@@ -61,16 +61,17 @@ def table_of_predictions(model: torch.nn.Module, x: torch.Tensor, spec: DatasetS
     if spec.kind == "regression":
         return pd.DataFrame({"value": outputs[:, 0].numpy()})
     best, classes = outputs.max(dim=1)
-    named = [spec.labels[label] if spec.labels else label for label in classes.tolist()]
+    labels = class_labels(spec, own_outputs(model))
+    named = [labels[label] if labels else label for label in classes.tolist()]
     return pd.DataFrame({"class": named, "probability": best.numpy()})
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
     """Predict ``inputs`` with an exported model; write CSV to standard output.
 
-    Each line has the class and its probability (or the value, in regression) of one row, or of one picture if
-    ``inputs`` is a folder of pictures. A model whose inputs are words needs the ``embeddings`` file it was trained
-    with. ``schema`` is a file that names the columns of a device's data.
+    Each line has the class, in the data's own words if they are known, and its probability (or the value, in
+    regression) of one row, or of one picture if ``inputs`` is a folder of pictures. A model whose inputs are words
+    needs the ``embeddings`` file it was trained with. ``schema`` is a file that names the columns of a device's data.
     """
     model, card = load_model(model_folder)
     spec, names = spec_of(model_folder, card), None
@@ -89,5 +90,6 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
         return
     writer.writerow(["picture" if names else "row", "class", "probability"])
     best, classes = probabilities.max(dim=1)
+    labels = card.labels or class_labels(spec, card.outputs)  # cards of earlier versions have none
     for row, label, probability in zip(rows, classes.tolist(), best.tolist(), strict=True):
-        writer.writerow([row, label, f"{probability:.6f}"])
+        writer.writerow([row, labels[label] if labels else label, f"{probability:.6f}"])

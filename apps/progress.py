@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from rich.console import Console
@@ -32,12 +33,12 @@ def figures_of(status: Mapping[str, Any]) -> str:
 
 
 def on_terminal(console: Console) -> Display:
-    """Return a display that draws a progress bar on ``console`` and prints a line for every evaluation."""
+    """Return a display that prints the title, draws a progress bar, and prints a line for every evaluation."""
 
     @contextmanager
     def display(title: str, rounds: int) -> Iterator[Show]:
         columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"),
         )  # fmt: skip
         last = 0
@@ -50,8 +51,9 @@ def on_terminal(console: Console) -> Display:
                 last = evaluated
                 bar.console.print(f"round {evaluated:>5}   {text}", highlight=False)
 
+        console.print(title, highlight=False, markup=False, soft_wrap=True)  # a narrow terminal would cut it in the bar
         with Progress(*columns, console=console, refresh_per_second=2) as bar:
-            task = bar.add_task(title, total=rounds, figures="starting")
+            task = bar.add_task("", total=rounds, figures="starting")
             yield show
 
     return display
@@ -90,6 +92,12 @@ def in_notebook(title: str, rounds: int) -> Iterator[Show]:
 def silent(title: str, rounds: int) -> Iterator[Show]:
     """Show nothing."""
     yield lambda status: None
+
+
+def numbered(display: Display, total: int) -> Display:
+    """Return a display for several runs, one after the other: each title says which of ``total`` it is."""
+    number = count(1)
+    return lambda title, rounds: display(f"{next(number)} of {total}: {title}", rounds)
 
 
 def suitable() -> Display:

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from florilegium.common.errors import RunError
@@ -58,7 +58,8 @@ def page(run: Path) -> Group:
             )  # fmt: skip
         parts.append(exchanges)
     if failures := _failures(run):
-        missing = Table("round", "phase", "client", "why", title=f"{len(failures)} times a client was left out")
+        who = Column("client", overflow="fold")  # a client's name may be long, and is not cut
+        missing = Table("round", "phase", who, "why", title=f"{len(failures)} times a client was left out")
         for line in failures[-LAST_FAILURES:]:
             missing.add_row(str(line["round"]), line["phase"], Text(line["client"]), Text(line["reason"]))
         parts.append(missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,13 @@ PATH_VARIABLE = "FLORILEGIUM_PATH"
 
 ``PYTHONPATH`` would be searched first, so that a folder ``datasets`` of yours would hide a package of that name.
 """
+
+
+def add_folder(folder: Path) -> None:
+    """Let this process, and those that it starts, import modules from ``folder``, after all installed packages."""
+    before = os.environ.get(PATH_VARIABLE)
+    os.environ[PATH_VARIABLE] = os.pathsep.join(filter(None, [before, str(folder)]))
+    sys.path.append(str(folder))
 
 
 def resolve(reference: str) -> Any:

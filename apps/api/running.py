@@ -16,7 +16,7 @@ from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_keys
-from florilegium.apps.progress import Display, silent, suitable
+from florilegium.apps.progress import Display, numbered, silent, suitable
 from florilegium.apps.reports.pools import pairs, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.settings import complete
@@ -165,8 +165,10 @@ def compare(
     wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given)
     warn_of_idle_keys(given, [cell.keys for cell in wanted])
     folder = Path(str(complete(wanted[0].keys)["runs-dir"])).expanduser()
-    with choose(engine, workers, unfinished(wanted, folder)) as chosen:
-        return Comparison(run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress))))
+    left = unfinished(wanted, folder)
+    display = numbered(_display(progress), len(left))
+    with choose(engine, workers, left) as chosen:
+        return Comparison(run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display)))
 
 
 class Sweep:
@@ -211,8 +213,10 @@ def sweep(
     wanted = cells(recipe, name, overrides)
     warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    with choose(engine, workers, unfinished(wanted, folder)) as chosen:
-        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, _display(progress)))
+    left = unfinished(wanted, folder)
+    display = numbered(_display(progress), len(left))
+    with choose(engine, workers, left) as chosen:
+        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display))
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
     runs = [Run(path) for path in paths]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import html
 import json
-from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from florilegium.apps.run_list import ListedRun, list_folder, state_of
 from florilegium.apps.settings import defaults, read_settings
-from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.settings import Value, folder
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.metrics_file import TRAINING, is_evaluated, read_metrics
+from florilegium.common.settings import Value
+from florilegium.strategies.core.metrics_file import TRAINING, read_metrics
 from florilegium.strategies.core.run_folder import find_run, read_config
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ class Run:
     @property
     def state(self) -> str:
         """How far the run is: "running", "completed", "stopped" (to be resumed), "failed", or "unknown"."""
-        try:
-            return str(read_status(self.path)["state"])
-        except (OSError, ValueError, KeyError):
-            return "unknown"
+        return state_of(self.path)
 
     @cached_property
     def config(self) -> dict[str, Value]:
@@ -215,20 +211,5 @@ def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
 
 def list_runs(runs_dir: str | Path | None = None) -> pd.DataFrame:
     """Return a table of all runs in a folder, the newest first: state, method, dataset, seed, rounds, accuracy."""
-    root = folder(str(runs_dir or defaults()["runs-dir"]))
-    paths = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    columns = ["name", "state", "method", "dataset", "seed", "rounds", "accuracy"]
-    return pd.DataFrame([_row(Run(path.parent)) for path in paths], columns=columns)
-
-
-def _row(run: Run) -> dict[str, Any]:
-    try:
-        config: Mapping[str, Value] = run.config
-        records = read_metrics(run.path)
-    except (ConfigurationError, RunError, ValueError):
-        return {"name": run.name, "state": "damaged"}
-    rounds = records[-1]["round"] if records else 0
-    evaluated: Mapping[str, Any] = next(filter(is_evaluated, reversed(records)), {})
-    accuracy = evaluated.get("seen", {}).get("accuracy")
-    known = {key: config.get(key) for key in ("method", "dataset", "seed")}
-    return {"name": run.name, "state": run.state, **known, "rounds": rounds, "accuracy": accuracy}
+    runs = list_folder(str(runs_dir or defaults()["runs-dir"]))
+    return pd.DataFrame([vars(run) for run in runs], columns=[field.name for field in fields(ListedRun)])

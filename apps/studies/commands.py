@@ -8,15 +8,26 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_options import CORES, Assignments, EngineOption, RunsDir, Workers, runs_folder
+from florilegium.apps.cli_groups import STUDIES, Group
+from florilegium.apps.cli_options import (
+    CORES,
+    Assignments,
+    EngineOption,
+    RunsDir,
+    Workers,
+    of_recipe,
+    of_run,
+    runs_folder,
+)  # fmt: skip
+from florilegium.apps.completion import complete_dataset
 from florilegium.apps.progress import on_terminal
 
-studies = typer.Typer()
+studies = Group(STUDIES)
 
 
-@studies.command()
+@studies.add("florilegium pareto feddp-kmeans-mixture --seeds 1,2,3")
 def pareto(
-    recipe: Annotated[str, typer.Argument(help="a clustering recipe's name, or a TOML file")],
+    recipe: Annotated[str, of_recipe("a clustering recipe's name, or a TOML file")],
     assignments: Assignments = None,
     methods: Annotated[str, typer.Option(help="clustering methods, separated by commas; all by default")] = "",
     epsilons: Annotated[str, typer.Option(help="privacy budgets ε of a run")] = "0.1,0.15,0.2,0.3,0.4,0.5,0.7,1,1.5,2",
@@ -51,9 +62,9 @@ def pareto(
     print(target)
 
 
-@studies.command()
+@studies.add("florilegium descriptors RUN")
 def descriptors(
-    run: Annotated[str, typer.Argument(help="a PeFLL run's id or folder")],
+    run: Annotated[str, of_run("a PeFLL run's id or folder")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for descriptors.md and descriptors.png")] = Path("report"),
 ) -> None:
@@ -66,9 +77,9 @@ def descriptors(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium embed RUN")
 def embed(
-    run: Annotated[str, typer.Argument(help="the id or folder of a run of method flowdup")],
+    run: Annotated[str, of_run("the id or folder of a run of method flowdup")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for embedding.md and embedding.png")] = Path("report"),
 ) -> None:
@@ -80,9 +91,9 @@ def embed(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium hyperparameters RUN")
 def hyperparameters(
-    run: Annotated[str, typer.Argument(help="the id or folder of a run of method fedl2p or l2p")],
+    run: Annotated[str, of_run("the id or folder of a run of method fedl2p or l2p")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for hyperparameters.md and pictures")] = Path("report"),
 ) -> None:
@@ -94,9 +105,9 @@ def hyperparameters(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium norms RUN RUN")
 def norms(
-    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method fedgtst")],
+    runs: Annotated[list[str], of_run("ids or folders of runs of method fedgtst")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for norms.md and norms.png")] = Path("report"),
 ) -> None:
@@ -108,11 +119,16 @@ def norms(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium transfer RUN RUN --target mnist_m")
 def transfer(
-    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs")],
+    runs: Annotated[list[str], of_run("ids or folders of runs")],
     assignments: Assignments = None,
-    target: Annotated[str, typer.Option(help="dataset to transfer to (default: the runs' key transfer-target)")] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="dataset to transfer to (default: the runs' key transfer-target)", autocompletion=complete_dataset
+        ),
+    ] = "",
     whole: Annotated[
         bool, typer.Option("--whole", help="train the whole network there, not only the classifier")
     ] = False,
@@ -133,9 +149,9 @@ def transfer(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium heterogeneity RUN")
 def heterogeneity(
-    run: Annotated[str, typer.Argument(help="the id or folder of a run of method mdm")],
+    run: Annotated[str, of_run("the id or folder of a run of method mdm")],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for heterogeneity.md and heterogeneity.png")] = Path("report"),
 ) -> None:
@@ -147,9 +163,12 @@ def heterogeneity(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium recovery RUN RUN")
 def recovery(
-    runs: Annotated[list[str], typer.Argument(help="ids or folders of runs of method mdm with a named mdm-params")],
+    runs: Annotated[
+        list[str],
+        of_run("ids or folders of runs of method mdm with a named mdm-params"),
+    ],
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for recovery.md and recovery.png")] = Path("report"),
 ) -> None:
@@ -161,9 +180,12 @@ def recovery(
     print(output)
 
 
-@studies.command()
+@studies.add("florilegium fidelity mdm-fidelity --batch-sizes 10 --epochs 1,2")
 def fidelity(
-    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file; its variant 'mdm' fits the clients")],
+    recipe: Annotated[
+        str,
+        of_recipe("a recipe's name, or a TOML file; its variant 'mdm' fits the clients"),
+    ],
     assignments: Assignments = None,
     batch_sizes: Annotated[str, typer.Option(help="batch sizes of local training")] = "10,20",
     learning_rates: Annotated[str, typer.Option(help="learning rates of local training")] = "0.02,0.1",

@@ -50,6 +50,8 @@ class Card:
     """Number of the network's outputs; 0: one for each class of the dataset."""
     name: str = ""
     """Name of a natural client; "": it has none."""
+    labels: tuple[int | str, ...] = ()
+    """The words of the data for the classes, in their order; (): they have none, or the model predicts no labels."""
 
 
 def save_model(
@@ -67,16 +69,27 @@ def save_model(
         model = model.network
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
-    outputs = len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
+    outputs = own_outputs(model)
+    spec = dataset_of(settings)
     card = Card(
         settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs,
-        name,
+        name, class_labels(spec, outputs),
     )  # fmt: skip
-    if described := dataset_of(settings).folder:
-        write_text(folder / FILE, (Path(described) / FILE).read_text(encoding="utf-8"))
+    if spec.folder:
+        write_text(folder / FILE, (Path(spec.folder) / FILE).read_text(encoding="utf-8"))
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
+
+
+def own_outputs(model: nn.Module) -> int:
+    """Return the number of clusters if the model finds clusters; 0: it has an output for each class of its dataset."""
+    return len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
+
+
+def class_labels(spec: DatasetSpec, outputs: int) -> tuple[int | str, ...]:
+    """Return the words of the data for what a model predicts; () for clusters, whose number is ``outputs``."""
+    return () if outputs else spec.labels
 
 
 def spec_of(folder: Path, card: Card) -> DatasetSpec:

@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import tomli_w
 from safetensors import safe_open
 
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.common.files import append_text, write_tensors, write_text
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
@@ -325,18 +325,29 @@ def has_results(path: Path) -> bool:
     return (path / "config.toml").exists() and (bool(_checkpoints(path)) or (path / "summary.json").exists())
 
 
+def newest_runs(runs_dir: str) -> list[Path]:
+    """Return the folders of all runs under ``runs_dir``, the one that was last started or resumed first."""
+    begun = []
+    for file in folder(runs_dir).glob("*/config.toml"):
+        with suppress(OSError):  # a run may be deleted meanwhile
+            begun.append((file.stat().st_mtime, file.parent))
+    return [path for _, path in sorted(begun, reverse=True)]
+
+
 def find_run(name: str, runs_dir: str) -> Path:
     """Return the folder of run ``name``: a path to it, or its id under ``runs_dir``.
 
     Raises:
-        ConfigurationError: if there is no such run; lists the newest runs.
+        ConfigurationError: if there is no such run; suggests the closest name and lists the newest runs.
     """
     for path in (folder(runs_dir) / name, folder(name)):
         if name and (path / "config.toml").is_file():
             return path.resolve()
-    known = sorted(folder(runs_dir).glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    newest = ", ".join(path.parent.name for path in known[:5]) or "none"
-    raise ConfigurationError(f"there is no run '{name}' in {folder(runs_dir)}. Newest runs: {newest}.")
+    known = [path.name for path in newest_runs(runs_dir)]
+    raise ConfigurationError(
+        f"there is no run '{name}' in {folder(runs_dir)}{nearest(name, known)} Newest runs: "
+        f"{', '.join(known[:5]) or 'none'}."
+    )
 
 
 def find_initial(init: str, seed: int, runs_dir: str) -> Path:

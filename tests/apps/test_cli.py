@@ -12,14 +12,17 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from typer.testing import CliRunner
 
 from florilegium.apps.cli import cli
 from florilegium.apps.experiment import read_assignments, resolve
-from florilegium.clients.core.export import load_model
+from florilegium.clients.core.export import class_labels, load_model, own_outputs, predict, save_model
+from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
+from florilegium.models.centers import Centers
 from florilegium.partitions.clientdata import simulated
-from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.datasets import DATASETS, find_spec
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
@@ -141,6 +144,30 @@ class TestSuccess:
             np.save(tmp_path / "first.npy", np.asarray(image)[None, :, :, None])
         for name in ("first.png", "first.npy"):
             assert _call("predict", str(tmp_path / "model"), str(tmp_path / name)).splitlines()[1] == lines[1]
+
+    def test_predictions_are_words_where_the_data_have_words(self, tmp_path: Path) -> None:
+        keys = settings(dataset="adult", model="linear")
+        network = network_for(find_spec("adult"), "linear", seed=1)
+        save_model(tmp_path, network, "0", "run", keys)
+        rows = np.random.default_rng(1).normal(size=(20, 108)).astype(np.float32)
+        np.save(tmp_path / "rows.npy", rows)
+        expected = [("<=50K", ">50K")[best] for best in predict(network, torch.from_numpy(rows)).argmax(1).tolist()]
+        assert set(expected) == {"<=50K", ">50K"}
+
+        def classes() -> list[str]:
+            lines = _call("predict", str(tmp_path), str(tmp_path / "rows.npy")).splitlines()
+            return [line.split(",")[1] for line in lines[1:]]
+
+        assert classes() == expected
+        card = json.loads((tmp_path / "card.json").read_text())
+        labels = card.pop("labels")
+        (tmp_path / "card.json").write_text(json.dumps(card))  # as earlier versions wrote it
+        assert classes() == expected
+        (tmp_path / "card.json").write_text(json.dumps({**card, "labels": labels[::-1]}))
+        assert classes() == [labels[1 - labels.index(label)] for label in expected]
+
+    def test_clusters_are_numbered_even_if_the_data_have_labels(self) -> None:
+        assert class_labels(find_spec("adult"), own_outputs(nn.Sequential(Centers(108, 2)))) == ()
 
 
 class TestFailure:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from florilegium.apps.experiment import RECIPES, read_layers, read_recipe, warn_of_idle_keys
+from florilegium.apps.experiment import read_layers, read_recipe, warn_of_idle_keys
+from florilegium.apps.recipe_list import find_recipe, introduction, recipe_names
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.loading import dataset_of
 
-NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
+NAMES = recipe_names()
 SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]
 
 
@@ -23,6 +24,13 @@ def test_shipped_recipes_are_valid(name: str) -> None:
     if settings.method == "ppfe":
         spec = dataset_of(settings)
         assert plan(hyper, settings.model, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_line_of_a_recipe_says_in_a_whole_sentence_what_it_reproduces(name: str) -> None:
+    first = introduction(find_recipe(name))[0]
+    assert first.startswith("# ")
+    assert first[-1] in ".?)"
 
 
 @pytest.mark.long

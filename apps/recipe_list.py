@@ -1,0 +1,39 @@
+"""Where recipes lie, and what each reproduces; reads no keys, and imports little."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+
+from florilegium.apps.code_version import layer_folder
+from florilegium.common.errors import ConfigurationError, nearest
+
+RECIPES = layer_folder("apps") / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with the suite."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def find_recipe(name: str, beside: Path = Path()) -> Path:
+    """Return the file of a recipe.
+
+    Args:
+        name: a recipe's name or path.
+        beside: folder that is searched before the recipes that come with the suite.
+
+    Raises:
+        ConfigurationError: if there is no such recipe; the message suggests the closest name.
+    """
+    candidates = [beside / name, beside / f"{name}.toml", RECIPES / name, RECIPES / f"{name}.toml"]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
+        known = recipe_names()
+        raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
+    return path.resolve()
+
+
+def introduction(path: Path) -> list[str]:
+    """Return the comment at the beginning of a recipe's file, line by line; the first says what it reproduces."""
+    return list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
