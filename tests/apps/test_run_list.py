@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
     _made(tmp_path, "new", 1, state="stopped")
     _made(tmp_path, "torn-config", 2, damage={"config.toml": b"method = 'fedavg"})
     _made(tmp_path, "binary-config", 3, damage={"config.toml": b"\xff\xfe"})
-    _made(tmp_path, "torn-metrics", 4, damage={"metrics.jsonl": b'{"round": 0}\n{"rou'})
+    _made(tmp_path, "torn-metrics", 4, damage={"metrics.jsonl": b'{"round": 0}\n{"rou\n'})
     _made(tmp_path, "odd-metrics", 5, damage={"metrics.jsonl": b"[1, 2]\n"})
     _made(tmp_path, "torn-status", 6, damage={"status.json": b"{"})
     (tmp_path / "report").mkdir()
@@ -160,5 +160,7 @@ def test_progress_names_the_method(tmp_path: Path) -> None:
     words = ["compare", "fedavg", "local", *QUICK, "--set", "rounds=1", "--runs-dir", str(tmp_path)]
     shown = CliRunner().invoke(cli, words, env={"COLUMNS": "30"}).stderr
     assert [line for line in shown.splitlines() if " of 2: " in line] == [
-        "1 of 2: fedavg on digits, seed 1", "2 of 2: local on digits, seed 1",
-    ]  # fmt: skip
+        f"{number} of 2: {method} on digits, seed 1 ({path.name})"
+        for number, method in enumerate(("fedavg", "local"), start=1)
+        for path in tmp_path.glob(f"{method}-digits-*-seed1")
+    ]
