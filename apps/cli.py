@@ -84,6 +84,7 @@ def compare(
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+    tuned: Annotated[str, typer.Option(help="use what `tune RECIPE NAME` has chosen: NAME, or its tuned.toml")] = "",
 ) -> None:
     """Run several methods on the same federation and compare them in one table and one picture."""
     from florilegium.apps.engines import engine as choose
@@ -93,12 +94,18 @@ def compare(
     from florilegium.common.errors import ConfigurationError, nearest
 
     for method in methods:
-        if method not in METHODS:
+        if not tuned and method not in METHODS:
             raise ConfigurationError(
                 f"'{method}' is not a method{nearest(method, METHODS)} Known: {', '.join(METHODS)}."
             )
     display, paths = on_terminal(Console(stderr=True)), []
-    wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
+    if tuned:
+        from florilegium.apps.tuning.chosen import read_tuned
+
+        chosen_values = read_tuned(recipe, tuned, runs_folder(runs_dir))
+        wanted = chosen_values.runs(methods, assignments or [], _options(runs_dir))
+    else:
+        wanted = [resolve(recipe, assignments or [], {**_options(runs_dir), "method": method}) for method in methods]
     warn_of_idle_keys(read_assignments(assignments or []), wanted)
     with _stoppable(), choose(engine, workers, wanted, fork=True) as chosen:
         for overrides in wanted:

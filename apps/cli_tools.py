@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_options import Assignments, RunsDir, runs_folder
+from florilegium.apps.cli_options import CORES, Assignments, EngineOption, RunsDir, Workers, runs_folder
 
 tools = typer.Typer()
 
@@ -137,3 +137,29 @@ def split(
     data = load_dataset(settings, settings.embeddings)
     write_split(read_foreign(suite, source, data, validation), output)
     print(output)
+
+
+@tools.command()
+def tune(
+    recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file")],
+    name: Annotated[str, typer.Argument(help="one of the recipe's tables [tune.<name>]")],
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Tune methods alike on held-back training examples: same trials, same budget. A stopped tuning goes on."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.apps.progress import on_terminal
+    from florilegium.apps.tuning.report import choices
+    from florilegium.apps.tuning.trials import tune as carry_out
+    from florilegium.common.errors import StoppedError
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    try:
+        tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
+    except KeyboardInterrupt as error:
+        raise StoppedError(str(error) or "stopped") from error
+    print(choices(tuning))
+    print(tuning.plan.folder)
+    tuning.require_choices()

@@ -16,7 +16,8 @@ from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, short_name, warn_of_idle_keys
 from florilegium.apps.progress import Display, silent, suitable
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.settings import complete, defaults, parse
+from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 
@@ -114,6 +115,7 @@ def compare(
     recipe: str | Path | None = None,
     *,
     seeds: Sequence[int] = (),
+    tuned: str = "",
     engine: EngineName = "auto",
     workers: int = 1,
     progress: bool = True,
@@ -125,6 +127,8 @@ def compare(
         methods: names of methods, or your own (:func:`run`).
         recipe, engine, workers, progress, keys: as for :func:`run`.
         seeds: seeds to run every method with; default: the seed of the configuration.
+        tuned: a table ``[tune.<name>]`` of the recipe, or a file ``tuned.toml``: each method gets the values that
+            :func:`tune` has chosen for it.
 
     Raises:
         ConfigurationError: before the first run, if the configuration of one is wrong.
@@ -136,12 +140,13 @@ def compare(
         raise ConfigurationError(f"seeds: give a list of whole numbers, such as [1, 2, 3] (found: {seeds!r:.60})")
     for key in {"run_name", "resume"} & keys.keys():
         raise ConfigurationError(f"{key}: compare makes several runs; leave it out")
+    best = read_tuned(recipe, tuned, str(keys.get("runs_dir", defaults()["runs-dir"]))) if tuned else None
     cells: list[tuple[str, dict[str, Value]]] = []
     for method in methods:
         for chosen_seed in [{"seed": int(seed)} for seed in seeds] or [{}]:
             own = {**keys, "method": method, **chosen_seed}
             given = read_keywords(own)
-            overrides = resolve(recipe, [], given)
+            overrides = best.runs([str(given["method"])], [], given)[0] if best else resolve(recipe, [], given)
             parse(complete(overrides))
             cells.append((str(overrides["method"]), overrides))
     warn_of_idle_keys(given, [overrides for _, overrides in cells])
