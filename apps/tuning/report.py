@@ -27,7 +27,7 @@ def write_page(tuning: Tuning) -> None:
     parts = [
         f"# Tuning of {tuning.plan.title}", _about(tuning), choices(tuning),
         "![Best objective over the trials](report.png)",
-        "Filled marks are trials that completed, hollow ones were ended early, a cross at the bottom is one that failed.",
+        "Filled marks are trials that completed, hollow ones were ended early, crosses at the bottom failed.",
         "## Importance of the keys", "\n".join(_importances(tuning)), "## Notes", "\n".join(_notes(tuning)),
     ]  # fmt: skip
     write_text(folder / "report.md", "\n\n".join(part.strip() for part in parts) + "\n")
