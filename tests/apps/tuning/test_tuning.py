@@ -25,6 +25,7 @@ from florilegium.apps.progress import silent
 from florilegium.apps.tuning import trials
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.records import Result, Trial, Tuning
+from florilegium.apps.tuning.study import MethodStudy
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.sources.arrays import array_dataset
@@ -79,6 +80,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Tuning]
     return folder / "small.toml", folder / "runs", _tune(folder / "small.toml", folder / "runs")
 
 
+def _without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes long and only the page shows."""
+    monkeypatch.setattr(trials, "write_page", lambda tuning: None)
+    monkeypatch.setattr(MethodStudy, "_importances", lambda study: {})
+
+
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """Return a function that lets trials be pretended runs, whose figure is a function of the learning rate."""
@@ -99,7 +106,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
         monkeypatch.setattr(trials, "run_experiment", run)
         monkeypatch.setattr(trials, "choose", choose)
         if not page:
-            monkeypatch.setattr(trials, "write_page", lambda tuning: None)
+            _without_page(monkeypatch)
         return tried
 
     @contextmanager
@@ -112,7 +119,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
 # ------------------------------------------------------------------------------------ what is read
 
 
-def test_no_code_path_of_tuning_reads_test_examples(tuned: tuple[Path, Path, Tuning], tmp_path: Path) -> None:
+def test_no_code_path_of_tuning_reads_test_examples(
+    tuned: tuple[Path, Path, Tuning], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_page(monkeypatch)
     recipe, _, clean = tuned
     poisoned = _tune(recipe, tmp_path, poisoned=True)
     assert [result.trials for result in poisoned.results] == [result.trials for result in clean.results]
@@ -146,6 +156,7 @@ def test_the_objective_is_the_mean_over_the_seen_clients(tuned: tuple[Path, Path
 def test_an_interrupted_tuning_goes_on_as_if_it_had_not_been(
     tuned: tuple[Path, Path, Tuning], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _without_page(monkeypatch)
     original, stops = trials.run_experiment, iter((0, 1, 4))
     left = [next(stops)]
 
@@ -221,7 +232,7 @@ def test_the_best_trial_is_chosen_and_is_never_worse_than_the_recipe(
     recipe: Path, tmp_path: Path, pretended: Callable[..., list[float]]
 ) -> None:
     recipe.write_text(SMALL.replace("trials = 3", "trials = 9").replace('"", "fedprox"', '"fedprox"'))
-    tried = pretended(lambda rate: -abs(math.log(rate / 0.05)))  # 0.05 is the recipe's own
+    tried = pretended(lambda rate: -abs(math.log(rate / 0.05)), page=True)  # 0.05 is the recipe's own
     result = _tune(recipe, tmp_path).results[0]
     assert tried[0] == 0.05
     assert result.best is result.trials[0]
