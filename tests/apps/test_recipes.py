@@ -9,6 +9,7 @@ import pytest
 from florilegium.apps.experiment import RECIPES, read_layers, read_recipe, warn_of_idle_keys
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
+from florilegium.apps.tuning.plan import read_plan
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.loading import dataset_of
@@ -23,6 +24,12 @@ def test_shipped_recipes_are_valid(name: str) -> None:
     if settings.method == "ppfe":
         spec = dataset_of(settings)
         assert plan(hyper, settings.model, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
+
+
+@pytest.mark.parametrize("name", [(name, table) for name in NAMES for table in read_layers(name).tune], ids="-".join)
+def test_shipped_tuning_tables_are_valid(name: tuple[str, str], tmp_path: Path) -> None:
+    recipe, table = name
+    read_plan(recipe, table, {"runs-dir": str(tmp_path)})
 
 
 @pytest.mark.long
