@@ -97,7 +97,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
             path, value = Path(keys["runs-dir"]) / keys["run-name"], figure(keys["learning-rate"])
             tried.append(keys["learning-rate"])
             (path / "checkpoint").mkdir(parents=True)
-            figures = {"seen": {"validation_accuracy": value, "accuracy": 1.0}}
+            figures = {"seen": {"validation_accuracy": value, "validation_loss": value, "accuracy": 1.0}}
             ended = next((r for r in range(1, 5) if engine._on_evaluation and engine._on_evaluation(r, figures)), 4)
             (path / "summary.json").write_text(json.dumps({"rounds": ended, "final": figures}))
             (path / "clients.csv").write_text("client,group\n0,seen\n1,seen\n2,unseen\n")
@@ -250,6 +250,13 @@ def test_the_best_trial_is_chosen_and_is_never_worse_than_the_recipe(
     best = _tune(recipe, tmp_path).results[0].best
     assert best is not None
     assert best.objective == max(tried) > 0.05
+    shutil.rmtree(tmp_path / "tune-small-rates")
+    recipe.write_text(SMALL.replace("trials = 3", "trials = 4\nfigure = 'validation_loss'"))
+    tried = pretended(lambda rate: rate)
+    losses = _tune(recipe, tmp_path).results[0]
+    assert losses.best is not None
+    assert losses.best.objective == min(tried[:4]) < 0.05
+    assert losses.curve() == list(np.minimum.accumulate(tried[:4]))
 
 
 def test_a_value_at_an_end_that_the_key_itself_has_is_no_reason_to_warn(recipe: Path, tmp_path: Path) -> None:
