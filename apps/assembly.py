@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.clientdata import validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -171,7 +173,11 @@ def population(settings: Settings) -> list[Member]:
     own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
     if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share
         names = [""] * len(federation)
-    sizes = (federation.train.sizes, federation.test.sizes)
+    measured = federation.test.sizes
+    if settings.evaluate_on == "validation":
+        counts = zip(federation.train.sizes, federation.labeled, strict=True)
+        measured = np.array([validating(size, settings.validation_fraction) if known else 0 for size, known in counts])
+    sizes = (federation.train.sizes, measured)
     columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
     return [
         Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)

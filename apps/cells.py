@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -34,6 +35,9 @@ from florilegium.strategies.core.run_folder import (
     differing_settings,
     read_config,
 )
+
+if TYPE_CHECKING:
+    from florilegium.apps.tuning.chosen import Chosen
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ def comparison(
     recipe: str | Path | None,
     assignments: Sequence[str],
     options: Mapping[str, Value],
+    tuned: Chosen | None = None,
 ) -> list[Cell]:
     """Return the runs of several methods with several seeds, checked; everything but method and seed is the same.
 
@@ -65,19 +70,24 @@ def comparison(
         methods: names of methods; [] for the configured one.
         seeds: seeds; [] for the configured one.
         recipe, assignments, options: as for :func:`florilegium.apps.experiment.resolve`.
+        tuned: what a tuning has chosen for each method, if it is to be used.
 
     Raises:
         ConfigurationError: if a method or seed is given twice, a method does not exist, or a configuration is wrong.
     """
-    for method in methods:
+    for method in methods if tuned is None else ():
         if problem := METHODS.problem(method):
             raise ConfigurationError(problem)
     for what, given in (("method", methods), ("seed", seeds)):
         if len({*given}) < len(given):
             raise ConfigurationError(f"a {what} is given twice: {', '.join(map(str, given))}")
-    found = []
-    for own in product([{"method": method} for method in methods] or [{}], [{"seed": seed} for seed in seeds] or [{}]):
-        keys = resolve(recipe, assignments, {**options, **own[0], **own[1]})
+    found, numbers = list[Cell](), list[int | None]([*seeds] or [None])
+    for method, seed in product(methods or [""], numbers):
+        own = {**options, **({} if seed is None else {"seed": seed})}
+        if tuned is not None:
+            keys = tuned.run(method, assignments, own)
+        else:
+            keys = resolve(recipe, assignments, {**own, **({"method": method} if method else {})})
         if named := [key for key in ("resume", "run-name") if keys.get(key)]:
             raise ConfigurationError(f"{named[0]}: several runs are named after their settings; leave it out")
         found.append(Cell(_name(keys), keys))

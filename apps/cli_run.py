@@ -116,7 +116,7 @@ def run(
     With --seeds it is the folder of a report on all seeds; finished runs are reused.
     """
     if numbers := read_seeds(seeds):
-        _several([], numbers, recipe, assignments, workers, engine, runs_dir, None)
+        _several([], numbers, recipe, assignments, workers, engine, runs_dir)
         return
     from florilegium.apps.experiment import read_assignments, resolve
 
@@ -140,9 +140,10 @@ def compare(
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
     html: Html = False,
+    tuned: Annotated[str, typer.Option(help="use what `tune RECIPE NAME` has chosen: NAME, or its tuned.toml")] = "",
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
-    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output, html=html)
+    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output, html=html, tuned=tuned)
 
 
 def _several(
@@ -153,15 +154,21 @@ def _several(
     workers: int,
     engine: EngineOption,
     runs_dir: Path | None,
-    output: Path | None,
+    output: Path | None = None,
     *,
     html: bool = False,
+    tuned: str = "",
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
     from florilegium.apps.cells import comparison
     from florilegium.apps.reports.writing import write_report
 
-    wanted = comparison(methods, seeds, recipe, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    options, best = {"runs-dir": runs_folder(runs_dir)}, None
+    if tuned:
+        from florilegium.apps.tuning.chosen import read_tuned
+
+        best = read_tuned(recipe, tuned, options["runs-dir"])
+    wanted = comparison(methods, seeds, recipe, assignments or [], options, best)
     folder = Path(str(wanted[0].keys["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine)
     target = output or folder / f"compare-{paths[0].name}"
@@ -191,6 +198,28 @@ def sweep(
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html))
     print(target)
+
+
+@running.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
+def tune(
+    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
+    name: Annotated[str, typer.Argument(help="one of the recipe's tables [tune.<name>]")],
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Tune methods alike on held-back training examples: same trials, same budget. A stopped tuning goes on."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.apps.tuning.report import choices
+    from florilegium.apps.tuning.trials import tune as carry_out
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    with _stoppable():
+        tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
+    print(choices(tuning))
+    print(tuning.plan.folder)
+    tuning.require_choices()
 
 
 @running.add("florilegium resume RUN --set rounds=60")

@@ -69,11 +69,12 @@ def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:
 
 @dataclass(frozen=True)
 class Layers:
-    """A recipe merged with those it extends: its keys, the keys of each variant, and its sweeps as in the TOML."""
+    """A recipe merged with those it extends: its keys, each variant's keys, its sweeps and tuning tables as in TOML."""
 
     keys: dict[str, Value]
     variants: dict[str, dict[str, Value]]
     sweeps: dict[str, dict[str, Any]]
+    tune: dict[str, dict[str, Any]]
 
 
 def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
@@ -85,18 +86,19 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
         seen: recipes already read, to detect a cycle.
 
     Raises:
-        ConfigurationError: if there is no such recipe, it is not valid TOML, or variants or sweeps are not tables.
+        ConfigurationError: if there is no such recipe, it is not valid TOML, or variants, sweeps, tune are no tables.
     """
     path, content = _read_toml(name, beside)
-    base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in ("variants", "sweeps")}
+    base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in ("variants", "sweeps", "tune")}
     if path in seen or not isinstance(base, str):
         raise ConfigurationError(f"{path}: extends must name another recipe, and not one that extends this")
     for what, tables in own.items():
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             raise ConfigurationError(f"{path}: {what} must be tables, such as [{what}.fast]")
-    under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {})
+    under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {}, {})
     variants = {variant: flatten(keys) for variant, keys in own["variants"].items()}
-    return Layers(under.keys | flatten(content), under.variants | variants, under.sweeps | own["sweeps"])
+    keys, sweeps, tune = under.keys | flatten(content), under.sweeps | own["sweeps"], under.tune | own["tune"]
+    return Layers(keys, under.variants | variants, sweeps, tune)
 
 
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:

@@ -20,6 +20,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.runs import list_runs as runs
     from florilegium.apps.api.runs import open_run as open
     from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
+    from florilegium.apps.api.tuning import Tuning, tune
     from florilegium.apps.methods import Method
     from florilegium.apps.trackers.base import TrackedRun, Tracker
     from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients
@@ -42,11 +43,13 @@ _PUBLIC = {
     "run": "apps.api.running:run",
     "compare": "apps.api.running:compare",
     "sweep": "apps.api.running:sweep",
+    "tune": "apps.api.tuning:tune",
     "open": "apps.api.runs:open_run",
     "runs": "apps.api.runs:list_runs",
     "Run": "apps.api.runs:Run",
     "Comparison": "apps.api.running:Comparison",
     "Sweep": "apps.api.running:Sweep",
+    "Tuning": "apps.api.tuning:Tuning",
     # what there is
     "methods": "apps.api.tables:methods",
     "datasets": "apps.api.tables:datasets",

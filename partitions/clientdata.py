@@ -117,6 +117,17 @@ class ClientData:
             validation=lambda: self.train.rows(held()),
         )
 
+    def without_test(self) -> ClientData:
+        """Return the same data with the validation examples as test examples; the real ones cannot be read any more."""
+
+        def held() -> Examples:
+            return self.validation if self._validation else self.train.rows(slice(0))
+
+        return ClientData(
+            lambda: self.train, held, labeled=self.labeled, simulated=self.simulated, device=self._device,
+            validation=held,
+        )  # fmt: skip
+
     def _move(self, examples: Examples) -> Examples:
         return Examples(examples.x.to(self._device), examples.y.to(self._device))
 

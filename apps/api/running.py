@@ -19,7 +19,8 @@ from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_ke
 from florilegium.apps.progress import Display, numbered, silent, suitable
 from florilegium.apps.reports.pools import pairs, sections
 from florilegium.apps.reports.records import load_run
-from florilegium.apps.settings import complete
+from florilegium.apps.settings import complete, defaults
+from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.common.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def compare(
     recipe: str | Path | None = None,
     *,
     seeds: Sequence[int] = (),
+    tuned: str = "",
     engine: EngineName = "auto",
     workers: int = 1,
     progress: bool = True,
@@ -151,6 +153,8 @@ def compare(
         methods: names of methods, or your own (:func:`run`).
         recipe, engine, workers, progress, keys: as for :func:`run`.
         seeds: seeds to run every method with; default: the seed of the configuration.
+        tuned: a table ``[tune.<name>]`` of the recipe, or a file ``tuned.toml``: each method gets the values that
+            :func:`tune` has chosen for it.
 
     Raises:
         ConfigurationError: before the first run, if the configuration of one is wrong.
@@ -160,9 +164,10 @@ def compare(
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
     if not isinstance(seeds, Iterable) or not all(isinstance(seed, int | np.integer) for seed in seeds):
         raise ConfigurationError(f"seeds: give a list of whole numbers, such as [1, 2, 3] (found: {seeds!r:.60})")
+    best = read_tuned(recipe, tuned, str(keys.get("runs_dir", defaults()["runs-dir"]))) if tuned else None
     names = [str(read_keywords({"method": method})["method"]) for method in methods]
     given = read_keywords(keys)
-    wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given)
+    wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given, best)
     warn_of_idle_keys(given, [cell.keys for cell in wanted])
     folder = Path(str(complete(wanted[0].keys)["runs-dir"])).expanduser()
     left = unfinished(wanted, folder)

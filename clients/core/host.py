@@ -164,6 +164,8 @@ class Host:
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
+        if s.evaluate_on == "validation":
+            data = data.without_test()
         return self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
 
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:

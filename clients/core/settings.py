@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from florilegium.common.settings import check_folder, key
 from florilegium.partitions.settings import SourceSettings
@@ -46,6 +46,11 @@ class SharedSettings(SourceSettings):
         "`validation_loss` and `validation_accuracy`",
         ge=0, lt=1,
     )  # fmt: skip
+    evaluate_on: Literal["test", "validation"] = key(
+        "test",
+        "what evaluations measure on: the test examples; or, so that no test example is read, those that "
+        "`validation-fraction` holds out",
+    )
     weighting: Literal["examples", "uniform"] = key(
         "examples", "weight of each client in the average: its number of examples, or 1"
     )
@@ -56,6 +61,13 @@ class SharedSettings(SourceSettings):
         "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1
     )
     privacy: PrivacySettings = PrivacySettings()
+
+    @field_validator("evaluate_on")
+    @classmethod
+    def _has_something_to_measure_on(cls, evaluate_on: str, info: ValidationInfo) -> str:
+        if evaluate_on == "validation" and not info.data.get("validation_fraction"):
+            raise ValueError("no example is held out: set validation-fraction")
+        return evaluate_on
 
     def decay(self, server_round: int) -> float:
         """Return the factor on learning rates in a round: ``learning-rate-decay`` for every past ``decay-rounds``."""

@@ -32,7 +32,7 @@ class Member:
 
     Attributes:
         id: its name.
-        train, test: numbers of its training and test examples, the expected costs of training and evaluating it.
+        train, test: numbers of examples that it is trained and evaluated on, the expected costs of both.
         unseen: whether it is held out from training.
         labeled: whether training may use its labels.
         node: the node it is pinned to, or None where any node can run it.

@@ -10,6 +10,7 @@ from florilegium.apps.experiment import read_layers, read_recipe, warn_of_idle_k
 from florilegium.apps.recipe_list import find_recipe, introduction, recipe_names
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
+from florilegium.apps.tuning.plan import read_plan
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.loading import dataset_of
@@ -31,6 +32,12 @@ def test_the_first_line_of_a_recipe_says_in_a_whole_sentence_what_it_reproduces(
     first = introduction(find_recipe(name))[0]
     assert first.startswith("# ")
     assert first[-1] in ".?)"
+
+
+@pytest.mark.parametrize("name", [(name, table) for name in NAMES for table in read_layers(name).tune], ids="-".join)
+def test_shipped_tuning_tables_are_valid(name: tuple[str, str], tmp_path: Path) -> None:
+    recipe, table = name
+    read_plan(recipe, table, {"runs-dir": str(tmp_path)})
 
 
 @pytest.mark.long

@@ -1,0 +1,191 @@
+"""Carry out the trials of a tuning: each is a run whose evaluations measure on held-back training examples alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from florilegium.apps.engine import Engine
+from florilegium.apps.engines import EngineName
+from florilegium.apps.engines import engine as choose
+from florilegium.apps.experiment import run_experiment, warn_of_idle_keys
+from florilegium.apps.progress import Display
+from florilegium.apps.settings import complete
+from florilegium.apps.tuning.chosen import FILE as CHOSEN
+from florilegium.apps.tuning.chosen import write_tuned
+from florilegium.apps.tuning.plan import read_plan
+from florilegium.apps.tuning.records import Trial, Tuning
+from florilegium.apps.tuning.report import write_page
+from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, storage
+from florilegium.common.errors import ConfigurationError, FileError, RunError
+from florilegium.common.settings import Value
+from florilegium.strategies.core.metrics_file import read_evaluations
+
+if TYPE_CHECKING:
+    import optuna
+
+log = logging.getLogger("flwr")
+
+GROUP = "seen"
+"""The group of clients whose mean is the objective."""
+
+
+def tune(
+    recipe: str,
+    name: str,
+    overrides: Mapping[str, Value],
+    engine: EngineName,
+    workers: int,
+    display: Display,
+    *,
+    fork: bool = False,
+) -> Tuning:
+    """Carry out a tuning, or the rest of it, and return it; nothing is done for a complete one.
+
+    Args:
+        recipe, name: a recipe and its table ``[tune.<name>]``.
+        overrides: keys that apply to all trials.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.engine`.
+        display: shows the progress of each trial.
+
+    Raises:
+        ConfigurationError: before the first trial, if the table or the configuration of a trial is wrong, or the folder
+            has a study of other settings; in a trial, if its configuration turns out to be wrong.
+        RunError: if another command is at work on the study, or its file is damaged.
+        KeyboardInterrupt: if it was stopped; the message says how to go on.
+    """
+    require_optuna()
+    plan = read_plan(recipe, name, overrides)
+    warn_of_idle_keys(overrides, [subject.keys for subject in plan.subjects])
+    with _alone(plan.folder), storage(plan.folder / FILE) as opened:
+        studies = [MethodStudy(plan, subject, opened) for subject in plan.subjects]
+        open_ones = [study for study in studies if study.remaining]
+        if open_ones:
+            present = _Present(plan.table.figure)
+            with choose(engine, workers, [study.subject.keys for study in open_ones], present, fork=fork) as chosen:
+                for study in open_ones:
+                    while study.remaining:
+                        _carry_out(study, present, chosen, display)
+        tuning = Tuning(plan, [study.result() for study in studies])
+        if open_ones or not (plan.folder / CHOSEN).exists():
+            write_tuned(tuning)
+            write_page(tuning)
+    for words in tuning.warnings():
+        log.warning("%s", words)
+    return tuning
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Context in which this process, and no other, works on the study in folder ``path``, which is made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with FileLock(path / ".lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise RunError(f"another command is at work on {path}; wait until it ends") from error
+    except OSError as error:
+        raise FileError(f"runs-dir: {path} cannot be written ({error}); name another folder") from error
+
+
+class _Present:
+    """Receives the evaluations of the present trial, and ends it if Optuna prunes it.
+
+    Args:
+        figure: the objective's figure.
+    """
+
+    def __init__(self, figure: str) -> None:
+        self.figure = figure
+        self.pruned = False
+        self._trial: optuna.Trial | None = None
+        self._rounds = 0
+
+    def begin(self, trial: optuna.Trial, rounds: int) -> None:
+        """Receive from now on the evaluations of ``trial``, which has ``rounds`` rounds."""
+        self._trial, self._rounds, self.pruned = trial, rounds, False
+
+    def __call__(self, server_round: int, figures: Mapping[str, Mapping[str, float]]) -> bool:
+        """Receive an evaluation; return whether the trial ends with it."""
+        assert self._trial is not None
+        value = objective(figures, self.figure)
+        if not math.isfinite(value) or server_round >= self._rounds:
+            return False
+        self._trial.report(value, server_round)
+        self.pruned = self._trial.should_prune()
+        return self.pruned
+
+
+def objective(figures: Mapping[str, Mapping[str, float]], figure: str) -> float:
+    """Return ``figure`` of the seen clients from the figures of an evaluation.
+
+    Raises:
+        ConfigurationError: if no seen client has an example to validate with.
+    """
+    if figure not in figures.get(GROUP, {}):
+        raise ConfigurationError(f"no {GROUP} client has an example to validate with; raise validation-fraction")
+    return figures[GROUP][figure]
+
+
+def _carry_out(study: MethodStudy, present: _Present, engine: Engine, display: Display) -> None:
+    """Carry out the next trial of a study and record how it ended."""
+    trial, number = study.ask(), study.next
+    label = re.sub(r"[^A-Za-z0-9._-]", "_", study.subject.name)
+    keys = {**study.subject.keys, **trial.params, "run-name": f"{label}-{number:03d}"}
+    path = Path(str(keys["runs-dir"])) / str(keys["run-name"])
+    shutil.rmtree(path, ignore_errors=True)  # of an attempt that was interrupted
+    present.begin(trial, int(complete(keys)["rounds"]))
+    try:
+        run_experiment(engine, keys, display)
+        ended = _read(path, number, trial.params, present)
+    except FileError:
+        raise
+    except RunError as error:
+        evaluated = read_evaluations(path)
+        ended = Trial(number, "failed", trial.params, None, 0, evaluated[-1]["round"] if evaluated else 0, str(error))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"the tuning was stopped in trial {number} of '{study.subject.name}'; the same command goes on with it"
+        ) from error
+    study.tell(trial, ended)
+    if ended.reason:
+        log.warning("trial %s failed: %s", path.name, ended.reason)
+    for left in ("checkpoint", "clients"):
+        shutil.rmtree(path / left, ignore_errors=True)
+
+
+def _read(path: Path, number: int, values: dict[str, Value], present: _Present) -> Trial:
+    """Return the trial that the run in ``path`` was."""
+    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    rounds, value = int(summary["rounds"]), objective(summary["final"], present.figure)
+    with (path / "clients.csv").open(encoding="utf-8", newline="") as lines:
+        measured = {row["client"]: row["group"] for row in csv.DictReader(lines)}
+    clients = [*measured.values()].count(GROUP)
+    if lost := _lost(path, rounds, measured):
+        # The mean of the others would be better the more clients diverge.
+        reason = f"{len(lost)} clients could not be measured; " + "; ".join(f"client {k}: {v}" for k, v in lost.items())
+        return Trial(number, "failed", values, None, clients, rounds, reason[:1000])
+    if not math.isfinite(value):
+        return Trial(number, "failed", values, None, clients, rounds, f"{present.figure} is {value}")
+    return Trial(number, "pruned" if present.pruned else "complete", values, value, clients, rounds)
+
+
+def _lost(path: Path, rounds: int, measured: Mapping[str, str]) -> dict[str, str]:
+    """Return the clients that failed in the last evaluation of the run in ``path``, and why."""
+    lost: dict[str, str] = {}
+    with suppress(FileNotFoundError):
+        for line in (path / "failures.jsonl").read_text(encoding="utf-8").splitlines():
+            failure = json.loads(line)
+            if failure["round"] == rounds and failure["client"] not in measured:
+                lost[failure["client"]] = failure["reason"]
+    return lost
