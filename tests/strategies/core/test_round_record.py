@@ -33,7 +33,7 @@ def _replies(runs: Runs, phase: str = "train") -> list[Reply]:
 
 class TestEntry:
     def test_numbers_are_those_of_the_replies(self, tmp_path: Path) -> None:
-        """With a client per node, a reply's sum is wᵢ·(returned − sent); with one step of SGD that is −wᵢ·η·gradient."""
+        """With a client per node, a reply's sum is wᵢ·(returned − sent); after one step of SGD that is −wᵢ·η·g."""
         runs = Runs(tmp_path, KEYS)
         line = read_metrics(runs("one", nodes=4, rounds=1))[-1]
         replies, entry = _replies(runs), line["training"]
