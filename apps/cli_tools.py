@@ -137,3 +137,21 @@ def split(
     data = load_dataset(settings, settings.embeddings)
     write_split(read_foreign(suite, source, data, validation), output)
     print(output)
+
+
+@tools.command()
+def reproduce(
+    run: Annotated[str, typer.Argument(help="a completed run's id or folder")], runs_dir: RunsDir = None
+) -> None:
+    """Carry a run out again and say, figure by figure, what differs; if something does, the exit status is 1."""
+    from florilegium.apps.progress import on_terminal
+    from florilegium.apps.reproduce import reproduce as repeat
+    from florilegium.common.errors import StoppedError
+    from florilegium.strategies.core.run_folder import find_run
+
+    try:
+        path, found = repeat(find_run(run, runs_folder(runs_dir)), on_terminal(Console(stderr=True)), fork=True)
+    except KeyboardInterrupt as error:
+        raise StoppedError(str(error) or "stopped") from error
+    print(f"{found}\n{path}")
+    raise typer.Exit(0 if found.same else 1)

@@ -174,8 +174,7 @@ def _value(part: Mapping[str, Any], key: str) -> str:
     entries = part.get(table, {}) if table else part
     value = entries.get(name, "none")
     if key == "versions.code":
-        about = (
-            f"commit {entries['commit']}{', modified' * bool(entries.get('modified'))}" if entries.get("commit") else ""
-        )
-        return f"{entries.get('florilegium', '')} {value}" + f" ({about})" * bool(about)
+        modified = ", modified" if entries.get("modified") else ""
+        known = f" (commit {entries['commit']}{modified})" if entries.get("commit") else ""
+        return f"{entries.get('florilegium', '')} {value}{known}"
     return ", ".join(value) if isinstance(value, list) else str(value)
