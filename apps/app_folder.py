@@ -34,8 +34,8 @@ def checkout() -> Path | None:
 def project() -> dict[str, Any]:
     """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
     if root := checkout():
-        with (root / "pyproject.toml").open("rb") as file:
-            own = tomllib.load(file)["project"]
+        text = (root / "pyproject.toml").read_text(encoding="utf-8")
+        own = tomllib.loads(text.partition("\n[tool.")[0])["project"]  # the tables of keys take ten times as long
         return {field: own[field] for field in ("name", "version", "description", "dependencies")}
     installed = metadata.metadata("florilegium")
     required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from florilegium.apps.methods import METHODS, Method, table_of
 from florilegium.apps.origins import origins_of
 from florilegium.apps.packages import in_notebook, used_code, versions
 from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy
+from florilegium.apps.provenance import provenance_of
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
@@ -38,7 +40,7 @@ from florilegium.partitions.loading import dataset_of
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
-    from florilegium.strategies.core.roster import Member
+    from florilegium.strategies.core.roster import Member, Roster
     from florilegium.strategies.core.run_folder import RunFolder, Watcher
 
 
@@ -83,8 +85,16 @@ class Assembly:
         client, network = self.method.client_class(), self.network.to(self.device)
         return Host(client, self.settings, self.hyper, network, source, state_dir)
 
-    def strategy(self, run: RunFolder) -> CohortStrategy:
+    def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
+        """Return what carries the run out (:func:`provenance_of`)."""
+        return provenance_of(self.settings, self.device, len(roster.nodes), deployed=roster.deployed, flower=flower)
+
+    def strategy(self, run: RunFolder, *, flower: bool = False) -> CohortStrategy:
         """Return the run's strategy, which writes to the folder ``run``.
+
+        Args:
+            run: the folder.
+            flower: whether one of Flower's processes carries out the run.
 
         Raises:
             ConfigurationError: if the method does not support the configuration.
@@ -97,7 +107,9 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
-        return strategy(Setup(s, self.hyper, client, roster, run, self.origins))
+        return strategy(
+            Setup(s, self.hyper, client, roster, run, self.origins, partial(self.provenance, flower=flower))
+        )
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:

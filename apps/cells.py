@@ -81,8 +81,9 @@ def comparison(
     for what, given in (("method", methods), ("seed", seeds)):
         if len({*given}) < len(given):
             raise ConfigurationError(f"a {what} is given twice: {', '.join(map(str, given))}")
-    found, numbers = list[Cell](), list[int | None]([*seeds] or [None])
-    for method, seed in product(methods or [""], numbers):
+    found = []
+    numbers: list[int | None] = [*seeds]
+    for method, seed in product(methods or [""], numbers or [None]):
         own = {**options, **({} if seed is None else {"seed": seed})}
         if tuned is not None:
             keys = tuned.run(method, assignments, own)

@@ -241,6 +241,18 @@ def resume(
     _carry_out(overrides, named, workers, engine)
 
 
+@running.add("florilegium reproduce RUN")
+def reproduce(run: RunName, runs_dir: RunsDir = None) -> None:
+    """Carry a run out again and say, figure by figure, what differs; if something does, the exit status is 1."""
+    from florilegium.apps.reproduce import reproduce as repeat
+    from florilegium.strategies.core.run_folder import find_run
+
+    with _stoppable():
+        path, found = repeat(find_run(run, runs_folder(runs_dir)), on_terminal(Console(stderr=True)), fork=True)
+    print(f"{found}\n{path}")
+    raise typer.Exit(0 if found.same else 1)
+
+
 @running.add("florilegium new method fed-mine")
 def new(
     kind: Annotated[Literal["method", "network", "dataset"], typer.Argument(help="what the package provides")],

@@ -35,6 +35,7 @@ import typer
 
 from florilegium.apps.app_folder import checkout, write_app
 from florilegium.apps.progress import Show
+from florilegium.apps.provenance import COMMAND_VARIABLE, passed_on
 from florilegium.apps.settings import complete, packed
 from florilegium.common.errors import RunError
 from florilegium.common.references import PATH_VARIABLE
@@ -164,6 +165,7 @@ class Simulation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             PATH_VARIABLE: self._import_path,
+            COMMAND_VARIABLE: passed_on(),
         }
         if self._cluster:
             return environment

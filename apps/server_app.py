@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
             assembly = assemble(config, one_thread=True)
             for line in decisions(dataset_of(settings), settings.cache_dir):
                 log.info("dataset: %s", line)
-            strategy = assembly.strategy(run)
+            strategy = assembly.strategy(run, flower=True)
             strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)
     except FlorilegiumError as error:

@@ -8,17 +8,22 @@ from importlib import metadata
 from florilegium.apps.app_folder import checkout, project
 from florilegium.apps.code_version import code_version, layer_folder
 from florilegium.common.commit import commit_of
+from florilegium.common.memo import remembered
 
 
 def version() -> str:
     """Return a line with name, version, commit (if known), and the hash of the code."""
-    commit = _commit()
-    known = f"commit {commit}, " if commit else ""
+    found = commit()
+    known = f"commit {found}, " if found else ""
     return f"florilegium {project()['version']} ({known}code {code_version()})"
 
 
-def _commit() -> str:
-    """Return the commit of the checkout, the wheel, or the repository it was installed from; "" if unknown."""
+@remembered(1)
+def commit() -> str:
+    """Return the commit of the checkout, the wheel, or the repository it was installed from; "" if unknown.
+
+    It ends in "-dirty" where files of the checkout differ from it.
+    """
     if root := checkout():
         return commit_of(root)
     built = layer_folder("apps") / "commit.txt"

@@ -71,6 +71,7 @@ class Setup:
         run: the run's folder.
         origins: returns hashes of what the run is made from, for devices or for a simulation; the run's folder keeps
             them.
+        provenance: returns what carries the run out, given the roster; the run's folder keeps it.
     """
 
     settings: ServerSettings
@@ -79,6 +80,7 @@ class Setup:
     roster: Roster
     run: RunFolder
     origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
+    provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
 
 
 class CohortStrategy(WithoutHooks):
@@ -88,7 +90,7 @@ class CohortStrategy(WithoutHooks):
         setup: configuration, client class, roster and folder of the run.
 
     Attributes:
-        settings, hyper, client, roster, run, origins: those of :class:`Setup`.
+        settings, hyper, client, roster, run, origins, provenance: those of :class:`Setup`.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
         client_rows: a row of figures for each client, from the last evaluation.
@@ -111,6 +113,7 @@ class CohortStrategy(WithoutHooks):
         self.roster = setup.roster
         self.run = setup.run
         self.origins = setup.origins
+        self.provenance = setup.provenance
         self.bytes_down = 0
         self.bytes_up = 0
         self.checkpoint_round = 0

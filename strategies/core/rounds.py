@@ -117,6 +117,7 @@ class Rounds:
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
             run.create(origins)
+        run.attempts.begin(strategy.provenance(strategy.roster))
         strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         if strategy.protection is not None:
             strategy.protection.frozen = self._frozen(first)

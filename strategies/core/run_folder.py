@@ -24,6 +24,7 @@ from florilegium.common.files import append_text, write_tensors, write_text
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
 from florilegium.partitions.dealing import partitioner_table
+from florilegium.strategies.core.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class RunFolder:
 
     Attributes:
         metrics: its ``metrics.jsonl``.
+        attempts: its ``provenance.json``.
         opened: whether the run has opened the folder with :meth:`create` or :meth:`reopen`.
         watcher: as given.
         ended: whether the watcher has ended the run at an evaluation.
@@ -139,6 +141,7 @@ class RunFolder:
         self._table = table
         self._config = dict(config)
         self.metrics = MetricsFile(path)
+        self.attempts = Attempts(path)
         self.opened = False
 
     @property
@@ -163,7 +166,7 @@ class RunFolder:
                 f"go on with it: resume = '{self.name}'."
             )
         self.metrics.begin()
-        for name in ("failures.jsonl", "clients.csv"):  # of an attempt that died early
+        for name in ("failures.jsonl", "clients.csv", PROVENANCE):  # of an attempt that died early
             (self.path / name).unlink(missing_ok=True)
         self._write_config(origins)
         self.opened = True
@@ -212,7 +215,9 @@ class RunFolder:
             state: "running", "completed", "stopped" (by its user, to be resumed) or "failed".
             facts: further entries.
         """
-        write_text(self.path / "status.json", json.dumps({"state": state, **facts}) + "\n")
+        write_text(self.path / STATUS, json.dumps({"state": state, **facts}) + "\n")
+        if state != "running":
+            self.attempts.end()
         self.watcher.progressed({"state": state, **facts})
 
     def record(self, line: dict[str, Any]) -> None:

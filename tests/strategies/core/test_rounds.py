@@ -244,6 +244,7 @@ class TestResume:
             run("killed", intercept=_die_in_round_5, **keys)
         assert read_checkpoint(whole.parent / "killed").round == 3
         killed = run("killed", resume="killed", **keys)
+        assert timeless(whole) == timeless(killed)  # the line of round 4 has been replaced
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
 
     def test_checkpoints_do_not_wait_for_evaluations(self, run: Run) -> None:
