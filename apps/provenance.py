@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -144,28 +144,35 @@ _FIGURES = {
 """What may matter for figures or seconds, in words."""
 
 
-def differences(a: Path, b: Path) -> list[str]:
-    """Return in words what the provenance of two runs differs in that may matter for their figures or seconds.
+def differences(*paths: Path) -> list[str]:
+    """Return in words what the provenance of runs differs in that may matter for their figures or seconds.
 
     Args:
-        a, b: the folders of the runs.
+        paths: the folders of the runs.
 
     Returns:
-        A line for each difference; also one for each run of an earlier version, whose provenance is unknown. [] if
+        A line for each difference; also one for runs of an earlier version, whose provenance is unknown, beside others. [] if
         there is nothing to say.
 
     Raises:
         RunError: if a file is damaged.
     """
-    parts = {path: read_provenance(path) for path in (a, b)}
-    if unknown := [path.name for path, found in parts.items() if not found]:
-        return [f"{name}: unknown, an earlier version carried it out" for name in unknown]
-    found = []
+    parts = {path.name: read_provenance(path) for path in paths}
+    known = {name: own for name, own in parts.items() if own}
+    unknown = [name for name in parts if name not in known]
+    found = [f"unknown for {_few(unknown)}, which an earlier version carried out"] if unknown and known else []
     for key, words in _FIGURES.items():
-        one, other = (list(dict.fromkeys(_value(part, key) for part in own)) for own in parts.values())
-        if one != other:
-            found.append(f"{words}: {' then '.join(one)} in {a.name}, {' then '.join(other)} in {b.name}")
+        values: dict[str, list[str]] = {}
+        for name, own in known.items():
+            values.setdefault(" then ".join(dict.fromkeys(_value(part, key) for part in own)), []).append(name)
+        if len(values) > 1:
+            found.append(f"{words}: {'; '.join(f'{value} in {_few(names)}' for value, names in values.items())}")
     return found
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return names as a list; of more than three, the first ones and the number of the others."""
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def _value(part: Mapping[str, Any], key: str) -> str:

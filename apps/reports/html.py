@@ -31,6 +31,7 @@ from florilegium.apps.settings import defaults, parse
 from florilegium.apps.version import version
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
+from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.metrics_file import TRAINING
 
 FILE = "report.html"
@@ -172,10 +173,25 @@ def _settings(pools: Sequence[Pool]) -> Table:
 
 
 def _runs(pools: Sequence[Pool]) -> Table:
-    """Return where each run's figures come from."""
-    rows = [[run.name, pool.label, str(run.seed), *(run.origins.get(name, "") for name in ("dataset", "partition"))]
-            for pool in pools for run in pool.runs]  # fmt: skip
-    return Table(["run", "method", "seed", "hash of the dataset", "of the partition"], rows)
+    """Return what carried each run out, and what it was made from."""
+    head = ["run", "method", "seed", "started", "seconds", "engine", "machine", "florilegium", "torch", "flwr"]
+    rows = []
+    for pool, run in ((pool, run) for pool in pools for run in pool.runs):
+        parts = read_provenance(run.path)
+        last = parts[-1] if parts else {}
+        machine, versions = last.get("machine", {}), last.get("versions", {})
+        kinds = [", ".join(machine.get("gpus", [])), machine.get("processor"), machine.get("threads")]
+        cells = [
+            run.name, pool.label, run.seed, str(last.get("start", ""))[:16].replace("T", " "),
+            sum(part["seconds"] for part in parts) if parts else None,
+            f"{last['engine']}, workers: {last['workers']}" if last else "",
+            ", ".join(str(kind) for kind in kinds if kind) + (" threads" if machine else ""),
+            f"{versions['commit'] or versions['code']}{', modified' * versions['modified']}" if versions else "",
+            versions.get("torch"), versions.get("flwr"),
+            *(run.origins.get(name) for name in ("dataset", "partition")),
+        ]  # fmt: skip
+        rows.append([_text(cell) for cell in cells])
+    return Table([*head, "hash of the dataset", "of the partition"], rows)
 
 
 def _text(value: object) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.apps.methods import table_of
+from florilegium.apps.provenance import differences
 from florilegium.apps.reports.records import FEDERATION, Run
 from florilegium.apps.reports.statistics import Difference, Estimate, difference, estimate, holm
 from florilegium.apps.settings import defaults
@@ -111,7 +112,7 @@ def _section(found: Sequence[Mapping[int, Sequence[Run]]]) -> Section:
         for run in runs[:-1]
     ]
     pools = tuple(Pool(label, tuple(runs)) for label, runs in zip(_labels(chosen), chosen, strict=True))
-    return Section(pools, (*notes, *_not_numbers(pools), *_unequal(pools)))
+    return Section(pools, (*notes, *_not_numbers(pools), *_unequal(pools), *_provenance(pools)))
 
 
 def _not_numbers(pools: Sequence[Pool]) -> list[str]:
@@ -123,6 +124,11 @@ def _not_numbers(pools: Sequence[Pool]) -> list[str]:
         for group, final in run.summary["final"].items()
         if (wrong := [name for name, value in final.items() if value is not None and math.isnan(value)])
     ]
+
+
+def _provenance(pools: Sequence[Pool]) -> list[str]:
+    """Return a sentence for each difference in what carried the runs out: versions, engine, machine."""
+    return [f"Not equal: {line}." for line in differences(*(run.path for pool in pools for run in pool.runs))]
 
 
 def _labels(chosen: Sequence[Sequence[Run]]) -> list[str]:

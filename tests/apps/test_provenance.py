@@ -139,10 +139,12 @@ def test_differences_are_those_that_matter(tmp_path: Path) -> None:
             (tmp_path / name / "provenance.json").write_text(text)
     assert differences(tmp_path / "a", tmp_path / "same") == []
     assert differences(tmp_path / "a", tmp_path / "b") == [
-        "number of workers: 2 in a, 2 then 4 in b",
-        "code of florilegium: 0.2.0 aa (commit c1) in a, 0.2.0 aa (commit c1) then 0.2.0 bb (commit c1, modified) in b",
+        "number of workers: 2 in a; 2 then 4 in b",
+        "code of florilegium: 0.2.0 aa (commit c1) in a; 0.2.0 aa (commit c1) then 0.2.0 bb (commit c1, modified) in b",
     ]
-    assert differences(tmp_path / "old", tmp_path / "a") == ["old: unknown, an earlier version carried it out"]
+    old = ["unknown for old, which an earlier version carried out"]
+    assert differences(tmp_path / "old", tmp_path / "a") == old
+    assert differences(tmp_path / "old") == []
 
 
 class TestReproduce:
