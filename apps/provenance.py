@@ -151,8 +151,8 @@ def differences(*paths: Path) -> list[str]:
         paths: the folders of the runs.
 
     Returns:
-        A line for each difference; also one for runs of an earlier version, whose provenance is unknown, beside others. [] if
-        there is nothing to say.
+        A line for each difference; also one for runs of an earlier version, whose provenance is unknown, if there are
+        others. [] if there is nothing to say.
 
     Raises:
         RunError: if a file is damaged.

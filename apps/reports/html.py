@@ -176,13 +176,13 @@ def _runs(pools: Sequence[Pool]) -> Table:
     """Return what carried each run out, and what it was made from."""
     head = ["run", "method", "seed", "started", "seconds", "engine", "machine", "florilegium", "torch", "flwr"]
     rows = []
-    for pool, run in ((pool, run) for pool in pools for run in pool.runs):
+    for label, run in ((pool.label, run) for pool in pools for run in pool.runs):
         parts = read_provenance(run.path)
         last = parts[-1] if parts else {}
         machine, versions = last.get("machine", {}), last.get("versions", {})
         kinds = [", ".join(machine.get("gpus", [])), machine.get("processor"), machine.get("threads")]
         cells = [
-            run.name, pool.label, run.seed, str(last.get("start", ""))[:16].replace("T", " "),
+            run.name, label, run.seed, str(last.get("start", ""))[:16].replace("T", " "),
             sum(part["seconds"] for part in parts) if parts else None,
             f"{last['engine']}, workers: {last['workers']}" if last else "",
             ", ".join(str(kind) for kind in kinds if kind) + (" threads" if machine else ""),
