@@ -172,7 +172,7 @@ def _several(
     folder = Path(str(wanted[0].keys["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine)
     target = output or folder / f"compare-{paths[0].name}"
-    print(write_report(paths, target, html=html))
+    print(write_report(paths, target, ", ".join(methods) or recipe or paths[0].name, html=html))
     print(target)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ def _section(section: Section) -> dict[str, Any]:
         "privacy": _privacy(pools),
         "settings": _settings(pools),
         "runs": _runs(pools),
+        "commands": _commands(pools),
     }
 
 
@@ -192,6 +194,13 @@ def _runs(pools: Sequence[Pool]) -> Table:
         ]  # fmt: skip
         rows.append([_text(cell) for cell in cells])
     return Table([*head, "hash of the dataset", "of the partition"], rows)
+
+
+def _commands(pools: Sequence[Pool]) -> list[str]:
+    """Return the commands that carried the runs out, each once."""
+    runs = [run for pool in pools for run in pool.runs]
+    commands = [part.get("command", []) for run in runs for part in read_provenance(run.path)]
+    return [text for text in dict.fromkeys(shlex.join(command) for command in commands) if text]
 
 
 def _text(value: object) -> str:

@@ -188,7 +188,7 @@ def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
         axes.plot(mean, place, "o", color=colour(3), markersize=5)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(found)), names, fontsize="small")
-    axes.invert_yaxis()
+    axes.set_ylim(len(found) - 0.4, -0.6)
     unit = "percentage points" if all("accuracy" in pair.figure for pair in found) else "accuracy in points, or loss"
     axes.set_xlabel(f"difference ({unit}); thick: over clients, thin: over seeds")
     plain(axes)
