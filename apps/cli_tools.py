@@ -142,7 +142,7 @@ def split(
 @tools.command()
 def tune(
     recipe: Annotated[str, typer.Argument(help="a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's tables [tune.<name>]")],
+    name: Annotated[str, typer.Argument(help="which table tune.NAME of the recipe")],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
