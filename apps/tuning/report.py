@@ -50,10 +50,14 @@ def plot_tuning(tuning: Tuning) -> Figure:
     for index, result in enumerate(tuning.results):
         _draw_curve(curves, index, result, _unit(tuning)[0])
     curves.set(xlabel="trial (0: the recipe's own values)", ylabel=_unit(tuning)[1], title="Best objective so far")
-    if tuning.plan.table.figure == "validation_loss":
+    measured = any(trial.objective is not None for result in tuning.results for trial in result.trials)
+    if measured and tuning.plan.table.figure == "validation_loss":
         curves.set_yscale("log")  # a few trials are often far worse than all others
     curves.xaxis.set_major_locator(MaxNLocator(integer=True))
-    curves.legend(frameon=False)
+    if measured and any(result.count("failed") for result in tuning.results):
+        below = (0, -0.04 * len(tuning.results) - 0.02)  # a line of crosses for each method, under all that is drawn
+        curves.set_ylim(curves.transData.inverted().transform(curves.transAxes.transform(below))[1])
+    figure.legend(*curves.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     if bars:
         _draw_importances(bars[0], tuning, keys)
     for axes in (curves, *bars):
@@ -72,7 +76,7 @@ def _draw_curve(axes: Axes, index: int, result: Result, scale: float) -> None:
         axes.scatter([number for number, _ in points], values, s=26, marker=marker, facecolors=face, edgecolors=colour)
     failed = [trial.number for trial in result.trials if trial.state == "failed"]
     bottom = axes.get_xaxis_transform()
-    axes.plot(failed, [0.02 + 0.04 * index] * len(failed), "x", color=colour, transform=bottom)
+    axes.plot(failed, [0.02 + 0.03 * index] * len(failed), "x", color=colour, transform=bottom)
     axes.grid(alpha=0.3)
 
 

@@ -88,14 +88,18 @@ def tune(
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Context in which this process, and no other, works on the study in folder ``path``, which is made."""
+    lock = FileLock(path / ".lock", timeout=0)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with FileLock(path / ".lock", timeout=0):
-            yield
+        lock.acquire()
     except Timeout as error:
         raise RunError(f"another command is at work on {path}; wait until it ends") from error
     except OSError as error:
-        raise FileError(f"runs-dir: {path} cannot be written ({error}); name another folder") from error
+        raise FileError(f"runs-dir: {path} cannot be made ({error.strerror}); name another folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Present:

@@ -23,6 +23,7 @@ from florilegium.apps.cli import cli
 from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
 from florilegium.apps.progress import silent
 from florilegium.apps.tuning import trials
+from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.records import Result, Trial, Tuning
 from florilegium.apps.tuning.study import MethodStudy
@@ -377,6 +378,20 @@ def test_compare_takes_the_chosen_values(
         fl.compare(["fedavg"], tuned="rates", runs_dir=runs)
     with pytest.raises(ConfigurationError, match=r"first carry out `florilegium tune .* other` to its end"):
         fl.compare(["fedavg"], recipe, tuned="other", runs_dir=runs)
+
+
+def test_what_was_tuned_as_a_variant_is_run_as_one(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text("[variants.quick]\nmethod = 'fedprox'\nmomentum = 0.5\n")
+    file = tmp_path / "kept.toml"
+    file.write_text(
+        "[methods.quick]\nmethod = 'fedprox'\nvariant = 'quick'\nkeys = { learning-rate = 0.2 }\nsettings = {}\n"
+    )
+    runs = read_tuned(recipe, str(file), "").runs(["quick"], ["rounds=4"], {"method": "quick"})
+    assert runs == [{"method": "fedprox", "momentum": 0.5, "rounds": 4, "learning-rate": 0.2}]
+    for text in ("[methods.quick]\nvariant = ''\n", "[methods]\nquick = 3\n", "x", ""):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=r"kept.toml is not the result of a tuning"):
+            read_tuned(recipe, str(file), "")
 
 
 def test_from_python_and_the_command_line(tuned: tuple[Path, Path, Tuning], tmp_path: Path) -> None:
