@@ -28,7 +28,8 @@ from florilegium.partitions.dealing import partitioner_table
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
 
-# Keys that a resumed run may change: they affect its length, folders, timeouts and evaluation, not what is computed.
+# Keys that a resumed run may change: they affect its length, folders, timeouts and evaluation, not what is computed,
+# or, as the number of workers does, its rounding alone (vectorise).
 FREE_ON_RESUME = frozenset(
     [
         "rounds",
@@ -46,6 +47,7 @@ FREE_ON_RESUME = frozenset(
         "start-timeout",
         "min-success",
         "init",
+        "vectorise",
     ]
 )
 

@@ -1,0 +1,55 @@
+"""Runs the clients of a message: one after the other, or as many together as key ``vectorise`` allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from torch import nn
+
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.common.promises import gap
+
+T = TypeVar("T")
+
+
+class Crew:
+    """Runs clients on one network.
+
+    Args:
+        client_class: the method's client; only clients that promise it (``vectorise_gap``) are run together.
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        network: the network that the clients share.
+    """
+
+    def __init__(self, client_class: type, settings: ClientSettings, hyper: Any, network: nn.Module) -> None:
+        self._settings, self._network = settings, network
+        self._allowed = not gap(client_class, "vectorise_gap", hyper)
+
+    def carry_out(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T | Exception]:
+        """Yield the result of each task, in their order, or the exception that it raised."""
+        size = self._size(len(tasks))
+        if size == 1:
+            yield from map(_result, tasks)
+            return
+        from florilegium.clients.core.stacked_evaluation import Evaluation, Features
+        from florilegium.clients.core.stacked_training import Training
+        from florilegium.clients.core.together import Company
+
+        company = Company(self._network, {"train": Training, "features": Features, "evaluate": Evaluation})
+        for begin in range(0, len(tasks), size):
+            yield from company.run(tasks[begin : begin + size])
+
+    def _size(self, count: int) -> int:
+        """Return how many of ``count`` clients are run together."""
+        if count == 1 or not self._allowed:
+            return 1
+        return int(self._settings.vectorise)
+
+
+def _result(task: Callable[[], T]) -> T | Exception:
+    try:
+        return task()
+    except Exception as error:
+        return error

@@ -1,0 +1,25 @@
+"""The examples of several clients, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from florilegium.partitions.clientdata import Examples
+
+
+def kind_of(examples: Examples) -> Hashable:
+    """Return what examples must have in common to be joined."""
+    return examples.x.shape[1:], examples.x.dtype, examples.y.dtype, examples.y.device
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Return all examples, one client after the other."""
+    return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+
+def starts(parts: Sequence[Examples]) -> Tensor:
+    """Return the row of each client's first example among the joined ones, (N,), on the CPU."""
+    return torch.tensor([0, *map(len, parts)]).cumsum(0)[:-1]

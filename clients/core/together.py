@@ -1,0 +1,192 @@
+"""Run several clients in turns, so that work for which several of them wait is done for all of them at once.
+
+Each client runs in a coroutine. Where it reaches work that is :func:`offered`, such as local training, it is suspended
+until all other clients wait or have finished. Requests that are alike are then carried out together, and each client
+goes on with its own result. What clients of a process share, above all the network's contents, is replaced at every
+switch, so that a client's code runs as if it were alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+
+from florilegium.common.seeds import draw_states, set_draw_states
+
+P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
+
+
+class Shared:
+    """What clients of a process share, as it is now: contents, modes and flags of networks, generators, gradient mode.
+
+    Args:
+        networks: the networks that the clients share.
+    """
+
+    def __init__(self, *networks: nn.Module) -> None:
+        self._modules = [module for network in networks for module in network.modules()]
+        tensors = {id(t): t for network in networks for part in (network.parameters(), network.buffers()) for t in part}
+        self._tensors = list(tensors.values())
+        self._copies = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+        self._modes = [module.training for module in self._modules]
+        self._trainable = [tensor.requires_grad for tensor in self._tensors]
+        self._draws, self._with_gradients = draw_states(), torch.is_grad_enabled()
+
+    def copies(self, network: nn.Module) -> list[Tensor]:
+        """Return the copies of a network's parameters, which :meth:`restore` copies back."""
+        return [self._copies[id(parameter)] for parameter in network.parameters()]
+
+    @torch.no_grad()
+    def load(self) -> None:
+        """Copy the contents back into the networks."""
+        torch._foreach_copy_(self._tensors, list(self._copies.values()))
+
+    def restore(self) -> None:
+        """Make everything as it was."""
+        self.load()
+        for module, mode in zip(self._modules, self._modes, strict=True):
+            module.training = mode
+        for tensor, trainable in zip(self._tensors, self._trainable, strict=True):
+            if tensor.requires_grad != trainable:
+                tensor.requires_grad_(trainable)
+        self.restore_process()
+
+    def restore_process(self) -> None:
+        """Make the process's random generators and gradient mode as they were."""
+        set_draw_states(self._draws)
+        torch.set_grad_enabled(self._with_gradients)
+
+
+class Request(ABC):
+    """Work that a client waits for.
+
+    Attributes:
+        network: the network that it uses and may change.
+        key: requests of a class with equal keys can be carried out together.
+        trains: whether the work leaves the network in training mode, or in evaluation mode.
+    """
+
+    network: nn.Module
+    key: Hashable
+    trains: ClassVar[bool]
+
+    @classmethod
+    @abstractmethod
+    def of(cls, *args: Any, **kwargs: Any) -> Self | None:
+        """Return the request that a call of the offered function stands for; None if it must be done alone."""
+
+    @classmethod
+    @abstractmethod
+    def carry_out(cls, waiting: Sequence[Waiting]) -> Sequence[Any]:
+        """Carry out at least two requests with equal keys; return the result of each."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A suspended client: its request, and what it left in the objects that all clients share."""
+
+    request: Any
+    shared: Shared
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The client's own parameters of the request's network; the client goes on with what is written here."""
+        return self.shared.copies(self.request.network)
+
+
+Turn = tuple[greenlet, tuple[Any, ...]]
+
+
+class Company:
+    """Runs clients in turns.
+
+    Args:
+        network: the network that all of them share.
+        kinds: the work that is carried out together: a class of requests for each name of an offered function.
+    """
+
+    def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
+        self._network, self._kinds = network, kinds
+        self._main = getcurrent()
+
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
+        """Return the result of each task, or the exception that it raised."""
+        self._main = getcurrent()
+        before = Shared(self._network)
+        results: dict[greenlet, T | Exception] = {}
+        clients = [greenlet(partial(self._perform, task, before)) for task in tasks]
+        turns: list[Turn] = [(client, ()) for client in clients]
+        while turns:
+            waiting: dict[greenlet, Waiting] = {}
+            for client, given in turns:
+                outcome = client.switch(*given)
+                if client.dead:
+                    results[client] = outcome
+                else:
+                    waiting[client] = outcome
+            before.restore_process()
+            turns = self._next(waiting)
+        return [results[client] for client in clients]
+
+    def offer(self, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        """Suspend the calling client until no other can go on; return its result of ``work``."""
+        request = self._kinds[work.__name__].of(*args, **kwargs)
+        if request is None:
+            return work(*args, **kwargs)
+        shared = Shared(self._network, request.network)
+        result = self._main.switch(Waiting(request, shared))
+        shared.restore()
+        if isinstance(result, Exception):
+            raise result
+        if result is _ALONE:
+            return work(*args, **kwargs)
+        request.network.train(request.trains)
+        return result  # type: ignore[no-any-return]
+
+    def _perform(self, task: Callable[[], T], before: Shared) -> T | Exception:
+        _COMPANY.set(self)  # a coroutine has a context of its own
+        before.restore()
+        try:
+            return task()
+        except Exception as error:
+            return error
+
+    def _next(self, waiting: Mapping[greenlet, Waiting]) -> list[Turn]:
+        """Carry out what clients wait for; return the clients, each with its result."""
+        alike: dict[Hashable, list[greenlet]] = {}
+        for client, one in waiting.items():
+            alike.setdefault((type(one.request), one.request.key), []).append(client)
+        results: dict[greenlet, Any] = {}
+        for (kind, _), clients in alike.items():  # type: ignore[misc]
+            if len(clients) == 1:
+                results[clients[0]] = _ALONE
+                continue
+            try:
+                results |= zip(clients, kind.carry_out([waiting[client] for client in clients]), strict=True)
+            except Exception as error:
+                results |= dict.fromkeys(clients, error)
+        return [(client, (results[client],)) for client in waiting]
+
+
+_ALONE = object()
+"""What a client is given that has to work alone, since no other waits for the same."""
+_COMPANY: ContextVar[Company | None] = ContextVar("company", default=None)
+
+
+def offered(work: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that clients may carry out together, if they run in a :class:`Company`."""
+
+    @wraps(work)
+    def offer(*args: P.args, **kwargs: P.kwargs) -> R:
+        company = _COMPANY.get()
+        return work(*args, **kwargs) if company is None else company.offer(work, args, kwargs)
+
+    return offer
