@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +53,17 @@ def stacked(network: nn.Module) -> StackedNetwork | None:
     Layers whose output for one example depends on other examples (batch norm) or on chance (dropout) have none.
     """
     layers = _leaves(network)
-    if layers is None or not all(_has_form(layer) for layer in layers):
+    return None if layers is None else _form(tuple(layers))
+
+
+@lru_cache(maxsize=16)  # every client asks for it; parts of the same network have the same layers
+def _form(layers: tuple[nn.Module, ...]) -> StackedNetwork | None:
+    if not all(_has_form(layer) for layer in layers):
         return None
-    place = {id(parameter): index for index, parameter in enumerate(network.parameters())}
+    parameters = dict.fromkeys(parameter for layer in layers for parameter in layer.parameters())
+    place = {id(parameter): index for index, parameter in enumerate(parameters)}
     places = [[place[id(parameter)] for parameter in layer.parameters()] for layer in layers]
-    shapes = tuple(tuple(parameter.shape) for parameter in network.parameters())
+    shapes = tuple(tuple(parameter.shape) for parameter in parameters)
     return StackedNetwork(layers, places, (tuple(map(repr, layers)), repr(places), shapes))
 
 

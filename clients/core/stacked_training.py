@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.core.settings import ClientSettings
@@ -121,17 +121,14 @@ class Training(Request):
         first row with weight 0; batches after the client's last step are never used.
         """
         size, count = self.settings.batch_size, len(self.examples)
-        epoch = -(-count // size)
+        epoch = -(-count // size)  # batches of an epoch
         last = count - (epoch - 1) * size
-        rows, weights = torch.zeros(steps, size, dtype=torch.int64), torch.zeros(steps, size)
-        for begin in range(0, self.steps, epoch):
-            order = shuffled(self.examples, self.generator)
-            filled = torch.cat([order, order[-last].expand(epoch * size - count)]).view(epoch, size)
-            end = min(begin + epoch, self.steps)
-            rows[begin:end], weights[begin:end] = filled[: end - begin], 1 / size
-            if end - begin == epoch:
-                weights[end - 1, :last], weights[end - 1, last:] = 1 / last, 0
-        return rows, weights
+        orders = torch.stack([shuffled(self.examples, self.generator) for _ in range(0, self.steps, epoch)])
+        rows = torch.cat([orders, orders[:, -last, None].expand(-1, size - last)], dim=1).view(-1, size)
+        weights = torch.full((epoch, size), 1 / size)
+        weights[-1, :last], weights[-1, last:] = 1 / last, 0
+        unused = (0, 0, 0, steps - self.steps)
+        return pad(rows[: self.steps], unused), pad(weights.repeat(len(orders), 1)[: self.steps], unused)
 
 
 class _Batches:

@@ -24,43 +24,64 @@ from florilegium.common.seeds import draw_states, set_draw_states
 P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
 
 
+class Parts:
+    """The modules and tensors of a network, found once, since going through a network takes long.
+
+    Args:
+        network: the network.
+        known: tensors that another object of this class has; they are not repeated.
+    """
+
+    def __init__(self, network: nn.Module, known: Sequence[Tensor] = ()) -> None:
+        self.network, self.modules = network, list(network.modules())
+        ids = {id(tensor) for tensor in known}
+        self.parameters = list(network.parameters())
+        self.tensors = [tensor for tensor in (*self.parameters, *network.buffers()) if id(tensor) not in ids]
+
+    def set_mode(self, modes: Sequence[bool]) -> None:
+        """Set the training mode of each module."""
+        for module, mode in zip(self.modules, modes, strict=True):
+            if module.training != mode:  # setting an attribute of a module takes long
+                module.training = mode
+
+
 class Shared:
     """What clients of a process share, as it is now: contents, modes and flags of networks, generators, gradient mode.
 
     Args:
-        networks: the networks that the clients share.
+        parts: the networks that the clients share.
     """
 
-    def __init__(self, *networks: nn.Module) -> None:
-        self._modules = [module for network in networks for module in network.modules()]
-        tensors = {id(t): t for network in networks for part in (network.parameters(), network.buffers()) for t in part}
-        self._tensors = list(tensors.values())
-        self._copies = {key: tensor.detach().clone() for key, tensor in tensors.items()}
-        self._modes = [module.training for module in self._modules]
-        self._trainable = [tensor.requires_grad for tensor in self._tensors]
+    def __init__(self, *parts: Parts) -> None:
+        self._parts = parts
+        self._copies = [[tensor.detach().clone() for tensor in part.tensors] for part in parts]
+        self._modes = [[module.training for module in part.modules] for part in parts]
+        self._trainable = [[tensor.requires_grad for tensor in part.tensors] for part in parts]
         self._draws, self._with_gradients = draw_states(), torch.is_grad_enabled()
 
-    def copies(self, network: nn.Module) -> list[Tensor]:
-        """Return the copies of a network's parameters, which :meth:`restore` copies back."""
-        return [self._copies[id(parameter)] for parameter in network.parameters()]
+    def copies(self) -> list[Tensor]:
+        """Return the copies of the last network's parameters, which :meth:`load` copies back."""
+        found = {
+            id(tensor): copy
+            for part, copies in zip(self._parts, self._copies, strict=True)
+            for tensor, copy in zip(part.tensors, copies, strict=True)
+        }
+        return [found[id(parameter)] for parameter in self._parts[-1].parameters]
 
     @torch.no_grad()
     def load(self) -> None:
         """Copy the contents back into the networks."""
-        torch._foreach_copy_(self._tensors, list(self._copies.values()))
+        for part, copies in zip(self._parts, self._copies, strict=True):
+            if copies:
+                torch._foreach_copy_(part.tensors, copies)
 
     def restore(self) -> None:
-        """Make everything as it was."""
-        self.load()
-        for module, mode in zip(self._modules, self._modes, strict=True):
-            module.training = mode
-        for tensor, trainable in zip(self._tensors, self._trainable, strict=True):
-            if tensor.requires_grad != trainable:
-                tensor.requires_grad_(trainable)
-        self.restore_process()
-
-    def restore_process(self) -> None:
-        """Make the process's random generators and gradient mode as they were."""
+        """Make everything but the contents as it was."""
+        for part, modes, trainable in zip(self._parts, self._modes, self._trainable, strict=True):
+            part.set_mode(modes)
+            for tensor, flag in zip(part.tensors, trainable, strict=True):
+                if tensor.requires_grad != flag:
+                    tensor.requires_grad_(flag)
         set_draw_states(self._draws)
         torch.set_grad_enabled(self._with_gradients)
 
@@ -99,7 +120,7 @@ class Waiting:
     @property
     def parameters(self) -> list[Tensor]:
         """The client's own parameters of the request's network; the client goes on with what is written here."""
-        return self.shared.copies(self.request.network)
+        return self.shared.copies()
 
 
 Turn = tuple[greenlet, tuple[Any, ...]]
@@ -114,13 +135,13 @@ class Company:
     """
 
     def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
-        self._network, self._kinds = network, kinds
+        self._parts, self._kinds = Parts(network), kinds
         self._main = getcurrent()
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Return the result of each task, or the exception that it raised."""
         self._main = getcurrent()
-        before = Shared(self._network)
+        before = Shared(self._parts)
         results: dict[greenlet, T | Exception] = {}
         clients = [greenlet(partial(self._perform, task, before)) for task in tasks]
         turns: list[Turn] = [(client, ()) for client in clients]
@@ -132,7 +153,7 @@ class Company:
                     results[client] = outcome
                 else:
                     waiting[client] = outcome
-            before.restore_process()
+            before.restore()
             turns = self._next(waiting)
         return [results[client] for client in clients]
 
@@ -141,15 +162,16 @@ class Company:
         request = self._kinds[work.__name__].of(*args, **kwargs)
         if request is None:
             return work(*args, **kwargs)
-        shared = Shared(self._network, request.network)
+        own, network = self._parts, request.network
+        parts = [own] if network is own.network else [own, Parts(network, own.tensors)]
+        parts[-1].set_mode([request.trains] * len(parts[-1].modules))
+        shared = Shared(*parts)
         result = self._main.switch(Waiting(request, shared))
+        shared.load()
         shared.restore()
         if isinstance(result, Exception):
             raise result
-        if result is _ALONE:
-            return work(*args, **kwargs)
-        request.network.train(request.trains)
-        return result  # type: ignore[no-any-return]
+        return work(*args, **kwargs) if result is _ALONE else result  # type: ignore[no-any-return]
 
     def _perform(self, task: Callable[[], T], before: Shared) -> T | Exception:
         _COMPANY.set(self)  # a coroutine has a context of its own
