@@ -202,10 +202,15 @@ def partition(
 
 
 @cli.command()
-def methods() -> None:
+def methods(
+    vectorised: Annotated[
+        bool, typer.Option("--vectorised", help="list only those that key `vectorise` speeds up; imports PyTorch")
+    ] = False,
+) -> None:
     """List the methods, each with its own configuration keys."""
     from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
+    from florilegium.common.promises import gap
 
     table = Table("method", "what it is", "source", "own keys", "package")
     for name in METHODS:
@@ -213,7 +218,8 @@ def methods() -> None:
             table.add_row(name, problem, "", "", METHODS.origin(name))
             continue
         method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        table.add_row(name, method.title, method.source, "\n".join(own), METHODS.origin(name))
+        if not vectorised or not gap(method.client_class(), "vectorise_gap", method.hyper()()):
+            table.add_row(name, method.title, method.source, "\n".join(own), METHODS.origin(name))
     _show(table)
 
 

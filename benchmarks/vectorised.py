@@ -17,7 +17,7 @@ from florilegium.apps.settings import defaults
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.common.settings import Value
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.parameters import Arrays
 
 COHORT = 100
 DIGITS: dict[str, Value] = {"dataset": "digits", "partitioner": "iid", "model": "mlp", "momentum": 0.9}

@@ -111,8 +111,8 @@ def _apply(layer: nn.Module, parameters: Sequence[Tensor], given: _Activations) 
         return _Activations(rows.flatten(2) if rows.dim() > 3 else rows, copies, pictures=False)
     if isinstance(layer, nn.Conv2d):
         weight, *bias = (parameter.flatten(0, 1) for parameter in parameters)
-        values = conv2d(
-            given.channels(), weight, *(bias or [None]), layer.stride, layer.padding, layer.dilation,
+        values = conv2d(  # type: ignore[call-overload]  # its two overloads divide the types of ``padding``
+            given.channels(), weight, bias[0] if bias else None, layer.stride, layer.padding, layer.dilation,
             copies * layer.groups,
         )  # fmt: skip
         return _Activations(values, copies, pictures=True)

@@ -1,9 +1,8 @@
 """Local training of several clients at once, on a network with a leading axis of clients.
 
-Every client has its own order of batches, number of steps and size of batches, its own corrections and its own clipping;
-results equal those of :mod:`florilegium.clients.core.training` up to rounding. Clients are sorted by their number of
-steps, so that those who still train are always the first rows of every array. The last batch of an epoch is filled up
-with rows of weight 0.
+Every client has its own order of batches, number of steps, batch sizes, corrections and clipping. Results equal those
+of :mod:`florilegium.clients.core.training` up to rounding. Clients are sorted by their number of steps, so that those
+who still train are always the first rows of every array. The last batch of an epoch is filled up with rows of weight 0.
 """
 
 from __future__ import annotations
@@ -78,7 +77,8 @@ class Training(Request):
         private: object = None,
     ) -> Self | None:
         """Return the request; None for networks, hooks and objectives that cannot be stacked, and without examples."""
-        special = objective or after_epoch or private or not isinstance(gradient_hook, Correction | None)
+        hook = gradient_hook if isinstance(gradient_hook, Correction) else None
+        special = objective or after_epoch or private or gradient_hook is not hook
         chosen = trained_groups(model, settings, groups)
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs
@@ -89,7 +89,7 @@ class Training(Request):
         place = {id(parameter): index for index, parameter in enumerate(model.parameters())}
         places = tuple(tuple(place[id(parameter)] for parameter in group.parameters) for group in chosen)
         rates = tuple(group.learning_rate * (decay if group.decays else 1.0) for group in chosen)
-        s, hook = settings, gradient_hook
+        s = settings
         key = (
             form.signature, places, rates, kind_of(examples),
             s.batch_size, s.optimizer, s.momentum, s.weight_decay, s.max_grad_norm,

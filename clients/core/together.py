@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from florilegium.common.seeds import draw_states, set_draw_states
 
-P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Parts:
@@ -41,8 +43,7 @@ class Parts:
     def set_mode(self, modes: Sequence[bool]) -> None:
         """Set the training mode of each module."""
         for module, mode in zip(self.modules, modes, strict=True):
-            if module.training != mode:  # setting an attribute of a module takes long
-                module.training = mode
+            vars(module)["training"] = mode  # what setting the attribute does, without nn.Module's checks
 
 
 class Shared:
@@ -171,7 +172,7 @@ class Company:
         shared.restore()
         if isinstance(result, Exception):
             raise result
-        return work(*args, **kwargs) if result is _ALONE else result  # type: ignore[no-any-return]
+        return work(*args, **kwargs) if result is _ALONE else result
 
     def _perform(self, task: Callable[[], T], before: Shared) -> T | Exception:
         _COMPANY.set(self)  # a coroutine has a context of its own
@@ -183,18 +184,19 @@ class Company:
 
     def _next(self, waiting: Mapping[greenlet, Waiting]) -> list[Turn]:
         """Carry out what clients wait for; return the clients, each with its result."""
-        alike: dict[Hashable, list[greenlet]] = {}
+        alike: dict[tuple[type[Request], Hashable], list[greenlet]] = {}
         for client, one in waiting.items():
             alike.setdefault((type(one.request), one.request.key), []).append(client)
         results: dict[greenlet, Any] = {}
-        for (kind, _), clients in alike.items():  # type: ignore[misc]
+        for (kind, _), clients in alike.items():
             if len(clients) == 1:
                 results[clients[0]] = _ALONE
                 continue
             try:
-                results |= zip(clients, kind.carry_out([waiting[client] for client in clients]), strict=True)
+                found = kind.carry_out([waiting[client] for client in clients])
+                results.update(zip(clients, found, strict=True))
             except Exception as error:
-                results |= dict.fromkeys(clients, error)
+                results.update(dict.fromkeys(clients, error))
         return [(client, (results[client],)) for client in waiting]
 
 
