@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.promises import gap
+from florilegium.partitions.clientdata import Examples
+
+if TYPE_CHECKING:
+    from florilegium.clients.core.together import Company
 
 T = TypeVar("T")
 
@@ -27,10 +31,15 @@ class Crew:
         self._settings, self._network = settings, network
         self._allowed = not gap(client_class, "vectorise_gap", hyper)
 
-    def carry_out(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T | Exception]:
-        """Yield the result of each task, in their order, or the exception that it raised."""
-        size = self._size(len(tasks))
-        if size == 1:
+    def carry_out(self, tasks: Sequence[Callable[[], T]], examples: Callable[[], Examples]) -> Iterator[T | Exception]:
+        """Yield the result of each task, in their order, or the exception that it raised.
+
+        Args:
+            tasks: what each client has to do.
+            examples: returns the training examples of one of the clients, by which ``vectorise = "auto"`` measures.
+        """
+        wanted = self._settings.vectorise if self._allowed and len(tasks) > 1 else 1
+        if str(wanted) == "1":
             yield from map(_result, tasks)
             return
         from florilegium.clients.core.stacked_evaluation import Evaluation, Features
@@ -38,14 +47,14 @@ class Crew:
         from florilegium.clients.core.together import Company
 
         company = Company(self._network, {"train": Training, "features": Features, "evaluate": Evaluation})
+        size = self._fastest(company, examples()) if wanted == "auto" else int(wanted)
         for begin in range(0, len(tasks), size):
             yield from company.run(tasks[begin : begin + size])
 
-    def _size(self, count: int) -> int:
-        """Return how many of ``count`` clients are run together."""
-        if count == 1 or not self._allowed:
-            return 1
-        return int(self._settings.vectorise)
+    def _fastest(self, company: Company, examples: Examples) -> int:
+        from florilegium.clients.core.calibration import fastest
+
+        return fastest(company, self._settings, examples) if len(examples) else 1
 
 
 def _result(task: Callable[[], T]) -> T | Exception:

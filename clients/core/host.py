@@ -132,7 +132,8 @@ class Host:
             return answer, num_bytes(received)
 
         tasks = [partial(work, index) for index in range(len(request.clients))]
-        for client_id, outcome in zip(request.clients, self._crew.carry_out(tasks), strict=True):
+        outcomes = self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train)
+        for client_id, outcome in zip(request.clients, outcomes, strict=True):
             if isinstance(outcome, Exception):  # an error in one client must not affect the others
                 failures[client_id] = self._said(outcome)
                 continue

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from florilegium.clients.core.stacked_examples import joined, kind_of, starts
+from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import EVALUATION_BATCH
-from florilegium.models.stacked import StackedNetwork, stacked
+from florilegium.models.stacked import StackedNetwork
 from florilegium.partitions.clientdata import Examples
 
 _BLOCK = 64
@@ -41,7 +41,7 @@ class Features(Request):
     @classmethod
     def of(cls, network: nn.Module, examples: Examples) -> Self | None:
         """Return the request; None for a network that cannot be stacked, and without examples."""
-        form = stacked(network) if len(examples) else None
+        form = form_for(network, examples) if len(examples) else None
         return None if form is None else cls(network, form, examples, (form.signature, kind_of(examples)))
 
     @classmethod

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.clients.core.stacked_examples import joined, kind_of, starts
+from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import (
     Correction,
@@ -30,7 +30,7 @@ from florilegium.clients.core.training import (
     trained_groups,
     without_denormals,
 )
-from florilegium.models.stacked import StackedNetwork, stacked
+from florilegium.models.stacked import StackedNetwork
 from florilegium.partitions.clientdata import Examples
 
 
@@ -83,7 +83,7 @@ class Training(Request):
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs
         steps = settings.local_steps if epochs is None and settings.local_steps else counted * epoch
-        form = None if special or not chosen or not steps or not epoch else stacked(model)
+        form = None if special or not chosen or not steps or not epoch else form_for(model, examples)
         if form is None:
             return None
         place = {id(parameter): index for index, parameter in enumerate(model.parameters())}

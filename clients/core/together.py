@@ -35,7 +35,7 @@ class Parts:
     """
 
     def __init__(self, network: nn.Module, known: Sequence[Tensor] = ()) -> None:
-        self.network, self.modules = network, list(network.modules())
+        self.modules = list(network.modules())
         ids = {id(tensor) for tensor in known}
         self.parameters = list(network.parameters())
         self.tensors = [tensor for tensor in (*self.parameters, *network.buffers()) if id(tensor) not in ids]
@@ -136,7 +136,7 @@ class Company:
     """
 
     def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
-        self._parts, self._kinds = Parts(network), kinds
+        self.network, self._parts, self._kinds = network, Parts(network), kinds
         self._main = getcurrent()
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
@@ -164,7 +164,7 @@ class Company:
         if request is None:
             return work(*args, **kwargs)
         own, network = self._parts, request.network
-        parts = [own] if network is own.network else [own, Parts(network, own.tensors)]
+        parts = [own] if network is self.network else [own, Parts(network, own.tensors)]
         parts[-1].set_mode([request.trains] * len(parts[-1].modules))
         shared = Shared(*parts)
         result = self._main.switch(Waiting(request, shared))
