@@ -125,9 +125,8 @@ class Simulation:
         """Run one experiment and wait for it.
 
         Args:
-            overrides: the run configuration, where it differs from the defaults. Unless ``device``
-                is "cpu", workers share the GPUs evenly; ``start-timeout`` limits the start of the SuperLink, and then of
-                the run.
+            overrides: the run configuration, where it differs from the defaults. Workers share the GPUs evenly, unless
+                ``device`` is "cpu"; ``start-timeout`` limits the start of the SuperLink, and then of the run.
             run_path: the folder the run will write to.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 

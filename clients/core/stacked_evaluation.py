@@ -1,4 +1,4 @@
-"""Evaluation of several clients at once: one pass for all of them.
+"""Evaluation of several clients at once.
 
 If their models are the same, as when the server's model is tested, their examples are joined into large batches. Else
 the models are stacked, with clients sorted by their number of examples, so that few rows are wasted.
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import EVALUATION_BATCH
-from florilegium.models.stacked import StackedNetwork
+from florilegium.models.stacked import stacked
 from florilegium.partitions.clientdata import Examples
 
 _BLOCK = 64
@@ -26,23 +26,18 @@ _BLOCK = 64
 
 @dataclass(frozen=True)
 class Features(Request):
-    """A request for a network's outputs; see :func:`florilegium.clients.core.training.features`.
-
-    Attributes:
-        form: the network, in a form that can be stacked.
-    """
+    """A request for a network's outputs; see :func:`florilegium.clients.core.training.features`."""
 
     network: nn.Module
-    form: StackedNetwork
     examples: Examples
     key: Hashable
     trains: ClassVar[bool] = False
 
     @classmethod
     def of(cls, network: nn.Module, examples: Examples) -> Self | None:
-        """Return the request; None for a network that cannot be stacked, and without examples."""
-        form = form_for(network, examples) if len(examples) else None
-        return None if form is None else cls(network, form, examples, (form.signature, kind_of(examples)))
+        """Return the request; None if examples may affect each other's outputs, and without examples."""
+        form = stacked(network) if len(examples) else None
+        return None if form is None else cls(network, examples, (form.signature, kind_of(examples)))
 
     @classmethod
     def carry_out(cls, waiting: Sequence[Waiting]) -> Sequence[Any]:
@@ -73,10 +68,10 @@ def _outputs(waiting: Sequence[Waiting]) -> Tensor:
     contents = [one.parameters for one in waiting]
     x = joined(parts).x
     if all(torch.equal(a, b) for own in contents[1:] for a, b in zip(contents[0], own, strict=True)):
-        waiting[0].shared.load()
-        network = waiting[0].request.network.eval()
-        return torch.cat([network(batch) for batch in x.split(EVALUATION_BATCH)])
-    form, device = waiting[0].request.form, x.device
+        return _alone(waiting[0], x)
+    form, device = form_for(waiting[0].request.network, parts[0]), x.device
+    if form is None:
+        return torch.cat([_alone(one, one.request.examples.x) for one in waiting])
     order = sorted(range(len(parts)), key=lambda index: -len(parts[index]))
     parameters = [torch.stack(copies) for copies in zip(*(contents[index] for index in order), strict=True)]
     sizes, first = torch.tensor([*map(len, parts)])[order], starts(parts)[order]
@@ -92,3 +87,10 @@ def _outputs(waiting: Sequence[Waiting]) -> Tensor:
     for rows, outputs in blocks:
         result[rows.flatten().to(device)] = outputs.flatten(0, 1)
     return result
+
+
+def _alone(waiting: Waiting, x: Tensor) -> Tensor:
+    """Return the outputs of one client's model."""
+    waiting.shared.load()
+    network = waiting.request.network.eval()
+    return torch.cat([network(batch) for batch in x.split(EVALUATION_BATCH)])
