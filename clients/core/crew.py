@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 from torch import nn
 
 from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.together import Company, result_of
 from florilegium.common.promises import gap
 from florilegium.partitions.clientdata import Examples
-
-if TYPE_CHECKING:
-    from florilegium.clients.core.together import Company
 
 T = TypeVar("T")
 
@@ -40,25 +39,21 @@ class Crew:
         """
         wanted = self._settings.vectorise if self._allowed and len(tasks) > 1 else 1
         if str(wanted) == "1":
-            yield from map(_result, tasks)
+            yield from map(result_of, tasks)
             return
-        from florilegium.clients.core.stacked_evaluation import Evaluation, Features
-        from florilegium.clients.core.stacked_training import Training
-        from florilegium.clients.core.together import Company
-
-        company = Company(self._network, {"train": Training, "features": Features, "evaluate": Evaluation})
+        company = self._company
         size = self._fastest(company, examples()) if wanted == "auto" else int(wanted)
         for begin in range(0, len(tasks), size):
             yield from company.run(tasks[begin : begin + size])
+
+    @cached_property
+    def _company(self) -> Company:
+        from florilegium.clients.core.stacked_evaluation import Evaluation, Features
+        from florilegium.clients.core.stacked_training import Training
+
+        return Company(self._network, {"train": Training, "features": Features, "evaluate": Evaluation})
 
     def _fastest(self, company: Company, examples: Examples) -> int:
         from florilegium.clients.core.calibration import fastest
 
         return fastest(company, self._settings, examples) if len(examples) else 1
-
-
-def _result(task: Callable[[], T]) -> T | Exception:
-    try:
-        return task()
-    except Exception as error:
-        return error

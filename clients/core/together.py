@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import torch
@@ -124,6 +124,17 @@ class Waiting:
         return self.shared.copies()
 
 
+class _Finished:
+    """The result of a client's task; the coroutine, which lives on, must not keep it."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = [result]
+
+    def take(self) -> Any:
+        """Return the result and forget it."""
+        return self._result.pop()
+
+
 Turn = tuple[greenlet, tuple[Any, ...]]
 
 
@@ -138,24 +149,27 @@ class Company:
     def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
         self.network, self._parts, self._kinds = network, Parts(network), kinds
         self._main = getcurrent()
+        self._idle: list[greenlet] = []  # coroutines of earlier clients, since making new ones takes long
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
         """Return the result of each task, or the exception that it raised."""
-        self._main = getcurrent()
+        if self._main is not getcurrent():
+            self._main, self._idle = getcurrent(), []
         before = Shared(self._parts)
         results: dict[greenlet, T | Exception] = {}
-        clients = [greenlet(partial(self._perform, task, before)) for task in tasks]
-        turns: list[Turn] = [(client, ()) for client in clients]
+        clients = [self._idle.pop() if self._idle else _coroutine() for _ in tasks]
+        turns: list[Turn] = [(client, (self, task, before)) for client, task in zip(clients, tasks, strict=True)]
         while turns:
             waiting: dict[greenlet, Waiting] = {}
             for client, given in turns:
                 outcome = client.switch(*given)
-                if client.dead:
-                    results[client] = outcome
+                if isinstance(outcome, _Finished):
+                    results[client] = outcome.take()
                 else:
                     waiting[client] = outcome
             before.restore()
             turns = self._next(waiting)
+        self._idle += clients
         return [results[client] for client in clients]
 
     def offer(self, work: Callable[..., R], args: Any, kwargs: Any) -> R:
@@ -173,14 +187,6 @@ class Company:
         if isinstance(result, Exception):
             raise result
         return work(*args, **kwargs) if result is _ALONE else result
-
-    def _perform(self, task: Callable[[], T], before: Shared) -> T | Exception:
-        _COMPANY.set(self)  # a coroutine has a context of its own
-        before.restore()
-        try:
-            return task()
-        except Exception as error:
-            return error
 
     def _next(self, waiting: Mapping[greenlet, Waiting]) -> list[Turn]:
         """Carry out what clients wait for; return the clients, each with its result."""
@@ -203,6 +209,32 @@ class Company:
 _ALONE = object()
 """What a client is given that has to work alone, since no other waits for the same."""
 _COMPANY: ContextVar[Company | None] = ContextVar("company", default=None)
+
+
+def _coroutine() -> greenlet:
+    """Return a coroutine that carries out the tasks that it is switched to, and refers to nothing while it is idle."""
+
+    def serve() -> None:
+        main, finished = getcurrent().parent, None
+        while True:
+            company, task, before = main.switch(finished)
+            token = _COMPANY.set(company)  # a coroutine has a context of its own
+            before.restore()
+            finished = _Finished(result_of(task))
+            _COMPANY.reset(token)
+            del company, task, before, token
+
+    made = greenlet(serve)
+    made.switch()
+    return made
+
+
+def result_of(task: Callable[[], T]) -> T | Exception:
+    """Return the result of a task, or the exception that it raised."""
+    try:
+        return task()
+    except Exception as error:
+        return error
 
 
 def offered(work: Callable[P, R]) -> Callable[P, R]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -159,3 +161,12 @@ def test_what_cannot_be_stacked_is_done_alone() -> None:
 
     tasks = [partial(work, client) for client in (0, 1, 2)]
     torch.testing.assert_close(Company(network, KINDS).run(tasks), [*_one_by_one(tasks)], rtol=0, atol=0)
+
+
+def test_coroutines_keep_nothing_of_a_company_that_is_gone() -> None:
+    network = _network()
+    company, gone = Company(network, KINDS), weakref.ref(network)
+    company.run([partial(evaluate, network, _examples(client)) for client in (0, 1)])
+    del company, network
+    gc.collect()
+    assert gone() is None
