@@ -323,6 +323,9 @@ fine-tunes every client at the end, and PPFE none.
 Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
 with both engines, and when Ray is worth it: [start.md](start.md).
 
+Section `vectorised`: one worker on one core, a message to all clients, which have 14 training and 4 test examples each
+([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
+
 ## Beside other packages
 
 The same task with LeNet, measured on 2026-11-25 on a nearly idle machine of two cores (AMD EPYC; flwr 1.42, torch
