@@ -136,10 +136,15 @@ def personalise(
 
 
 @looking.add("florilegium methods")
-def methods() -> None:
+def methods(
+    vectorised: Annotated[
+        bool, typer.Option("--vectorised", help="list only those that key `vectorise` speeds up; imports PyTorch")
+    ] = False,
+) -> None:
     """List the methods, each with its own configuration keys."""
     from florilegium.apps.keys import method_keys
     from florilegium.apps.methods import METHODS
+    from florilegium.common.promises import gap
 
     rows: list[list[Cell]] = []
     for name in METHODS:
@@ -147,7 +152,8 @@ def methods() -> None:
             rows.append([name, problem, "", METHODS.origin(name), []])
             continue
         method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        rows.append([name, method.title, method.source, METHODS.origin(name), own])
+        if not vectorised or not gap(method.client_class(), "vectorise_gap", method.hyper()()):
+            rows.append([name, method.title, method.source, METHODS.origin(name), own])
     show(["method", "what it is", "source", "package", "own keys"], rows)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -125,8 +126,8 @@ class Simulation:
         """Run one experiment and wait for it.
 
         Args:
-            overrides: the run configuration, where it differs from the defaults. Workers get a share of the GPU if
-                ``device`` begins with "cuda"; ``start-timeout`` limits the start of the SuperLink, and then of the run.
+            overrides: the run configuration, where it differs from the defaults. Workers share the GPUs evenly, unless
+                ``device`` is "cpu"; ``start-timeout`` limits the start of the SuperLink, and then of the run.
             run_path: the folder the run will write to.
             progress: called with the contents of the run's ``status.json`` whenever they change.
 
@@ -220,8 +221,8 @@ class Simulation:
             "client-resources-num-cpus": 1,
             "init-args-logging-level": '"ERROR"',
         }
-        if device.startswith("cuda"):
-            federation["client-resources-num-gpus"] = f"{0.99 / self._workers:.4f}"
+        if device != "cpu" and (gpus := _gpus(self._cluster)):
+            federation["client-resources-num-gpus"] = gpu_share(self._workers, gpus)
         arguments = [
             "run", str(self._app()), "here", "--run-config", str(run_config),
             "--federation-config", " ".join(f"{key}={value}" for key, value in federation.items()),
@@ -324,6 +325,30 @@ class Simulation:
         for member in stubborn:
             _signal(member.kill)
         psutil.wait_procs(stubborn, timeout=3)
+
+
+def gpu_share(workers: int, gpus: int) -> float:
+    """Return the share of a GPU, 0..1, that each worker asks Ray for, so that all GPUs are used as evenly as possible.
+
+    Ray places as many workers on a GPU as their shares fit into 1, and a worker on one GPU alone.
+    """
+    on_the_fullest = -(-workers // gpus)
+    return math.floor(10_000 / on_the_fullest) / 10_000
+
+
+def _gpus(cluster: str) -> int:
+    """Return the number of GPUs of this machine, or of the Ray cluster at an address."""
+    if not cluster:
+        import torch  # the rehearsal has imported it
+
+        return torch.cuda.device_count()
+    import ray
+
+    ray.init(address=cluster, logging_level="ERROR", log_to_driver=False)
+    try:
+        return int(ray.cluster_resources().get("GPU", 0))
+    finally:
+        ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 
 from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, private, regulariser, suite
+from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
 from florilegium.common.files import write_text
 
@@ -229,6 +231,19 @@ def privacy(workers: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def vectorised(workers: int) -> list[Row]:
+    """Measure how many times faster a worker is with several clients at once, on one core, and on a GPU if any."""
+    rows = []
+    for case in (*at_once.ON_CPU, *(at_once.on_gpu() if torch.cuda.is_available() else ())):
+        seconds = at_once.measure(case)
+        ratios = {size: seconds[1] / value for size, value in seconds.items() if size > 1}
+        details = f"{case.cohort} clients one at a time: {1000 * seconds[1]:.0f} ms; " + ", ".join(
+            f"{size} at once: {ratio:.2f}×" for size, ratio in ratios.items()
+        )
+        rows.append(Row(f"{case.what}: one at a time ÷ together", max(ratios.values()), -case.bound, "×", details))
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
@@ -244,6 +259,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "fedgtst": fedgtst,
     "fedl2p": fedl2p,
     "privacy": privacy,
+    "vectorised": vectorised,
 }
 
 
@@ -306,6 +322,9 @@ fine-tunes every client at the end, and PPFE none.
 
 Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
 with both engines, and when Ray is worth it: [start.md](start.md).
+
+Section `vectorised`: one worker on one core, a message to all clients, which have 14 training and 4 test examples each
+([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
 
 ## Beside other packages
 

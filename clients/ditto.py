@@ -8,7 +8,7 @@ Strategy: FedAvg (``strategies/fedavg.py``); the personal models never leave the
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import pull_towards
 from florilegium.clients.hyper.personal import DittoHyper
@@ -19,6 +19,7 @@ class DittoClient(BaseClient):
     """Trains two models: one for the federation, one for the client."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     uses_finetuning = "never"
     hyper: DittoHyper

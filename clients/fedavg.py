@@ -6,10 +6,11 @@ clients. The base class implements all of this.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import BaseClient, only_gradients
+from florilegium.clients.core.base import BaseClient, only_gradients, stackable
 
 
 class FedAvgClient(BaseClient):
     """Local SGD from the global model."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)

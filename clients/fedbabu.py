@@ -8,7 +8,7 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.core.training import Group
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedBABUHyper
@@ -19,6 +19,7 @@ class FedBABUClient(DecoupledClient):
     """Trains a shared body with a fixed random head, the same for all clients."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     keeps_personal = False
     uses_finetuning = "always"

@@ -7,7 +7,7 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.families.decoupled import DecoupledClient
 
 
@@ -15,3 +15,4 @@ class FedPerClient(DecoupledClient):
     """Trains a shared body and a personal head."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)

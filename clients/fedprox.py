@@ -6,7 +6,7 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, pull_towards
 from florilegium.clients.hyper.federated import FedProxHyper
@@ -17,6 +17,7 @@ class FedProxClient(BaseClient):
     """Local SGD with a proximal term that keeps it near the global model."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     hyper: FedProxHyper
     _mu = 0.0

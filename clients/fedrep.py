@@ -8,7 +8,7 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.core.training import Group
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedRepHyper
@@ -18,6 +18,7 @@ class FedRepClient(DecoupledClient):
     """Trains a personal head on the shared body, then the shared body with that head."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     uses_finetuning = "never"
     hyper: FedRepHyper

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from florilegium.clients.core.base import BaseClient, more_than_gradients
+from florilegium.clients.core.base import BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.training import features
 from florilegium.clients.hyper.personal import KNNPerHyper
 from florilegium.common.settings import parse_whole
@@ -25,6 +25,7 @@ class KNNPerClient(BaseClient):
     """Predicts with the global model and nearest neighbours among the client's own examples."""
 
     example_gap = staticmethod(more_than_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     needs_blocks = True
     uses_finetuning = "never"

@@ -7,7 +7,7 @@ Strategy: SharedHead (``strategies/families/decoupled.py``), FedAvg of the head.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients
+from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.families.decoupled import DecoupledClient
 
 
@@ -15,3 +15,4 @@ class LGFedAvgClient(DecoupledClient):
     """Trains a personal body and a shared head."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)

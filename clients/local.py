@@ -6,7 +6,7 @@ every round; it starts from the common initial model θ₀.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients
+from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.models.parameters import Arrays, get_arrays
 
@@ -15,6 +15,7 @@ class LocalClient(BaseClient):
     """Trains its own model and shares nothing."""
 
     example_gap = staticmethod(only_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

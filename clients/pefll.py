@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from florilegium.clients.core.base import Answer
+from florilegium.clients.core.base import Answer, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH
 from florilegium.clients.families.generated import GeneratedClient
@@ -42,6 +42,8 @@ NEVER = -1e4
 
 class PeFLLClient(GeneratedClient):
     """Describes its data by a vector, and uses the model that the server makes from it."""
+
+    vectorise_gap = staticmethod(stackable)
 
     hyper: PeFLLHyper
 

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from torch import nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Group, features
 from florilegium.clients.hyper.personal import PFedFDAHyper
@@ -72,6 +72,7 @@ class PFedFDAClient(BaseClient):
     """Trains a shared extractor; its classifier follows from Gaussians that mix global and own estimates."""
 
     example_gap = staticmethod(more_than_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     needs_blocks = True
     uses_finetuning = "never"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient
+from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, Group, evaluate, features, score
 from florilegium.clients.hyper.ppfe import PPFEHyper
@@ -60,6 +60,8 @@ def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
 
 class PPFEClient(BaseClient):
     """Trains the model of the present stage; predicts with the models of all finished stages."""
+
+    vectorise_gap = staticmethod(stackable)
 
     uses_finetuning = "never"
     hyper: PPFEHyper

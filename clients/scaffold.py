@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import gradient_of, mean_gradient
+from florilegium.clients.core.training import Correction, mean_gradient
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
 from florilegium.models.parameters import Arrays, get_arrays, trained
@@ -24,6 +23,7 @@ class ScaffoldClient(BaseClient):
     """Local SGD whose steps are corrected towards the mean gradient of all clients."""
 
     example_gap = staticmethod(more_than_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     hyper: ScaffoldHyper
 
@@ -37,20 +37,14 @@ class ScaffoldClient(BaseClient):
         own = {name: torch.from_numpy(kept[name]).to(device) for name in parameters}  # c_i
         x = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         gradients = mean_gradient(self.model, self.data.train, [*parameters.values()]) if self.hyper.option == 1 else []
-        steps = 0  # K
-
-        def correct(model: nn.Module, rows: Tensor) -> None:
-            nonlocal steps
-            steps += 1
-            for name, parameter in parameters.items():
-                gradient_of(parameter).add_(c[name] - own[name])
-
-        loss = self.descend(gradient_hook=correct)
+        shifts = [c[n] - own[n] if n in parameters else torch.zeros(()) for n, _ in self.model.named_parameters()]
+        correction = Correction(shifts=shifts)
+        loss = self.descend(gradient_hook=correction)
         if self.hyper.option == 1:
             new = dict(zip(parameters, gradients, strict=True))
         else:
             η = self.settings.learning_rate * self.decay()
-            new = {n: own[n] - c[n] + (x[n] - y.detach()) / (steps * η) for n, y in parameters.items()}
+            new = {n: own[n] - c[n] + (x[n] - y.detach()) / (correction.steps * η) for n, y in parameters.items()}
         self.state.save({name: tensor.cpu().numpy() for name, tensor in new.items()})
         control = {BESIDE + name: (c[name] + new[name] - own[name]).cpu().numpy() for name in parameters}
         return Answer(get_arrays(self.model) | control, len(self.data.train), {"loss": loss})

@@ -8,7 +8,7 @@ equal streams on every machine, whatever was drawn before from other generators.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -47,16 +47,31 @@ def torch_draws(seed: int, *path: Word) -> Iterator[None]:
     """
     import torch
 
-    gpu = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     own = entropy(seed, *path) % 2**63
     # What torch.random.fork_rng and torch.manual_seed do, at a tenth of their cost: a light client draws often.
-    before, before_gpu = torch.default_generator.get_state(), [torch.cuda.get_rng_state(device) for device in gpu]
+    before = draw_states()
     try:
         torch.default_generator.manual_seed(own)
-        if gpu:
+        if len(before) > 1:
             torch.cuda.manual_seed(own)
         yield
     finally:
-        torch.default_generator.set_state(before)
-        for device, state in zip(gpu, before_gpu, strict=True):
-            torch.cuda.set_rng_state(state, device)
+        set_draw_states(before)
+
+
+def draw_states() -> list[torch.Tensor]:
+    """Return the states of PyTorch's global generators: of the CPU, and of the GPU if this process uses one."""
+    import torch
+
+    gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return [torch.default_generator.get_state(), *gpu]
+
+
+def set_draw_states(states: Sequence[torch.Tensor]) -> None:
+    """Set the states of PyTorch's global generators to those that :func:`draw_states` returned."""
+    import torch
+
+    cpu, *gpu = states
+    torch.default_generator.set_state(cpu)
+    for state in gpu:
+        torch.cuda.set_rng_state(state)

@@ -61,6 +61,14 @@ def more_than_gradients(hyper: Any) -> str:
     return "it uses a client's examples otherwise than by gradients of their cross-entropy"
 
 
+def stackable(hyper: Any) -> str:
+    """Promise of vectorised training, kept: the client trains by ``descend``, with no hook but a ``Correction``.
+
+    It keeps nothing in objects that clients of a process share while others run, other than in its networks.
+    """
+    return ""
+
+
 ACCOUNT = "privacy.json"
 """File in a client's state folder that records the privacy cost of its training."""
 SUM_MULTIPLIER = 10.0
@@ -134,6 +142,11 @@ class BaseClient(NumPyClient):
     def example_gap(hyper: Any) -> str:
         """Return why the class does not keep example privacy, "" if it does (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
+
+    @staticmethod
+    def vectorise_gap(hyper: Any) -> str:
+        """Return why several clients do not train together, "" if they do (:mod:`florilegium.common.promises`)."""
+        return "its training cannot be stacked"
 
     # ------------------------------------------------------------------ what the host and Flower call
 

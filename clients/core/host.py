@@ -1,4 +1,4 @@
-"""The host: runs the clients a message names, one after the other in one process, and sends one reply.
+"""The host: runs the clients a message names in one process, and sends one reply.
 
 A client that raises, or returns NaN or wrong shapes, is skipped and reported with its error; the others are summed. A
 message without ``clients`` comes from a stock Flower strategy; the node's own client (in a simulation, the one with the
@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
+from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import UPDATES, Reduction
@@ -48,7 +50,7 @@ class Source(Protocol):
 
 
 class Host:
-    """Runs the clients of one node, one after the other, with one network.
+    """Runs the clients of one node with one network.
 
     Args:
         client_class: the method's client.
@@ -79,6 +81,7 @@ class Host:
         self._folders: dict[str, Path] = {}
         self._unexchanged = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
         self._source = source
+        self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self.predictor: nn.Module = model
 
@@ -111,34 +114,40 @@ class Host:
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
-        for index, client_id in enumerate(request.clients):
-            try:
-                client = self._client(client_id, request.work)
-                received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
-                answer = client.perform(request.phase, received, request.arguments)
-                if private and protection is None and answer.arrays:
-                    raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
-                update_norm = reduction.check(answer.arrays)
-                _check_numbers(answer)
-                client.state.commit()
-                self.predictor = client.predictor
-                if request.work.keep and self._source.pinned:
-                    save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
-            except Exception as error:  # an error in one client must not affect the others
-                failures[client_id] = self._said(error)
+
+        def work(index: int) -> tuple[Answer, dict[str, float]]:
+            """Have a client carry out the phase; return its checked answer, and numbers about its work."""
+            client_id = request.clients[index]
+            client = self._client(client_id, request.work)
+            received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
+            answer = client.perform(request.phase, received, request.arguments)
+            if private and protection is None and answer.arrays:
+                raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
+            norms = {UPDATE_NORM: reduction.check(answer.arrays), GRADIENT_NORM: client.gradient_norm}
+            _check_numbers(answer)
+            client.state.commit()
+            self.predictor = client.predictor
+            if request.work.keep and self._source.pinned:
+                save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
+            told = {name: norm for name, norm in norms.items() if norm is not None and trains and p.unit == "none"}
+            return answer, {"bytes-down": float(num_bytes(received)), **told}
+
+        tasks = [partial(work, index) for index in range(len(request.clients))]
+        outcomes = self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train)
+        for client_id, outcome in zip(request.clients, outcomes, strict=True):
+            if isinstance(outcome, Exception):  # an error in one client must not affect the others
+                failures[client_id] = self._said(outcome)
                 continue
+            answer, counted = outcome
             weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
             reduction.add(answer.arrays, weight)
             numbers = {
                 "num-examples": float(answer.num_examples),
                 "weight": weight,
-                "bytes-down": float(num_bytes(received)),
                 "bytes-up": float(num_bytes(answer.arrays)),
+                **counted,
                 **answer.metrics,
             }
-            if trains and p.unit == "none":
-                norms = {UPDATE_NORM: update_norm, GRADIENT_NORM: client.gradient_norm}
-                numbers |= {name: norm for name, norm in norms.items() if norm is not None}
             for name in {**metrics, **numbers}:
                 metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
             done.append(client_id)
@@ -150,7 +159,9 @@ class Host:
         """Return the text of an error for the server; on a device, nothing that may quote data or names of files."""
         if not self._source.pinned:
             return str(error) if isinstance(error, FlorilegiumError) else f"{type(error).__name__}: {error}"
-        log.error("%s: %s", type(error).__name__, error, exc_info=not isinstance(error, FlorilegiumError))
+        log.error(
+            "%s: %s", type(error).__name__, error, exc_info=None if isinstance(error, FlorilegiumError) else error
+        )
         tells = isinstance(error, RunError) and not isinstance(error, FileError)
         return str(error) if tells else f"{type(error).__name__}; the device's log says why"
 

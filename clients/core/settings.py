@@ -11,6 +11,12 @@ from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
 
 
+def _check_vectorise(value: int | str) -> int | str:
+    if value != "auto" and not (str(value).isascii() and str(value).isdecimal() and int(value) >= 1):
+        raise ValueError(f"'{value}' is neither a number of clients ≥ 1, such as 16, nor 'auto'")
+    return value
+
+
 class SharedSettings(SourceSettings):
     """Keys that both clients and server read."""
 
@@ -83,6 +89,12 @@ class ClientSettings(SharedSettings):
     local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
     batch_size: int = key(10, "examples in a batch", ge=1)
     weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
+    vectorise: Annotated[int | str, AfterValidator(_check_vectorise)] = key(
+        1,
+        "number of clients that a worker trains and tests together, in one call ([more](vectorised.md)); `auto`: the "
+        "fastest, as measured; results differ by rounding alone",
+        values='number ≥ 1, or `"auto"`',
+    )
     device: str = key(
         "cpu", "device of the clients", pattern=r"^(cpu|cuda(:\d+)?|auto)$", values="`cpu`, `cuda`, `cuda:N`, `auto`"
     )

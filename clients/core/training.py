@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.together import offered
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import torch_draws
 from florilegium.models.batch_norm import has_lone_channels, norms_of
@@ -59,6 +60,13 @@ class Group:
     """Whether ``learning-rate-decay`` applies to this learning rate."""
 
 
+def trained_groups(model: nn.Module, settings: ClientSettings, groups: Sequence[Group] | None) -> list[Group]:
+    """Return ``groups``, by default all parameters in one, without frozen parameters and without empty groups."""
+    groups = groups or [Group(list(model.parameters()), settings.learning_rate)]
+    groups = [replace(group, parameters=[p for p in group.parameters if p.requires_grad]) for group in groups]
+    return [group for group in groups if group.parameters]
+
+
 def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
     """Return the configured optimizer for the parameters of ``group``, at its learning rate times ``decay``."""
     rate = group.learning_rate * (decay if group.decays else 1.0)
@@ -67,10 +75,14 @@ def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -
     return SGD(group.parameters, rate, settings.momentum, settings.weight_decay)
 
 
+def shuffled(examples: Examples, generator: torch.Generator) -> Tensor:
+    """Return the rows of one epoch in random order, on the CPU."""
+    return torch.randperm(len(examples), generator=generator)
+
+
 def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller."""
-    order = torch.randperm(len(examples), generator=generator).to(examples.y.device)
-    yield from order.split(size)
+    yield from shuffled(examples, generator).to(examples.y.device).split(size)
 
 
 @contextmanager
@@ -101,24 +113,50 @@ def gradients(loss: Tensor, parameters: Sequence[Tensor], *, differentiable: boo
     )
 
 
-def pull_towards(anchors: Sequence[Tensor], strength: float) -> GradientHook:
+@dataclass
+class Correction:
+    """A gradient hook that adds strength·(w − anchor) + shift to the gradient of each trained parameter w.
+
+    Clients that train together can apply hooks of this kind, and no others.
+
+    Attributes:
+        strength: factor on the distance from the anchors.
+        anchors: in the order of the network's parameters; empty: no such term.
+        shifts: in the order of the network's parameters; empty: no such term.
+        steps: number of steps that were corrected so far.
+    """
+
+    strength: float = 0.0
+    anchors: Sequence[Tensor] = ()
+    shifts: Sequence[Tensor] = ()
+    steps: int = 0
+
+    def __call__(self, model: nn.Module, rows: Tensor) -> None:
+        """Change the gradients; frozen parameters stay as they are."""
+        self.steps += 1
+        for index, parameter in enumerate(model.parameters()):
+            if parameter.requires_grad:
+                self.apply(index, parameter, gradient_of(parameter))
+
+    @torch.no_grad()
+    def apply(self, index: int, parameter: Tensor, gradient: Tensor) -> None:
+        """Add the correction of the network's parameter number ``index`` to its gradient."""
+        if self.anchors:
+            gradient.add_(parameter - self.anchors[index], alpha=self.strength)
+        if self.shifts:
+            gradient.add_(self.shifts[index])
+
+
+def pull_towards(anchors: Sequence[Tensor], strength: float) -> Correction:
     """Return a hook that adds the gradient of the proximal term strength/2·‖w − anchors‖².
 
     ``anchors`` are in the order of the network's parameters; frozen parameters stay as they are.
     """
-
-    def hook(model: nn.Module, rows: Tensor) -> None:
-        for parameter, anchor in zip(model.parameters(), anchors, strict=True):
-            if parameter.requires_grad:
-                gradient = gradient_of(parameter)
-                with torch.no_grad():
-                    gradient.add_(parameter - anchor, alpha=strength)
-
-    return hook
+    return Correction(strength, anchors)
 
 
 @contextmanager
-def _without_denormals() -> Iterator[None]:
+def without_denormals() -> Iterator[None]:
     """Flush numbers below 10⁻³⁸ to zero.
 
     Processors compute with them many times slower, and the gradients of a recurrent network whose units are saturated
@@ -131,7 +169,8 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-@_without_denormals()
+@offered
+@without_denormals()
 def train(
     model: nn.Module,
     examples: Examples,
@@ -171,12 +210,11 @@ def train(
     Raises:
         RunError: if no parameter is left to train.
     """
-    groups = groups or [Group(list(model.parameters()), settings.learning_rate)]
-    groups = [replace(group, parameters=[p for p in group.parameters if p.requires_grad]) for group in groups]
+    groups = trained_groups(model, settings, groups)
     parameters = [parameter for group in groups for parameter in group.parameters]
     if not parameters:
         raise RunError("nothing is trained: all parameters of this part of the network are frozen")
-    optimizers = [make_optimizer(settings, group, decay) for group in groups if group.parameters]
+    optimizers = [make_optimizer(settings, group, decay) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
     single = len(examples) % settings.batch_size == 1 and objective is None and not fixed_norms
@@ -281,6 +319,7 @@ def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Ten
     return total
 
 
+@offered
 @torch.no_grad()
 def features(network: nn.Module, examples: Examples) -> Tensor:
     """Return the outputs of ``network`` in evaluation mode, (n, d): features of a body, logits of a whole network."""
@@ -296,6 +335,7 @@ def score(outputs: Tensor, y: Tensor) -> tuple[float, float]:
     return float(cross_entropy(outputs, y)), float((outputs.argmax(dim=1) == y).float().mean())
 
 
+@offered
 def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
     """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN if there are no examples."""
     return score(features(model, examples), examples.y)

@@ -30,8 +30,8 @@ from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
 
-# Keys that a resumed run may change: they affect its length, folders, timeouts, evaluation and tracker, not what
-# is computed.
+# Keys that a resumed run may change: they affect its length, folders, timeouts, evaluation and tracker, not what is
+# computed, or, as the number of workers does, its rounding alone (vectorise).
 FREE_ON_RESUME = frozenset(
     [
         "rounds",
@@ -51,6 +51,7 @@ FREE_ON_RESUME = frozenset(
         "init",
         "tracker",
         "tracker-project",
+        "vectorise",
     ]
 )
 FIGURES_ON_RESUME = ("rounds", "init", "evaluate-clients", "min-success")

@@ -1,0 +1,92 @@
+"""Many clients at once: a worker's seconds for a message of a hundred clients, one at a time ÷ together."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from benchmarks.timing import alternate
+from florilegium.apps.assembly import assemble
+from florilegium.apps.settings import defaults
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import Reply, Request, Work, flat
+from florilegium.common.settings import Value
+from florilegium.models.parameters import Arrays
+
+COHORT = 100
+SIZES = (16, 64)
+DIGITS: dict[str, Value] = {"dataset": "digits", "partitioner": "iid", "model": "mlp", "momentum": 0.9}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: a phase of a method, with the blocks of the network that the server sends.
+
+    Attributes:
+        what: what it is, in words.
+        bound: how many times faster it should be.
+        keys: keys that differ from the defaults.
+        phase: "train" or "test".
+        sent: prefixes of the names of the arrays that the server sends; empty: all.
+        cohort: number of clients.
+    """
+
+    what: str
+    bound: float
+    keys: Mapping[str, Value]
+    phase: str = "train"
+    sent: tuple[str, ...] = ()
+    cohort: int = COHORT
+
+
+ON_CPU = (
+    Case("FedAvg, `mlp` on `digits`", 4, DIGITS),
+    Case("FedAvg, `linear` on `digits`", 4, {**DIGITS, "model": "linear"}),
+    Case("FedRep, new heads on features before a test", 4, {**DIGITS, "method": "fedrep"}, "test", ("fc1", "fc2")),
+    Case("LG-FedAvg, `mlp` on `digits`", 4, {**DIGITS, "method": "lg-fedavg"}, "train", ("fc3",)),
+    Case("evaluation of the server's model, `mlp` on `digits`", 2, DIGITS, "test"),
+    Case("the same after fine-tuning for an epoch", 2, {**DIGITS, "finetune-epochs": 1}, "test"),
+)
+"""A client has 14 training and 4 test examples; batches of ten, five epochs."""
+
+
+def on_gpu() -> list[Case]:
+    """Return what is measured on a GPU: convolutional networks, cohorts of 10 and 100."""
+    pictures: dict[str, Value] = {
+        "dataset": "cifar10", "partitioner": "iid", "samples-per-client": 50, "local-epochs": 1, "device": "cuda",
+    }  # fmt: skip
+    return [
+        Case(f"FedAvg, `{model}` on a GPU, {cohort} clients", 1, {**pictures, "model": model}, cohort=cohort)
+        for model in ("lenet", "cnn64", "resnet20")
+        for cohort in (10, 100)
+    ]
+
+
+def measure(case: Case, repeats: int = 3) -> dict[int, float]:
+    """Return the median seconds of a message to the cohort, by the value of ``vectorise``: 1 and ``SIZES``."""
+    with tempfile.TemporaryDirectory() as folder:
+        work: dict[str, Callable[[], object]] = {}
+        for size in (1, *SIZES):
+            keys = {**defaults(), "num-clients": case.cohort, "runs-dir": folder, **case.keys, "vectorise": size}
+            assembly = assemble(keys, one_thread=True)
+            host = assembly.host(assembly.simulated_clients())
+            arrays = {n: a for n, a in assembly.initial.items() if not case.sent or n.startswith(case.sent)}
+            work[str(size)] = partial(_answer, host, case.phase, arrays, case.cohort)
+        return {int(size): seconds for size, seconds in alternate(work, repeats).items()}
+
+
+def _answer(host: Host, phase: str, arrays: Arrays, cohort: int) -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
+    request = Request([str(i) for i in range(cohort)], phase, "delta" if phase == "train" else "sum", Work(1, "bench"))
+    message = Message(request.pack(flat(arrays)), 1, "train" if phase == "train" else "evaluate")
+    reply = Reply.unpack(host.answer(message, own="").content)
+    if reply.failures:
+        raise RuntimeError(f"{len(reply.failures)} clients failed: {reply.failures}")
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,96 @@
+"""Evaluation of several clients at once.
+
+If their models are the same, as when the server's model is tested, their examples are joined into large batches. Else
+the models are stacked, with clients sorted by their number of examples, so that few rows are wasted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
+from florilegium.clients.core.together import Request, Waiting
+from florilegium.clients.core.training import EVALUATION_BATCH
+from florilegium.models.stacked import stacked
+from florilegium.partitions.clientdata import Examples
+
+_BLOCK = 64
+"""Number of examples of each client in a batch of stacked models."""
+
+
+@dataclass(frozen=True)
+class Features(Request):
+    """A request for a network's outputs; see :func:`florilegium.clients.core.training.features`."""
+
+    network: nn.Module
+    examples: Examples
+    key: Hashable
+    trains: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, network: nn.Module, examples: Examples) -> Self | None:
+        """Return the request; None if examples may affect each other's outputs, and without examples."""
+        form = stacked(network) if len(examples) else None
+        return None if form is None else cls(network, examples, (form.signature, kind_of(examples)))
+
+    @classmethod
+    def carry_out(cls, waiting: Sequence[Waiting]) -> Sequence[Any]:
+        """Return the outputs for each client's examples, (n_i, …)."""
+        return _outputs(waiting).split([len(one.request.examples) for one in waiting])
+
+
+class Evaluation(Features):
+    """A request for loss and accuracy; see :func:`florilegium.clients.core.training.evaluate`."""
+
+    @classmethod
+    @torch.no_grad()
+    def carry_out(cls, waiting: Sequence[Waiting]) -> list[tuple[float, float]]:
+        """Return the mean loss and the accuracy of each client's model."""
+        parts = [one.request.examples for one in waiting]
+        y, outputs = torch.cat([part.y for part in parts]), _outputs(waiting)
+        sizes = torch.tensor([*map(len, parts)])
+        owners = torch.arange(len(parts)).repeat_interleave(sizes).to(y.device)
+        found = torch.stack([cross_entropy(outputs, y, reduction="none"), (outputs.argmax(dim=1) == y).float()], dim=1)
+        sums = torch.zeros(len(parts), 2, device=y.device).index_add_(0, owners, found)
+        return [(loss, accuracy) for loss, accuracy in (sums.cpu() / sizes[:, None]).tolist()]
+
+
+@torch.no_grad()
+def _outputs(waiting: Sequence[Waiting]) -> Tensor:
+    """Return the outputs for the examples of all clients, one client after the other, (Σ n_i, …)."""
+    parts: list[Examples] = [one.request.examples for one in waiting]
+    contents = [one.parameters for one in waiting]
+    x = joined(parts).x
+    if all(torch.equal(a, b) for own in contents[1:] for a, b in zip(contents[0], own, strict=True)):
+        return _alone(waiting[0], x)
+    form, device = form_for(waiting[0].request.network, parts[0]), x.device
+    if form is None:
+        return torch.cat([_alone(one, one.request.examples.x) for one in waiting])
+    order = sorted(range(len(parts)), key=lambda index: -len(parts[index]))
+    parameters = [torch.stack(copies) for copies in zip(*(contents[index] for index in order), strict=True)]
+    sizes, first = torch.tensor([*map(len, parts)])[order], starts(parts)[order]
+    blocks = []
+    for begin in range(0, int(sizes[0]), _BLOCK):
+        active = int((sizes > begin).sum())
+        places = torch.arange(begin, min(begin + _BLOCK, int(sizes[0])))
+        rows = first[:active, None] + torch.minimum(
+            places, sizes[:active, None] - 1
+        )  # a short client's last is repeated
+        blocks.append((rows, form([parameter[:active] for parameter in parameters], x[rows.to(device)])))
+    result = blocks[0][1].new_empty(len(x), *blocks[0][1].shape[2:])
+    for rows, outputs in blocks:
+        result[rows.flatten().to(device)] = outputs.flatten(0, 1)
+    return result
+
+
+def _alone(waiting: Waiting, x: Tensor) -> Tensor:
+    """Return the outputs of one client's model."""
+    waiting.shared.load()
+    network = waiting.request.network.eval()
+    return torch.cat([network(batch) for batch in x.split(EVALUATION_BATCH)])

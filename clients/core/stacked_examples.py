@@ -1,0 +1,31 @@
+"""The examples of several clients, joined, and what can be computed for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from florilegium.models.stacked import StackedNetwork, stacked
+from florilegium.partitions.clientdata import Examples
+
+
+def form_for(network: nn.Module, examples: Examples) -> StackedNetwork | None:
+    """Return a network's stacked form, if it has one that is faster on the examples' device."""
+    return stacked(network, convolutions=examples.y.device.type != "cpu")
+
+
+def kind_of(examples: Examples) -> Hashable:
+    """Return what examples must have in common to be joined."""
+    return examples.x.shape[1:], examples.x.dtype, examples.y.dtype, examples.y.device
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Return all examples, one client after the other."""
+    return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+
+def starts(parts: Sequence[Examples]) -> Tensor:
+    """Return the row of each client's first example among the joined ones, (N,), on the CPU."""
+    return torch.tensor([0, *map(len, parts)]).cumsum(0)[:-1]

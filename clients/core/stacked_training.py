@@ -1,0 +1,260 @@
+"""Local training of several clients at once, on a network with a leading axis of clients.
+
+Every client has its own order of batches, number of steps, batch sizes, corrections and clipping. Results equal those
+of :mod:`florilegium.clients.core.training` up to rounding. Clients are sorted by their number of steps, so that those
+who still train are always the first rows of every array. The last batch of an epoch is filled up with rows of weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+
+from florilegium.clients.core.optimizers import Optimizer
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
+from florilegium.clients.core.together import Request, Waiting
+from florilegium.clients.core.training import (
+    Correction,
+    GradientHook,
+    Group,
+    Objective,
+    Trained,
+    gradient_of,
+    make_optimizer,
+    shuffled,
+    trained_groups,
+    without_denormals,
+)
+from florilegium.models.stacked import StackedNetwork
+from florilegium.partitions.clientdata import Examples
+
+
+@dataclass(frozen=True)
+class Training(Request):
+    """A request for local training; see :func:`florilegium.clients.core.training.train` for the arguments.
+
+    Attributes:
+        form: the network, in a form that can be stacked.
+        steps: number of training steps, at least 1.
+        places: for each group of parameters, their places in ``network.parameters()``.
+        rates: the learning rate of each group.
+    """
+
+    network: nn.Module
+    form: StackedNetwork
+    examples: Examples
+    settings: ClientSettings
+    generator: torch.Generator
+    steps: int
+    places: tuple[tuple[int, ...], ...]
+    rates: tuple[float, ...]
+    hook: Correction | None
+    weights: Tensor | None
+    key: Hashable
+    trains: ClassVar[bool] = True
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        examples: Examples,
+        settings: ClientSettings,
+        generator: torch.Generator,
+        *,
+        epochs: int | None = None,
+        gradient_hook: GradientHook | None = None,
+        groups: Sequence[Group] | None = None,
+        weights: Tensor | None = None,
+        objective: Objective | None = None,
+        decay: float = 1.0,
+        after_epoch: Callable[[], None] | None = None,
+        fixed_norms: bool = False,
+        private: object = None,
+    ) -> Self | None:
+        """Return the request; None for networks, hooks and objectives that cannot be stacked, and without examples."""
+        hook = gradient_hook if isinstance(gradient_hook, Correction) else None
+        special = objective or after_epoch or private or gradient_hook is not hook
+        chosen = trained_groups(model, settings, groups)
+        epoch = -(-len(examples) // settings.batch_size)
+        counted = settings.local_epochs if epochs is None else epochs
+        steps = settings.local_steps if epochs is None and settings.local_steps else counted * epoch
+        form = None if special or not chosen or not steps or not epoch else form_for(model, examples)
+        if form is None:
+            return None
+        place = {id(parameter): index for index, parameter in enumerate(model.parameters())}
+        places = tuple(tuple(place[id(parameter)] for parameter in group.parameters) for group in chosen)
+        rates = tuple(group.learning_rate * (decay if group.decays else 1.0) for group in chosen)
+        s = settings
+        key = (
+            form.signature, places, rates, kind_of(examples),
+            s.batch_size, s.optimizer, s.momentum, s.weight_decay, s.max_grad_norm,
+            hook and (hook.strength, bool(hook.anchors), bool(hook.shifts)),
+        )  # fmt: skip
+        return cls(model, form, examples, settings, generator, steps, places, rates, hook, weights, key)
+
+    @classmethod
+    @without_denormals()
+    def carry_out(cls, waiting: Sequence[Waiting]) -> list[Trained]:
+        """Train the waiting clients' networks; return what the training of each has measured."""
+        order = sorted(range(len(waiting)), key=lambda index: -waiting[index].request.steps)
+        jobs: list[Training] = [waiting[index].request for index in order]
+        contents = [waiting[index].parameters for index in order]
+        parameters = [torch.stack(copies) for copies in zip(*contents, strict=True)]
+        together = _Together(jobs, parameters)
+        trained = together.train()
+        together.take_draws()
+        for job, own, results in zip(jobs, contents, zip(*parameters, strict=True), strict=True):
+            for place in (place for places in job.places for place in places):
+                own[place].copy_(results[place])
+            if job.hook is not None:
+                job.hook.steps += job.steps
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return [trained[index] for index in back]
+
+    def schedule(self, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the rows of every batch and their weights in its loss, (``steps``, batch size) each, on the CPU.
+
+        Batches are those of :func:`florilegium.clients.core.training.batches`. Rows that fill up a batch repeat its
+        first row with weight 0; batches after the client's last step are never used.
+        """
+        size, count = self.settings.batch_size, len(self.examples)
+        epoch = -(-count // size)  # batches of an epoch
+        last = count - (epoch - 1) * size
+        orders = torch.stack([shuffled(self.examples, generator) for _ in range(0, self.steps, epoch)])
+        rows = torch.cat([orders, orders[:, -last, None].expand(-1, size - last)], dim=1).view(-1, size)
+        weights = torch.full((epoch, size), 1 / size)
+        weights[-1, :last], weights[-1, last:] = 1 / last, 0
+        unused = (0, 0, 0, steps - self.steps)
+        return pad(rows[: self.steps], unused), pad(weights.repeat(len(orders), 1)[: self.steps], unused)
+
+
+class _Batches:
+    """All batches of a training of N clients."""
+
+    def __init__(self, jobs: Sequence[Training]) -> None:
+        self._examples = joined([job.examples for job in jobs])
+        device = self._examples.y.device
+        # Copies, since a client whose training has failed here has to draw the same again.
+        self.generators = [job.generator.clone_state() for job in jobs]
+        schedules = (job.schedule(jobs[0].steps, own) for job, own in zip(jobs, self.generators, strict=True))
+        rows, weights = map(torch.stack, zip(*schedules, strict=True))
+        sizes = (weights > 0).sum(dim=2)
+        self._widths: list[int] = sizes.amax(dim=0).tolist()
+        self._sizes = sizes.to(device)
+        self._weights = weights.to(device)
+        for index, job in enumerate(jobs):
+            if job.weights is not None:
+                self._weights[index] *= job.weights[rows[index].to(device)]
+        self._rows = (rows + starts([job.examples for job in jobs])[:, None, None]).to(device)
+
+    def at(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return one batch of each of the first ``active`` = n clients.
+
+        Returns:
+            Inputs (n, b, …), classes and weights in the loss (n, b), and numbers of examples (n,).
+        """
+        width = self._widths[step]
+        rows, weights = self._rows[:active, step, :width], self._weights[:active, step, :width]
+        return self._examples.x[rows], self._examples.y[rows], weights, self._sizes[:active, step]
+
+
+class _Together:
+    """The training of N clients.
+
+    Args:
+        jobs: their requests, sorted by the number of steps, most first.
+        parameters: the stacked parameters, (N, *shape) each, in the order of the network; changed in place.
+    """
+
+    def __init__(self, jobs: Sequence[Training], parameters: Sequence[Tensor]) -> None:
+        self._jobs, self._parameters = jobs, parameters
+        self._batches = _Batches(jobs)
+
+    def take_draws(self) -> None:
+        """Set the clients' generators to what they are after the training."""
+        for job, generator in zip(self._jobs, self._batches.generators, strict=True):
+            job.generator.set_state(generator.get_state())
+
+    def train(self) -> list[Trained]:
+        """Train; return each client's mean training loss per example, and the norm of its last step's gradient."""
+        jobs, first = self._jobs, self._jobs[0]
+        total, seen, norms = (torch.zeros(len(jobs), device=self._parameters[0].device) for _ in range(3))
+        memory: list[list[Tensor]] = []
+        begin = 0
+        while begin < first.steps:
+            active = sum(job.steps > begin for job in jobs)
+            end = jobs[active - 1].steps
+            now = [parameter[:active].detach() for parameter in self._parameters]
+            optimizers = [
+                make_optimizer(first.settings, Group([now[place].requires_grad_() for place in places], rate))
+                for places, rate in zip(first.places, first.rates, strict=True)
+            ]
+            for optimizer, kept in zip(optimizers, memory, strict=bool(memory)):
+                optimizer.recall([tensor[:active] if tensor.dim() else tensor for tensor in kept])
+            hook = _stacked_hook([job.hook for job in jobs[:active]])
+            for step in range(begin, end):
+                x, y, weights, sizes = self._batches.at(step, active)
+                loss, gradients = self._step(now, optimizers, hook, x, y, weights)
+                if step == end - 1 or first.settings.max_grad_norm:
+                    norms[:active] = _norms(gradients)
+                if first.settings.max_grad_norm:
+                    _clip(gradients, norms[:active], first.settings.max_grad_norm)
+                for optimizer in optimizers:
+                    optimizer.step()
+                total[:active] += loss * sizes
+                seen[:active] += sizes
+            memory = [optimizer.memory() for optimizer in optimizers]
+            begin = end
+        measured = zip((total / seen).tolist(), norms.tolist(), strict=True)
+        return [Trained(loss, norm) for loss, norm in measured]
+
+    def _step(
+        self,
+        now: Sequence[Tensor],
+        optimizers: Sequence[Optimizer],
+        hook: Correction | None,
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss of one batch of each client, (n,), and its gradients (n, *shape), corrected, not clipped."""
+        first = self._jobs[0]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        outputs = first.form(now, x)
+        losses = cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+        loss = (losses * weights).sum(dim=1)
+        loss.sum().backward()
+        trained = [place for places in first.places for place in places]
+        gradients = [gradient_of(now[place]) for place in trained]
+        if hook is not None:
+            for place, gradient in zip(trained, gradients, strict=True):
+                hook.apply(place, now[place], gradient)
+        return loss.detach(), gradients
+
+
+def _norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of each client's gradients (n, *shape), all together, (n,)."""
+    return torch.stack([gradient.flatten(1).square().sum(dim=1) for gradient in gradients]).sum(dim=0).sqrt()
+
+
+def _clip(gradients: Sequence[Tensor], norms: Tensor, most: float) -> None:
+    """Clip each client's gradients, of these norms, to norm ``most``, as ``clip_grad_norm_`` does for one client."""
+    factors = (most / (norms + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _stacked_hook(hooks: Sequence[Correction | None]) -> Correction | None:
+    """Return the corrections of several clients, of equal strength, as one with a leading axis of clients."""
+    some = [hook for hook in hooks if hook is not None]
+    if not some:
+        return None
+    anchors, shifts = zip(*(hook.anchors for hook in some), strict=True), zip(*(h.shifts for h in some), strict=True)
+    return Correction(some[0].strength, [*map(torch.stack, anchors)], [*map(torch.stack, shifts)])

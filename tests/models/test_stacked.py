@@ -1,0 +1,69 @@
+"""Networks with a leading axis of copies, against each copy by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from florilegium.models.networks import build
+from florilegium.models.stacked import stacked
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: build("mlp", (1, 4, 4), 3, 1), (1, 4, 4)),
+    "lenet": (lambda: build("lenet", (3, 16, 16), 3, 1), (3, 16, 16)),
+    "grouped, strided, no bias": (
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), nn.Tanh(), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(6, 3, bias=False),
+        ),
+        (4, 9, 9),
+    ),
+    "sequences": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)), (3, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_copy_computes_what_it_computes_alone(name: str) -> None:
+    make, shape = NETWORKS[name]
+    network, generator = make().double(), torch.Generator().manual_seed(1)
+    form = stacked(network)
+    assert form is not None
+    parameters = [
+        torch.randn(3, *p.shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for p in network.parameters()
+    ]
+    x = torch.randn(3, 2, *shape, generator=generator, dtype=torch.float64)
+    outputs = form(parameters, x)
+    outputs.square().sum().backward()
+    for copy in range(3):
+        with torch.no_grad():
+            for parameter, values in zip(network.parameters(), parameters, strict=True):
+                parameter.copy_(values[copy])
+        network.zero_grad()
+        alone = network(x[copy])
+        alone.square().sum().backward()
+        torch.testing.assert_close(outputs[copy], alone)
+        for parameter, values in zip(network.parameters(), parameters, strict=True):
+            assert values.grad is not None
+            torch.testing.assert_close(values.grad[copy], parameter.grad)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.Dropout(), nn.LSTM(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))]
+)
+def test_other_layers_have_no_such_form(layer: nn.Module) -> None:
+    assert stacked(nn.Sequential(nn.Linear(3, 3), layer)) is None
+
+
+def test_a_layer_used_twice_has_its_parameters_once() -> None:
+    layer = nn.Linear(3, 3)
+    form = stacked(nn.Sequential(layer, nn.Tanh(), layer))
+    assert form is not None
+    weight, bias = torch.randn(2, 3, 3), torch.randn(2, 3)
+    x = torch.randn(2, 4, 3)
+    inner = torch.einsum("nbi,noi->nbo", x, weight) + bias[:, None]
+    outer = torch.einsum("nbi,noi->nbo", inner.tanh(), weight) + bias[:, None]
+    torch.testing.assert_close(form([weight, bias], x), outer)
