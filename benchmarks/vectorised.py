@@ -57,13 +57,18 @@ ON_CPU = (
 
 
 def on_gpu() -> list[Case]:
-    """Return what is measured on a GPU: convolutional networks, cohorts of 10 and 100."""
+    """Return what is measured on a GPU: convolutions and an LSTM, cohorts of 10 and 100."""
     pictures: dict[str, Value] = {
         "dataset": "cifar10", "partitioner": "iid", "samples-per-client": 50, "local-epochs": 1, "device": "cuda",
     }  # fmt: skip
+    text: dict[str, Value] = {
+        "dataset": "shakespeare", "partitioner": "natural", "model": "char-lstm", "local-steps": 5, "device": "cuda",
+        "samples-per-client": 50,
+    }  # fmt: skip
+    networks = {model: {**pictures, "model": model} for model in ("lenet", "cnn64")} | {"char-lstm": text}
     return [
-        Case(f"FedAvg, `{model}` on a GPU, {cohort} clients", 1, {**pictures, "model": model}, cohort=cohort)
-        for model in ("lenet", "cnn64", "resnet20")
+        Case(f"FedAvg, `{model}` on a GPU, {cohort} clients", 1, keys, cohort=cohort)
+        for model, keys in networks.items()
         for cohort in (10, 100)
     ]
 
