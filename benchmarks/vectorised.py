@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
 
 from benchmarks.timing import alternate
 from florilegium.apps.assembly import assemble
@@ -56,15 +58,29 @@ ON_CPU = (
 """A client has 14 training and 4 test examples; batches of ten, five epochs."""
 
 
+def pictures() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return random images of CIFAR-10's shape: what is measured does not depend on what they show."""
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 256, (62_500, 3, 32, 32), dtype=np.uint8), np.arange(62_500) % 10
+
+
+def texts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return random tokens in the form of Shakespeare's lines: 80 characters of 80 kinds, and the next one."""
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 80, (12_500, 80)), np.arange(12_500) % 80
+
+
 def on_gpu() -> list[Case]:
-    """Return what is measured on a GPU: convolutional networks, cohorts of 10 and 100."""
-    pictures: dict[str, Value] = {
-        "dataset": "cifar10", "partitioner": "iid", "samples-per-client": 50, "local-epochs": 1, "device": "cuda",
+    """Return what is measured on a GPU: clients with 50 examples each, 10 of them held out for tests; one epoch."""
+    common: dict[str, Value] = {
+        "partitioner": "iid", "samples-per-client": 50, "local-epochs": 1, "device": "cuda",
     }  # fmt: skip
+    images: dict[str, Value] = {**common, "dataset": f"{__name__}:pictures"}
+    kinds = {"lenet": images, "cnn64": images, "char-lstm": {**common, "dataset": f"{__name__}:texts"}}
     return [
-        Case(f"FedAvg, `{model}` on a GPU, {cohort} clients", 1, {**pictures, "model": model}, cohort=cohort)
-        for model in ("lenet", "cnn64", "resnet20")
-        for cohort in (10, 100)
+        Case(f"FedAvg, `{model}` on a GPU, {cohort} clients", 1, {**kinds[model], "model": model}, cohort=cohort)
+        for model, cohorts in {"lenet": (10, 100, 1000), "cnn64": (10, 100), "char-lstm": (10, 100)}.items()
+        for cohort in cohorts
     ]
 
 

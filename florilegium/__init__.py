@@ -23,7 +23,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.tuning import Tuning, tune
     from florilegium.apps.methods import Method
     from florilegium.apps.trackers.base import TrackedRun, Tracker
-    from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients
+    from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients, stackable
     from florilegium.clients.core.phases import phase
     from florilegium.clients.families.decoupled import DecoupledClient
     from florilegium.clients.fedavg import FedAvgClient
@@ -64,6 +64,7 @@ _PUBLIC = {
     "Answer": "clients.core.base:Answer",
     "only_gradients": "clients.core.base:only_gradients",
     "more_than_gradients": "clients.core.base:more_than_gradients",
+    "stackable": "clients.core.base:stackable",
     "phase": "clients.core.phases:phase",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
     "sums_of_updates": "strategies.core.cohort:sums_of_updates",

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from florilegium.common.text import VOCABULARY_SIZE
 
 
-class _LastHidden(nn.Module):
-    """An LSTM that returns the output of the last time step only."""
+class LastHidden(nn.Module):
+    """An LSTM that returns the output of the last time step only, (batch, hidden), for inputs (batch, time, inputs)."""
 
     def __init__(self, inputs: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(inputs, hidden, num_layers=layers, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the last output."""
         return self.lstm(x)[0][:, -1]
 
 
@@ -28,7 +29,7 @@ def char_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     if len(shape) != 1:
         raise ValueError(f"the character LSTM needs sequences of character codes, not inputs of shape {shape}")
     return nn.Sequential(
-        OrderedDict(embedding=nn.Embedding(VOCABULARY_SIZE, 8), lstm=_LastHidden(8, 256, 2), fc=nn.Linear(256, classes))
+        OrderedDict(embedding=nn.Embedding(VOCABULARY_SIZE, 8), lstm=LastHidden(8, 256, 2), fc=nn.Linear(256, classes))
     )
 
 
@@ -41,7 +42,7 @@ def word_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
         raise ValueError(f"the word LSTM needs sequences of word vectors, not inputs of shape {shape}")
     return nn.Sequential(
         OrderedDict(
-            lstm=_LastHidden(shape[1], 128, 1),
+            lstm=LastHidden(shape[1], 128, 1),
             fc1=nn.Sequential(nn.Linear(128, 64), nn.ReLU()),
             fc2=nn.Sequential(nn.Linear(64, 32), nn.ReLU()),
             fc3=nn.Linear(32, classes),

@@ -13,7 +13,7 @@ from florilegium.partitions.clientdata import Examples
 
 def form_for(network: nn.Module, examples: Examples) -> StackedNetwork | None:
     """Return a network's stacked form, if it has one that is faster on the examples' device."""
-    return stacked(network, convolutions=examples.y.device.type != "cpu")
+    return stacked(network, gpu=examples.y.is_cuda)
 
 
 def kind_of(examples: Examples) -> Hashable:

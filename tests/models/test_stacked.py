@@ -21,6 +21,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (4, 9, 9),
     ),
+    "word-lstm": (lambda: build("word-lstm", (4, 5), 3, 1), (4, 5)),
     "sequences": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)), (3, 5)),
 }  # fmt: skip
 
@@ -67,3 +68,22 @@ def test_a_layer_used_twice_has_its_parameters_once() -> None:
     inner = torch.einsum("nbi,noi->nbo", x, weight) + bias[:, None]
     outer = torch.einsum("nbi,noi->nbo", inner.tanh(), weight) + bias[:, None]
     torch.testing.assert_close(form([weight, bias], x), outer)
+
+
+def test_embeddings_and_several_layers_of_lstms() -> None:
+    network = build("char-lstm", (6,), 3, 1, codes=True).double()
+    form, generator = stacked(network), torch.Generator().manual_seed(1)
+    assert form is not None
+    parameters = [torch.stack([p.detach(), p.detach().flip(0)]) for p in network.parameters()]
+    x = torch.randint(0, 50, (2, 3, 6), generator=generator)
+    outputs = form(parameters, x)
+    for copy in range(2):
+        with torch.no_grad():
+            for parameter, values in zip(network.parameters(), parameters, strict=True):
+                parameter.copy_(values[copy])
+        torch.testing.assert_close(outputs[copy], network(x[copy]))
+
+
+@pytest.mark.parametrize("name", ["lenet", "word-lstm"])
+def test_on_a_cpu_convolutions_and_lstms_are_faster_one_after_the_other(name: str) -> None:
+    assert stacked(NETWORKS[name][0](), gpu=False) is None
