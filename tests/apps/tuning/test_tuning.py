@@ -318,7 +318,7 @@ def test_clients_that_diverge_do_not_improve_the_mean(
     with pytest.raises(RunError, match=r"no trial of fedavg, fedprox completed; .*report.md says why"):
         tuning.require_choices()
     assert tomllib.loads((tmp_path / "tune-small-rates" / "tuned.toml").read_text())["methods"] == {}
-    with pytest.raises(ConfigurationError, match=r"not tuned in .*: local.* Tuned: none"):
+    with pytest.raises(ConfigurationError, match=r"'local' was not tuned in .* Tuned: none"):
         fl.compare(["local"], recipe, tuned="rates", runs_dir=tmp_path)
 
 
@@ -369,7 +369,7 @@ def test_compare_takes_the_chosen_values(
     assert all(config["fedprox.mu"] == best["fedprox"]["fedprox.mu"] for config in compared[2:])
     assert "fedprox was tuned with other settings. momentum: was 0.0, is 0.5" in caplog.text
     for methods, given, said in (
-        (["fedavg", "local"], {}, "--tuned: not tuned in .*tuned.toml: local.* Tuned: fedavg, fedprox"),
+        (["fedavg", "local"], {}, "--tuned: 'local' was not tuned in .*tuned.toml.* Tuned: fedavg, fedprox"),
         (["fedavg"], {"learning_rate": 0.1}, "learning-rate: --tuned sets it for 'fedavg'"),
     ):
         with pytest.raises(ConfigurationError, match=said):
@@ -386,8 +386,8 @@ def test_what_was_tuned_as_a_variant_is_run_as_one(recipe: Path, tmp_path: Path)
     file.write_text(
         "[methods.quick]\nmethod = 'fedprox'\nvariant = 'quick'\nkeys = { learning-rate = 0.2 }\nsettings = {}\n"
     )
-    runs = read_tuned(recipe, str(file), "").runs(["quick"], ["rounds=4"], {"method": "quick"})
-    assert runs == [{"method": "fedprox", "momentum": 0.5, "rounds": 4, "learning-rate": 0.2}]
+    keys = read_tuned(recipe, str(file), "").run("quick", ["rounds=4"], {"method": "quick"})
+    assert keys == {"method": "fedprox", "momentum": 0.5, "rounds": 4, "learning-rate": 0.2}
     for text in ("[methods.quick]\nvariant = ''\n", "[methods]\nquick = 3\n", "x", ""):
         file.write_text(text)
         with pytest.raises(ConfigurationError, match=r"kept.toml is not the result of a tuning"):
