@@ -7,18 +7,12 @@ same; only they can be compared.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-
-import numpy as np
-from numpy.typing import NDArray
 
 from florilegium.apps.methods import table_of
-from florilegium.apps.provenance import differences
-from florilegium.apps.reports.records import FEDERATION, Run
-from florilegium.apps.reports.statistics import Difference, Estimate, difference, estimate, holm
+from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.apps.settings import defaults
 from florilegium.common.settings import Value
 
@@ -63,22 +57,32 @@ class Section:
 
     Attributes:
         pools: in the order in which their first runs were given.
-        notes: remarks on these runs, such as settings in which methods differ, as sentences.
+        repeated: a sentence for each run that does not count, because another has its settings and seed.
     """
 
     pools: tuple[Pool, ...]
-    notes: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
 
     @property
-    def title(self) -> str:
-        """Dataset, partition, model, numbers of clients and of seeds, in words."""
-        first, runs = self.pools[0].runs[0].config, [run for pool in self.pools for run in pool.runs]
-        chosen = [key for key in sorted(FEDERATION) if first[key] != defaults()[key]]
-        keys = [f"{key} = {first[key]}" for key in chosen if key not in ("dataset", "partitioner", "num-clients")]
-        models = [str(model) for model in dict.fromkeys(run.config["model"] for run in runs)]
-        clients = _span(run.summary["clients"] for run in runs)
-        words = [f"{first['dataset']}, partitioner {first['partitioner']}", *keys, f"{clients} clients"]
-        words += [f"model {', '.join(models)}", f"seeds {', '.join(map(str, sorted({run.seed for run in runs})))}"]
+    def runs(self) -> list[Run]:
+        """All runs, pool by pool."""
+        return [run for pool in self.pools for run in pool.runs]
+
+    def title(self, without: str = "") -> str:
+        """Return dataset, partition, model, numbers of clients and of seeds, in words.
+
+        Args:
+            without: a key that is left out, because it differs.
+        """
+        first, shown = self.runs[0], ("dataset", "partitioner", "num-clients", "data", without)
+        keys = [
+            f"{key} = {value}" for key, value in sorted(first.federation.items())
+            if key not in shown and value != defaults().get(key)
+        ]  # fmt: skip
+        models = [str(model) for model in dict.fromkeys(run.config["model"] for run in self.runs)]
+        words = [f"{first.config['dataset']}, partitioner {first.config['partitioner']}", *keys]
+        words += [f"{_span(run.summary['clients'] for run in self.runs)} clients", f"model {', '.join(models)}"]
+        words += [f"seeds {', '.join(map(str, sorted({run.seed for run in self.runs})))}"]
         return ", ".join(words)
 
 
@@ -90,134 +94,47 @@ def _span(numbers: Iterable[int]) -> str:
 def sections(runs: Sequence[Run]) -> list[Section]:
     """Return the runs, pooled over seeds and separated where they are not comparable.
 
-    Of several runs with the same settings and seed, the last one given counts; a note names the others.
+    Of several runs with the same settings and seed, the last one given counts; a sentence names the others.
     """
     together: dict[str, dict[str, dict[int, list[Run]]]] = {}
     for run in runs:
-        pools = together.setdefault(_text(run.federation), {})
-        pools.setdefault(_text(run.setting), {}).setdefault(run.seed, []).append(run)
+        pools = together.setdefault(text_of(run.federation), {})
+        pools.setdefault(text_of(run.setting), {}).setdefault(run.seed, []).append(run)
     return [_section(list(pools.values())) for pools in together.values()]
 
 
-def _text(keys: Mapping[str, Value]) -> str:
-    return json.dumps(keys, sort_keys=True)
+def text_of(value: object) -> str:
+    """Return a text that is equal for equal settings, or for equal values of one."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _section(found: Sequence[Mapping[int, Sequence[Run]]]) -> Section:
     chosen = [[runs[-1] for _, runs in sorted(by_seed.items())] for by_seed in found]
-    notes = [
+    repeated = tuple(
         f"{run.name} has the settings and the seed of {runs[-1].name} and is not counted."
         for by_seed in found
         for runs in by_seed.values()
         for run in runs[:-1]
-    ]
-    pools = tuple(Pool(label, tuple(runs)) for label, runs in zip(_labels(chosen), chosen, strict=True))
-    return Section(pools, (*notes, *_not_numbers(pools), *_unequal(pools), *_provenance(pools)))
+    )
+    labels = _labels([runs[0] for runs in chosen])
+    return Section(tuple(Pool(label, tuple(runs)) for label, runs in zip(labels, chosen, strict=True)), repeated)
 
 
-def _not_numbers(pools: Sequence[Pool]) -> list[str]:
-    """Return a sentence for each run of which a final figure is NaN."""
-    return [
-        f"{pool.label}, seed {run.seed}: {', '.join(wrong)} of {group} clients is not a number."
-        for pool in pools
-        for run in pool.runs
-        for group, final in run.summary["final"].items()
-        if (wrong := [name for name, value in final.items() if value is not None and math.isnan(value)])
-    ]
-
-
-def _provenance(pools: Sequence[Pool]) -> list[str]:
-    """Return a sentence for each difference in what carried the runs out: versions, engine, machine."""
-    return [f"Not equal: {line}." for line in differences(*(run.path for pool in pools for run in pool.runs))]
-
-
-def _labels(chosen: Sequence[Sequence[Run]]) -> list[str]:
-    """Return a label for each pool: its method and, where a method has several, the settings that differ."""
-    full = {runs[0].method: set[Value]() for runs in chosen}
-    for runs in chosen:
-        full[runs[0].method].add(runs[0].config["method"])
+def _labels(firsts: Sequence[Run]) -> list[str]:
+    """Return a label for each pool, given its first run: its method and, where a method has several, what differs."""
+    full = {first.method: {other.config["method"] for other in firsts if other.method == first.method}
+            for first in firsts}  # fmt: skip
     labels = []
-    for runs in chosen:
-        first = runs[0]
+    for first in firsts:
         method = str(first.config["method"])
-        same = [other[0] for other in chosen if other[0].config["method"] == method and other[0].method == first.method]
+        same = [other for other in firsts if other.config["method"] == method and other.method == first.method]
         keys = [key for key in first.setting if any(other.setting.get(key) != first.setting[key] for other in same)]
-        words = [f"{key.removeprefix(f'{table_of(method)}.')} {first.setting[key]}" for key in keys]
+        told = [key for key in keys if first.setting[key] != defaults().get(key)]  # the defaults go without saying
+        words = [f"{key.removeprefix(f'{table_of(method)}.')} {first.setting[key]}" for key in told]
         words[SHOWN_KEYS:] = ["…"] if len(words) > SHOWN_KEYS else []
         name = first.method if len(full[first.method]) == 1 else method  # methods of two packages with one short name
         labels.append(name + (f" ({', '.join(words)})" if words else ""))
     return [
-        f"{label}, {runs[0].name}" if labels.count(label) > 1 else label
-        for label, runs in zip(labels, chosen, strict=True)
+        f"{label}, {first.name}" if labels.count(label) > 1 else label
+        for label, first in zip(labels, firsts, strict=True)
     ]
-
-
-def _unequal(pools: Sequence[Pool]) -> list[str]:
-    """Return a sentence for each common setting, not a method's own, in which pools of different methods differ."""
-    settings = {pool.label: pool.runs[0].setting for pool in pools}
-    if len({pool.runs[0].method for pool in pools}) < 2:
-        return []
-    common = [key for key in defaults() if key != "method" and ("." not in key or key.startswith("privacy."))]
-    notes = []
-    for key in common:
-        values = {label: setting[key] for label, setting in settings.items() if key in setting}
-        told = any(f"{key} " in label for label in settings)  # the labels say it
-        if not told and len({_text({"": value}) for value in values.values()}) > 1:
-            notes.append(f"Not equal: {key} is {', '.join(f'{value!r} ({label})' for label, value in values.items())}.")
-    return notes
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two methods, compared client by client.
-
-    Attributes:
-        first, second: labels; differences are second − first.
-        group: the group of clients.
-        figure: "accuracy", in fractions, or "loss".
-        difference: mean, and errors over clients and over seeds.
-        seeds: the common seeds.
-        p: p-value of no difference over seeds, adjusted for all pairs of the section; NaN with fewer than two seeds.
-    """
-
-    first: str
-    second: str
-    group: str
-    figure: str
-    difference: Difference
-    seeds: tuple[int, ...]
-    p: float
-
-
-def pairs(section: Section, figure: str = "", group: str = "") -> list[Pair]:
-    """Return every pair of methods of a section, for each group of clients that both were evaluated on.
-
-    Clients are compared with themselves, seed by seed; clients or seeds that only one of the two has do not count, and
-    neither do pairs with fewer than two common clients.
-
-    Args:
-        section: the methods.
-        figure: the clients' figure; "": "accuracy", or "loss" where there is none.
-        group: the group of clients; "": each.
-    """
-    found: list[tuple[str, str, str, str, Difference, tuple[int, ...]]] = []
-    for first, second in combinations(section.pools, 2):
-        before, after = ({run.seed: run for run in pool.runs} for pool in (first, second))
-        for own in [group] if group else GROUPS:
-            for name in [figure] if figure else ["accuracy", "loss"]:
-                common = [seed for seed in before if seed in after]
-                gains = {seed: _gains(before[seed], after[seed], own, name) for seed in common}
-                gains = {seed: each for seed, each in gains.items() if len(each)}
-                if sum(map(len, gains.values())) > 1:
-                    found.append((first.label, second.label, own, name, difference(gains), tuple(gains)))
-                    break
-    adjusted = holm([each[4].over_seeds.p for each in found])
-    return [Pair(*each, p) for each, p in zip(found, adjusted, strict=True)]
-
-
-def _gains(before: Run, after: Run, group: str, figure: str) -> NDArray[np.float64]:
-    """Return the differences of the clients of a group that both runs have evaluated; none if they are not the same."""
-    if before.origins.get("partition") != after.origins.get("partition"):
-        return np.empty(0)
-    a, b = before.figures(figure), after.figures(figure)
-    return np.array([b[key] - a[key] for key in a if key[0] == group and key in b], dtype=float)

@@ -15,18 +15,18 @@ from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
+from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import ORIGINS, deciding, read_config
 
-FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {
-    "data-dir",
-    "cache-dir",
-    "own",
-}
+FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir", "own"}
 """Common keys that determine the clients and their data."""
+COMPARED = FEDERATION | {"evaluate-on"}
+"""Common keys in which runs that are compared must agree."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,36 @@ class Run:
 
     @cached_property
     def setting(self) -> dict[str, Value]:
-        """The settings that decide the run's figures, without the seed: runs with equal settings are pooled."""
+        """What decides the run's figures besides the seed: settings, and code of other packages; equal runs are pooled.
+
+        Settings of table ``privacy`` do not count in runs without privacy.
+        """
         decided = deciding(self.config, table_of(str(self.config["method"])))
-        return {key: value for key, value in decided.items() if key != "seed"}
+        private = self.config["privacy.unit"] != "none"
+        kept = {key: value for key, value in decided.items() if private or not key.startswith("privacy.")}
+        code = {name: value for name, value in self.origins.items() if name not in ("dataset", "partition")}
+        return {key: value for key, value in kept.items() if key != "seed"} | code
 
     @cached_property
     def federation(self) -> dict[str, Value]:
-        """What determines the clients and their data, without the seed; runs that differ in it are not comparable."""
+        """What determines clients, data and what is measured, besides the seed; runs that differ cannot be compared.
+
+        "data" is the dataset's hash, "" if it is made from the seed, or unknown.
+        """
         own = f"{partitioner_table(str(self.config['partitioner']))}."
-        keys = {key: value for key, value in self.config.items() if key in FEDERATION or key.startswith(own)}
-        return {**keys, "seed": "", "data": self.origins.get("dataset", "")}
+        keys = {key: value for key, value in self.config.items() if key in COMPARED or key.startswith(own)}
+        spec = DATASETS.own.get(str(self.config["dataset"]))
+        made = isinstance(spec, DatasetSpec) and spec.made
+        data = {"data": "" if made else self.origins.get("dataset", "unknown")}
+        return {key: value for key, value in keys.items() if key != "seed"} | data
+
+    def clients_of(self, group: str) -> int:
+        """Return the number of clients of a group in the last evaluation."""
+        return sum(line["group"] == group for line in self.clients)
+
+    def identities(self) -> dict[str, str]:
+        """Return by client the name that it has in every seed: its own; "" for clients that the partitioner makes."""
+        return {line["client"]: line.get("name", "") for line in self.clients}
 
     def figures(self, figure: str) -> dict[tuple[str, str], float]:
         """Return a figure of each client in the last evaluation, by group and client."""

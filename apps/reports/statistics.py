@@ -2,7 +2,7 @@
 
 Two questions are kept apart. *Over clients*: would the difference hold for other clients, with these seeds? Each client
 is compared with itself, and the differences of one seed's clients are a sample. *Over seeds*: would it hold for another
-seed, which draws other clients, cohorts and initial models? The mean differences of the seeds are a sample.
+seed, which draws cohorts, initial models and mostly clients anew? The mean differences of the seeds are a sample.
 
 Both intervals are Student's t for paired samples; over clients with Welch and Satterthwaite's degrees of freedom, since
 the variances of the seeds may differ. A rank test is no alternative over seeds: with five seeds its smallest p-value is
@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import t as student
 
 CONFIDENCE = 0.95
@@ -68,36 +67,48 @@ class Difference:
     """The paired difference between two methods.
 
     Attributes:
-        over_clients: mean over seeds of the clients' mean differences; the error is that of sampling clients.
-        over_seeds: the same mean; the error is that of sampling seeds.
+        over_clients: mean of the clients' differences; the error is that of sampling clients.
+        over_seeds: mean of the seeds' mean differences; the error is that of sampling seeds.
     """
 
     over_clients: Estimate
     over_seeds: Estimate
 
 
-def difference(gains: Mapping[int, NDArray[np.float64]]) -> Difference:
+def difference(gains: Mapping[int, Mapping[str, float]]) -> Difference:
     """Return the paired difference between two methods.
 
+    Over clients, each seed's clients are a sample of their own. Where clients return in several seeds, they are no
+    new ones there: each client's mean over seeds then counts once.
+
     Args:
-        gains: by seed, the difference of each common client, (n,), n ≥ 1.
+        gains: by seed, the difference of each common client, at least one. Equal names in two seeds are one client.
 
     Raises:
         ValueError: if there is no seed, or a seed has no client.
     """
     if not gains or not all(map(len, gains.values())):
         raise ValueError("a difference needs at least one client per seed")
-    own = [estimate(list(values)) for values in gains.values()]
-    clients = sum(part.n for part in own)
-    variances = np.array([part.error**2 for part in own])  # NaN for a seed with a single client
-    total = float(variances.sum())
+    over_seeds = estimate([float(np.mean(list(own.values()))) for own in gains.values()])
+    by_client: dict[str, list[float]] = {}
+    for own in gains.values():
+        for client, value in own.items():
+            by_client.setdefault(client, []).append(value)
+    if len(by_client) < sum(map(len, gains.values())):
+        return Difference(estimate([float(np.mean(values)) for values in by_client.values()]), over_seeds)
+    return Difference(_stratified([list(own.values()) for own in gains.values()]), over_seeds)
+
+
+def _stratified(samples: Sequence[Sequence[float]]) -> Estimate:
+    """Return the mean of the samples' means, with Welch and Satterthwaite's degrees of freedom."""
+    own = [estimate(values) for values in samples]
+    variances = np.array([part.error**2 for part in own])  # NaN for a sample of one
+    total, n = float(variances.sum()), sum(part.n for part in own)
     freedom = math.nan
     if not math.isnan(total):
         parts = variances**2 / np.array([part.freedom for part in own])
-        freedom = total**2 / float(parts.sum()) if total > 0 else float(clients - len(own))
-    over_seeds = estimate([part.mean for part in own])
-    over_clients = Estimate(over_seeds.mean, math.sqrt(total) / len(own), clients, freedom)
-    return Difference(over_clients, over_seeds)
+        freedom = total**2 / float(parts.sum()) if total > 0 else float(n - len(own))
+    return Estimate(float(np.mean([part.mean for part in own])), math.sqrt(total) / len(own), n, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

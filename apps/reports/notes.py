@@ -1,0 +1,68 @@
+"""Remarks on the runs of a section that a reader must know: what is not equal, not a number, or not compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from florilegium.apps.provenance import differences
+from florilegium.apps.reports.pairs import not_compared
+from florilegium.apps.reports.pools import Pool, Section, text_of
+from florilegium.apps.settings import defaults
+
+
+def notes(section: Section, varied: str = "") -> list[str]:
+    """Return all remarks on a section, as sentences.
+
+    Args:
+        section: the section.
+        varied: a key that differs on purpose.
+    """
+    return [
+        *section.repeated, *_unknown(section), *_not_numbers(section), *_seeds(section), *not_compared(section),
+        *_unequal(section.pools, varied), *(f"Not equal: {line}." for line in _provenance(section)),
+    ]  # fmt: skip
+
+
+def _unknown(section: Section) -> list[str]:
+    if section.runs[0].federation["data"] != "unknown":
+        return []
+    return ["The data of these runs are unknown: real devices keep theirs, and earlier versions noted no hash."]
+
+
+def _not_numbers(section: Section) -> list[str]:
+    return [
+        f"{pool.label}, seed {run.seed}: {', '.join(wrong)} of {group} clients is not a number."
+        for pool in section.pools
+        for run in pool.runs
+        for group, final in run.summary["final"].items()
+        if (wrong := [name for name, value in final.items() if value is not None and math.isnan(value)])
+    ]
+
+
+def _seeds(section: Section) -> list[str]:
+    """Return a sentence if pools have different seeds, since their means are then of other clients."""
+    seeds = {pool.label: ", ".join(map(str, pool.seeds)) for pool in section.pools}
+    if len({*seeds.values()}) < 2:
+        return []
+    told = "; ".join(f"{label}: {own}" for label, own in seeds.items())
+    return [f"Seeds are not the same ({told}). Paired differences count common seeds alone."]
+
+
+def _unequal(pools: Sequence[Pool], varied: str) -> list[str]:
+    """Return a sentence for each common setting, not a method's own, in which pools of different methods differ."""
+    settings = {pool.label: pool.runs[0].setting for pool in pools}
+    if len({pool.runs[0].method for pool in pools}) < 2:
+        return []
+    common = [key for key in defaults() if key not in ("method", varied) and ("." not in key or key.startswith("privacy."))]
+    found = []
+    for key in common:
+        values = {label: setting[key] for label, setting in settings.items() if key in setting}
+        told = any(f"{key} " in label for label in settings)  # the labels say it
+        if not told and len({*map(text_of, values.values())}) > 1:
+            found.append(f"Not equal: {key} is {', '.join(f'{value!r} ({label})' for label, value in values.items())}.")
+    return found
+
+
+def _provenance(section: Section) -> list[str]:
+    return differences(*(run.path for run in section.runs))
