@@ -95,6 +95,13 @@ def comparison(
     return [Cell(cell.name, {**cell.keys, "run-name": cell.name}) for cell in found]
 
 
+def report_name(wanted: Sequence[Cell]) -> str:
+    """Return the name of the folder for a report on several runs; other runs have another one."""
+    methods = list(dict.fromkeys(short_name(str(complete(cell.keys)["method"])) for cell in wanted))
+    short = hashlib.sha256("\n".join(cell.name for cell in wanted).encode()).hexdigest()[:8]
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(["compare", *methods[:3], short]))
+
+
 def _name(keys: Mapping[str, Value]) -> str:
     """Return the name of a run, with a hash of the settings, data and code that decide its figures."""
     config = complete(keys)

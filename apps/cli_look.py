@@ -12,7 +12,7 @@ from rich.console import Console
 
 from florilegium.apps.cli_groups import LOOK, Group
 from florilegium.apps.cli_options import Html, RunName, RunsDir, of_recipe, of_run, runs_folder
-from florilegium.apps.cli_tables import Cell, show
+from florilegium.apps.cli_tables import Cell, show, show_report
 from florilegium.apps.completion import complete_method
 from florilegium.common.errors import ConfigurationError, nearest
 
@@ -43,7 +43,15 @@ def report(
     from florilegium.apps.reports.writing import write_report
     from florilegium.strategies.core.run_folder import find_run
 
-    print(write_report([find_run(name, runs_folder(runs_dir)) for name in runs], output, html=html))
+    folders = []
+    for name in runs:
+        try:
+            folders.append(find_run(name, runs_folder(runs_dir)))
+        except ConfigurationError:
+            if not Path(name).is_dir():
+                raise
+            folders.append(Path(name))  # `runs/*` names reports, too; they are left out
+    show_report(write_report(folders, output, html=html))
     print(output)
 
 

@@ -26,6 +26,7 @@ from florilegium.apps.cli_options import (
     read_seeds,
     runs_folder,
 )  # fmt: skip
+from florilegium.apps.cli_tables import show_report
 from florilegium.apps.completion import complete_method, complete_recipe
 from florilegium.apps.progress import numbered, on_terminal
 from florilegium.common.errors import ConfigurationError, StoppedError
@@ -160,7 +161,7 @@ def _several(
     tuned: str = "",
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
-    from florilegium.apps.cells import comparison
+    from florilegium.apps.cells import comparison, report_name
     from florilegium.apps.reports.writing import write_report
 
     options, best = {"runs-dir": runs_folder(runs_dir)}, None
@@ -171,8 +172,8 @@ def _several(
     wanted = comparison(methods, seeds, recipe, assignments or [], options, best)
     folder = Path(str(wanted[0].keys["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine)
-    target = output or folder / f"compare-{paths[0].name}"
-    print(write_report(paths, target, ", ".join(methods) or recipe or paths[0].name, html=html))
+    target = output or folder / report_name(wanted)
+    show_report(write_report(paths, target, ", ".join(methods) or recipe or paths[0].name, html=html))
     print(target)
 
 
@@ -196,7 +197,9 @@ def sweep(
     wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine)
     target = output or folder / f"{recipe_name(recipe)}-{name}"
-    print(write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html))
+    show_report(
+        write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html)
+    )
     print(target)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from florilegium.apps.reports.writing import Report
 
 Cell = str | Sequence[str]
 """A text, or items that are listed; an item is not broken over lines."""
@@ -100,3 +104,12 @@ def _below(headings: Sequence[str], cells: Sequence[Cell], room: int) -> list[st
             lines += wrapped
         single = len(wrapped) == 1
     return [line.replace(_SPACE, " ") for line in lines]
+
+
+def show_report(report: Report) -> None:
+    """Print a report's tables, and on a terminal its remarks, too."""
+    for table in report.tables:
+        show(table.head, table.rows, table.title)
+        print()
+    for remark in report.remarks:
+        print(textwrap.fill(remark, Console().width) if Console().is_terminal else remark)

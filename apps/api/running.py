@@ -17,11 +17,12 @@ from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_keys
 from florilegium.apps.progress import Display, numbered, silent, suitable
-from florilegium.apps.reports.pools import pairs, sections
+from florilegium.apps.reports.pairs import pairs
+from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.settings import complete, defaults
 from florilegium.apps.tuning.chosen import read_tuned
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,12 @@ class Comparison:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        (self._section,) = sections([load_run(path) for path in paths])
+        found = sections([load_run(path) for path in paths])
+        if len(found) > 1:
+            raise RunError(
+                "compare: the runs are not of the same clients and data: " + "; ".join(one.title() for one in found)
+            )
+        self._section = found[0]
         self.runs = {pool.label: [Run(run.path) for run in pool.runs] for pool in self._section.pools}
 
     def __repr__(self) -> str:
@@ -123,11 +129,12 @@ class Comparison:
 
         return plot_pools(self._section.pools)
 
-    def report(self, target: str | Path) -> Path:
-        """Write a report to a folder, as ``florilegium report`` does; return the folder."""
+    def report(self, target: str | Path, *, html: bool = False) -> Path:
+        """Write a report to a folder, as ``florilegium report`` does; ``html``: also as one file. Return the folder."""
         from florilegium.apps.reports.writing import write_report
 
-        write_report([run.path for runs in self.runs.values() for run in runs], Path(target))
+        paths = [run.path for runs in self.runs.values() for run in runs]
+        write_report(paths, Path(target), ", ".join(self.runs), html=html)
         return Path(target)
 
     def _repr_html_(self) -> str:
@@ -231,7 +238,7 @@ def sweep(
         for cell, one in zip(wanted, runs, strict=True)
         for group, figures in one.summary["final"].items()
     ]
-    return Sweep(pd.DataFrame(rows), runs, report, target)
+    return Sweep(pd.DataFrame(rows), runs, report.markdown(), target)
 
 
 def _display(progress: bool) -> Display:

@@ -16,6 +16,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import (
     PLACES,
     curve,
@@ -26,8 +28,8 @@ from florilegium.apps.reports.pictures import (
     plot_training,
     reader,
 )
-from florilegium.apps.reports.pools import Pool, Section, pairs
-from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_rows, pairs_rows
+from florilegium.apps.reports.pools import GROUPS, Pool, Section
+from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, Table, figures_table, pairs_table
 from florilegium.apps.settings import defaults, parse
 from florilegium.apps.version import version
 from florilegium.common.errors import FlorilegiumError
@@ -38,14 +40,6 @@ from florilegium.strategies.core.metrics_file import TRAINING
 FILE = "report.html"
 TARGETS = (0.8, 0.9, 0.95)
 """Accuracies to be reached, as shares of the best method's final accuracy."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of texts; the first column is its rows' heading."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -87,17 +81,20 @@ def _section(section: Section) -> dict[str, Any]:
     """Return everything that the template shows of a section."""
     pools, between = section.pools, pairs(section)
     figure = figure_of(pools)
-    pictures = [picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}") for x in PLACES]
+    drawn = any(len(curve(pool, reader(group, figure), "round")[0]) for pool in pools for group in GROUPS)
+    pictures = [
+        picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}") for x in PLACES if drawn
+    ]
     if any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
         pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
     if any(run.figures("accuracy") for pool in pools for run in pool.runs):
         pictures.append(picture_of(plot_clients(pools), "Distribution of the clients' final accuracies"))
     partition, why = _partition(pools[0])
     return {
-        "title": section.title,
-        "notes": section.notes,
-        "figures": Table(*figures_rows(section)),
-        "pairs": Table(*pairs_rows(between)) if between else None,
+        "title": section.title(),
+        "notes": notes(section),
+        "figures": figures_table(section),
+        "pairs": pairs_table(between) if between else None,
         "differences": picture_of(plot_pairs(between), "Paired differences between methods") if between else None,
         "pictures": pictures,
         "reached": _reached(pools) if figure == "accuracy" else None,
@@ -149,7 +146,7 @@ def _reached(pools: Sequence[Pool]) -> Table:
                 f"round {rounds[0][first]:.0f}, {traffic[0][first]:.1f} MB, {seconds[0][first]:.1f} s"
             ]  # fmt: skip
         rows.append(row)
-    return Table(["method", *(f"{share * best:.1f} %" for share in TARGETS)], rows)
+    return Table("", ["method", *(f"{share * best:.1f} %" for share in TARGETS)], rows)
 
 
 def _privacy(pools: Sequence[Pool]) -> Table | None:
@@ -161,7 +158,7 @@ def _privacy(pools: Sequence[Pool]) -> Table | None:
     names = list(dict.fromkeys(name for account in accounts.values() for name in account))
     rows = [[f"{label}, seed {seed}", *(_text(account.get(name)) for name in names)]
             for (label, seed), account in accounts.items()]  # fmt: skip
-    return Table(["run", *(name.replace("_", " ") for name in names)], rows)
+    return Table("", ["run", *(name.replace("_", " ") for name in names)], rows)
 
 
 def _settings(pools: Sequence[Pool]) -> Table:
@@ -170,7 +167,9 @@ def _settings(pools: Sequence[Pool]) -> Table:
     keys = [key for key in dict.fromkeys(key for own in settings for key in own)
             if any(key in own and own[key] != defaults().get(key) for own in settings)]  # fmt: skip
     return Table(
-        ["key", *(pool.label for pool in pools)], [[key, *(_text(own.get(key)) for own in settings)] for key in keys]
+        "",
+        ["key", *(pool.label for pool in pools)],
+        [[key, *(_text(own.get(key)) for own in settings)] for key in keys],
     )
 
 
@@ -193,7 +192,7 @@ def _runs(pools: Sequence[Pool]) -> Table:
             *(run.origins.get(name) for name in ("dataset", "partition")),
         ]  # fmt: skip
         rows.append([_text(cell) for cell in cells])
-    return Table([*head, "hash of the dataset", "of the partition"], rows)
+    return Table("", [*head, "hash of the dataset", "of the partition"], rows)
 
 
 def _commands(pools: Sequence[Pool]) -> list[str]:

@@ -54,7 +54,9 @@ def _unequal(pools: Sequence[Pool], varied: str) -> list[str]:
     settings = {pool.label: pool.runs[0].setting for pool in pools}
     if len({pool.runs[0].method for pool in pools}) < 2:
         return []
-    common = [key for key in defaults() if key not in ("method", varied) and ("." not in key or key.startswith("privacy."))]
+    common = [
+        key for key in defaults() if key not in ("method", varied) and ("." not in key or key.startswith("privacy."))
+    ]
     found = []
     for key in common:
         values = {label: setting[key] for label, setting in settings.items() if key in setting}

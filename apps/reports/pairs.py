@@ -103,4 +103,3 @@ def _gains(first: Pool, second: Pool, group: str, figure: str) -> dict[int, dict
         if own:
             gains[a.seed] = own
     return gains
-

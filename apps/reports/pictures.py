@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from florilegium.apps.figures import ShownFigure
-from florilegium.apps.reports.pools import GROUPS, Pair, Pool
+from florilegium.apps.reports.pairs import Pair
+from florilegium.apps.reports.pools import GROUPS, Pool
 from florilegium.apps.reports.tables import scale
 from florilegium.strategies.core.metrics_file import TRAINING
 
@@ -102,6 +104,7 @@ def plot_training(pools: Sequence[Pool]) -> ShownFigure:
     def draw(axes: Axes) -> None:
         for index, pool in enumerate(pools):
             _draw_curve(axes, curve(pool, reader(TRAINING, "loss"), "round"), index, "-", pool.label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel="round", ylabel="training loss of the cohort")
         plain(axes)
 
@@ -139,6 +142,8 @@ def draw_curves(axes: Axes, pools: Sequence[Pool], x: str) -> None:
         for group, style in zip(GROUPS, STYLES, strict=True):
             label = pool.label if group == "seen" else f"{pool.label}, {group}"
             _draw_curve(axes, curve(pool, reader(group, figure), x), index, style, label)
+    if x == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set(xlabel=PLACES[x][0], ylabel=f"mean {figure} of clients" + (" (%)" if figure == "accuracy" else ""))
     plain(axes)
 
@@ -156,8 +161,10 @@ def _draw_curve(
         return
     marker, every = MARKERS[index % len(MARKERS)], max(1, len(x) // 8)
     axes.plot(x, mean, style, color=colour(index), label=label, marker=marker, markersize=4, markevery=every)
-    if error.any():
+    if error.any() and len(x) > 1:
         axes.fill_between(x, mean - error, mean + error, color=colour(index), alpha=0.18, linewidth=0)
+    elif error.any():  # a band of a single point would not be seen
+        axes.errorbar(x, mean, yerr=error, color=colour(index), capsize=3)
 
 
 def draw_clients(axes: Axes, pools: Sequence[Pool]) -> None:
@@ -190,7 +197,7 @@ def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
     axes.set_yticks(range(len(found)), names, fontsize="small")
     axes.set_ylim(len(found) - 0.4, -0.6)
     unit = "percentage points" if all("accuracy" in pair.figure for pair in found) else "accuracy in points, or loss"
-    axes.set_xlabel(f"difference ({unit}); thick: over clients, thin: over seeds")
+    axes.set_xlabel(f"difference ({unit})\nthick: over clients, thin: over seeds", fontsize="small")
     plain(axes)
     return figure
 

@@ -14,7 +14,6 @@ from florilegium.apps.methods import table_of
 from florilegium.apps.reports.records import Run
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.apps.settings import defaults
-from florilegium.common.settings import Value
 
 GROUPS = ("seen", "unlabeled", "unseen")
 TARGET = "target"
@@ -81,12 +80,13 @@ class Section:
         ]  # fmt: skip
         models = [str(model) for model in dict.fromkeys(run.config["model"] for run in self.runs)]
         words = [f"{first.config['dataset']}, partitioner {first.config['partitioner']}", *keys]
-        words += [f"{_span(run.summary['clients'] for run in self.runs)} clients", f"model {', '.join(models)}"]
+        words += [f"{span(run.summary['clients'] for run in self.runs)} clients", f"model {', '.join(models)}"]
         words += [f"seeds {', '.join(map(str, sorted({run.seed for run in self.runs})))}"]
         return ", ".join(words)
 
 
-def _span(numbers: Iterable[int]) -> str:
+def span(numbers: Iterable[int]) -> str:
+    """Return a number, or the smallest and the largest one."""
     found = sorted(set(numbers))
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 

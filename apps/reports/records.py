@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +10,7 @@ from typing import Any
 
 from florilegium.apps.experiment import short_name
 from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.origins import CODE
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -19,9 +18,11 @@ from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import ORIGINS, deciding, read_config
+from florilegium.strategies.core.results import CLIENTS, read_clients, read_summary
+from florilegium.strategies.core.run_folder import deciding, read_config, read_origins
 
 FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir", "own"}
 """Common keys that determine the clients and their data."""
@@ -75,7 +76,7 @@ class Run:
         decided = deciding(self.config, table_of(str(self.config["method"])))
         private = self.config["privacy.unit"] != "none"
         kept = {key: value for key, value in decided.items() if private or not key.startswith("privacy.")}
-        code = {name: value for name, value in self.origins.items() if name not in ("dataset", "partition")}
+        code = {name: value for name, value in self.origins.items() if name.startswith(CODE)}
         return {key: value for key, value in kept.items() if key != "seed"} | code
 
     @cached_property
@@ -114,12 +115,14 @@ def read_run(path: Path) -> Run:
     config = complete(read_config(path))
     if problem := METHODS.problem(str(config["method"])):
         raise ConfigurationError(f"run {path.name}: {problem}")
-    try:
-        return Run(
-            path, config, _json(path / "summary.json"), read_metrics(path), _clients(path), _json(path / ORIGINS)
-        )
-    except (ValueError, OSError) as error:
-        raise RunError(f"run {path.name}: a file in {path} is damaged ({error})") from error
+    read_provenance(path)  # if it is damaged, that is to be said of this run
+    run = Run(path, config, read_summary(path), read_metrics(path), read_clients(path), read_origins(path))
+    for figure in ("accuracy", "loss"):
+        try:
+            run.figures(figure)
+        except ValueError as error:
+            raise RunError(f"run {path.name}: {CLIENTS} is damaged: {error}") from error
+    return run
 
 
 def load_run(path: Path) -> Run:
@@ -143,15 +146,3 @@ def _how_far(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     return f" (it {status['state']} in round {status.get('round', 0)})" if status["state"] != "running" else " yet"
-
-
-def _json(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
-
-
-def _clients(path: Path) -> list[dict[str, str]]:
-    file = path / "clients.csv"
-    if not file.exists():
-        return []
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))

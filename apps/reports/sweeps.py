@@ -10,15 +10,18 @@ from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.cells import Cell
 from florilegium.apps.figures import ShownFigure
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
-from florilegium.apps.reports.pools import TARGET, Pool, Section, pairs, sections
+from florilegium.apps.reports.pools import TARGET, Pool, Section, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.statistics import Estimate
-from florilegium.apps.reports.tables import PAIRS_MEANING, markdown, pairs_table, scale, shown
+from florilegium.apps.reports.tables import PAIRS_MEANING, Table, pairs_table, scale, shown
+from florilegium.apps.reports.writing import Report, remove_report, write_picture
 from florilegium.apps.settings import defaults
 from florilegium.apps.sweep import Sweep
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.files import write_text
 from florilegium.common.settings import Value
 
 Place = tuple[str, Value | None]
@@ -27,8 +30,8 @@ Place = tuple[str, Value | None]
 
 def write_sweep(
     title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path, *, html: bool = False
-) -> str:
-    """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return the tables.
+) -> Report:
+    """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return what it says.
 
     The first table shows the final figures of the sweep's group of clients: the mean over seeds and, with several
     seeds, its standard error; the second one the paired differences between variants.
@@ -64,34 +67,31 @@ def write_sweep(
         [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
         for value in values
     ]
-    head = [sweep.over, *labels]
-    tables = [markdown(head, rows)]
-    if sweep.clients != TARGET:
-        tables += [_pairs(value, sweep, pools, figure) for value in values]
-    table = "\n".join(filter(None, tables))
     of = "" if sweep.clients == TARGET else f" of {sweep.clients} clients"
     several = any(len(pool.runs) > 1 for pool in pools.values())
-    meaning = f"Mean {unit}{of}" + ("; ± is the standard error over seeds." if several else ".")
-    section = Section(tuple(pools.values()), ())
+    meaning = f"mean {unit}{of}" + ("; ± is the standard error over seeds" if several else "")
+    main = Table(meaning, [sweep.over, *labels], rows)
+    sections_of = [Section(tuple(pool for place, pool in pools.items() if place[1] == value)) for value in values]
+    tables = [main]
+    for value, section in zip(values, sections_of, strict=True):
+        if sweep.clients != TARGET and (between := pairs(section, figure, sweep.clients)):
+            tables.append(pairs_table(between, f"{sweep.over} = {value}" if sweep.over else "paired differences"))
+    remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, sweep.over)))
     picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
-    write_atomically(target / "report.png", lambda temporary: picture.savefig(temporary, dpi=130, format="png"))
+    remove_report(target)
+    write_picture(picture, target / "report.png")
+    report = Report(tables, remarks)
+    about = Section(tuple(pools.values())).title(without=sweep.over)
     runs = "\n".join(f"- `{path.name}`" for path in paths)
     write_text(
         target / "report.md",
-        f"# {title}\n\n{section.title}.\n\n{meaning}\n\n{table}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\n"
-        f"Runs:\n\n{runs}\n",
+        f"# {title}\n\n{about}.\n\n{report.markdown()}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
     )
     if html:
-        from florilegium.apps.reports.html import Table, write_html
+        from florilegium.apps.reports.html import write_html
 
-        write_html(
-            sections([run for pool in pools.values() for run in pool.runs]),
-            [],
-            target,
-            title,
-            (Table(head, rows), picture),
-        )
-    return table
+        write_html(sections([run for pool in pools.values() for run in pool.runs]), [], target, title, (main, picture))
+    return report
 
 
 def _pools(wanted: Sequence[Cell], paths: Sequence[Path]) -> dict[Place, Pool]:
@@ -101,13 +101,6 @@ def _pools(wanted: Sequence[Cell], paths: Sequence[Path]) -> dict[Place, Pool]:
         label = cell.variant or str(cell.keys.get("method", defaults()["method"]))
         found.setdefault((label, cell.value), []).append(path)
     return {place: Pool(place[0], tuple(map(load_run, own))) for place, own in found.items()}
-
-
-def _pairs(value: Value | None, sweep: Sweep, pools: Mapping[Place, Pool], figure: str) -> str:
-    """Return the table of paired differences between the variants at one value of the key."""
-    section = Section(tuple(pool for place, pool in pools.items() if place[1] == value), ())
-    table = pairs_table(pairs(section, figure, sweep.clients))
-    return f"{sweep.over} = {value}:\n\n{table}" if table and sweep.over else table
 
 
 def _draw(

@@ -1,13 +1,15 @@
-"""A report's tables in Markdown: final figures of each method, and paired differences between methods."""
+"""A report's tables: final figures of each method, and paired differences between methods."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from florilegium.apps.reports.pools import Pair, Section
+from florilegium.apps.reports.pairs import Pair
+from florilegium.apps.reports.pools import Section, span
 from florilegium.apps.reports.statistics import CONFIDENCE, Estimate
 
 FIGURES = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
@@ -19,10 +21,25 @@ MEANING = (
 )
 PAIRS_MEANING = (
     f"Each client is compared with itself; both intervals are Student's t for paired samples, {100 * CONFIDENCE:g} %. "
-    "*Over clients*: for other clients, with these seeds. *Over seeds*: for another seed, which draws other clients, "
-    "cohorts and initial models. p: the hypothesis of no difference over seeds, adjusted by Holm's procedure for all "
-    "rows of the table."
+    "*Over clients*: for other clients, with these seeds. *Over seeds*: for another seed, which draws cohorts, initial "
+    "models and, unless the data name them, clients anew. p: the hypothesis of no difference over seeds, adjusted by "
+    "Holm's procedure for all rows of the table."
 )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; the first column is its rows' heading.
+
+    Attributes:
+        title: what it is about; "" if the text around says it.
+        head: the columns' headings.
+        rows: a text for each heading.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def scale(figure: str) -> float:
@@ -34,29 +51,22 @@ def shown(value: Estimate | None, figure: str) -> str:
     """Return a figure with its standard error, such as "93.1 ± 0.4"; "" for None, without ± for a single seed."""
     if value is None:
         return ""
+    if math.isnan(value.mean):
+        return "nan"
     digits, factor = (3 if "loss" in figure else 1), scale(figure)
     error = "" if math.isnan(value.error) else f" ± {factor * value.error:.{digits}f}"
     return f"{factor * value.mean:.{digits}f}{error}"
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
+def markdown(table: Table) -> str:
+    """Return a table in Markdown, without its title."""
+    lines = [table.head, ["---"] * len(table.head), *table.rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-Rows = tuple[list[str], list[list[str]]]
-"""The head of a table, and its rows."""
-
-
-def figures_table(section: Section) -> str:
-    """Return the final figures of a section as a Markdown table: a line per method and group of clients."""
-    return markdown(*figures_rows(section))
-
-
-def figures_rows(section: Section) -> Rows:
-    """Return head and rows of :func:`figures_table`."""
-    places = [(pool, group) for pool in section.pools for group in pool.groups()]
+def figures_table(section: Section, title: str = "") -> Table:
+    """Return the final figures of a section: a row per method and group of clients."""
+    places = [(pool, group) for pool in section.pools for group in pool.groups() or [""]]
     columns = [name for name in FIGURES if any(pool.figure(group, name) for pool, group in places)]
     head = ["method", "clients", "seeds", "rounds", *(WORDS.get(name, name.replace("_", " ")) for name in columns)]
     rows = []
@@ -65,30 +75,27 @@ def figures_rows(section: Section) -> Rows:
         summaries = [run.summary for run in pool.runs]
         traffic = [f"{np.mean([s[way] for s in summaries]) / 1e6:.1f}" for way in ("bytes_down", "bytes_up")]
         seconds = f"{np.mean([s['seconds_per_round'] for s in summaries]):.2f}"
-        rounds = [s["rounds"] for s in summaries]
-        span = str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)}-{max(rounds)}"
-        rows.append([pool.label, group, str(len(pool.runs)), span, *cells, *traffic, seconds])
-    return [*head, "MB down", "MB up", "s/round"], rows
+        rounds = span(s["rounds"] for s in summaries)
+        clients = span(run.clients_of(group) for run in pool.runs)
+        place = group + (f" ({clients})" if clients != "0" else "")
+        rows.append([pool.label, place, str(len(pool.runs)), rounds, *cells, *traffic, seconds])
+    return Table(title, [*head, "MB down", "MB up", "s/round"], rows)
 
 
-def pairs_table(found: Sequence[Pair]) -> str:
-    """Return paired differences as a Markdown table, accuracies in percentage points; "" if there are none."""
-    return markdown(*pairs_rows(found)) if found else ""
-
-
-def pairs_rows(found: Sequence[Pair]) -> Rows:
-    """Return head and rows of :func:`pairs_table`."""
+def pairs_table(found: Sequence[Pair], title: str = "") -> Table:
+    """Return paired differences, accuracies in percentage points."""
     head = ["difference", "of", "clients", "seeds", "mean", "interval over clients", "interval over seeds", "p"]
-    return head, [_pair(pair) for pair in found]
+    return Table(title, head, [_pair(pair) for pair in found])
 
 
 def _pair(pair: Pair) -> list[str]:
     over = pair.difference
     digits, factor = (3 if "loss" in pair.figure else 1), scale(pair.figure)
     intervals = [interval(estimate, factor, digits) for estimate in (over.over_clients, over.over_seeds)]
+    mean = f"{factor * over.over_seeds.mean:+.{digits}f}"
     return [
         f"{pair.second} − {pair.first}", pair.figure, f"{pair.group} ({over.over_clients.n})",
-        str(len(pair.seeds)), f"{factor * over.over_seeds.mean:+.{digits}f}", *intervals, p_value(pair.p),
+        str(len(pair.seeds)), mean.replace("+nan", "nan"), *intervals, p_value(pair.p),
     ]  # fmt: skip
 
 

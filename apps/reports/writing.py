@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import plot_pools
-from florilegium.apps.reports.pools import Section, pairs, sections
+from florilegium.apps.reports.pools import Section, sections
 from florilegium.apps.reports.records import Run, load_run
-from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_table, pairs_table
+from florilegium.apps.reports.tables import (
+    MEANING,
+    PAIRS_MEANING,
+    Table,
+    figures_table,
+    markdown,
+    pairs_table,
+)
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says, for the terminal; its folder has more.
+
+    Attributes:
+        tables: its tables, each with a title.
+        remarks: what must be known of them, as sentences.
+    """
+
+    tables: Sequence[Table]
+    remarks: Sequence[str]
+
+    def markdown(self) -> str:
+        """Return tables and remarks in Markdown."""
+        parts = [f"**{table.title}**\n\n{markdown(table)}" for table in self.tables]
+        return "\n".join([*parts, *(f"{remark}\n" for remark in self.remarks)])
 
 
 def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -30,14 +60,14 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, skipped
 
 
-def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, html: bool = False) -> str:
-    """Write ``report.md`` and its pictures about the runs in ``paths`` to folder ``target``; return the tables.
+def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, html: bool = False) -> Report:
+    """Write ``report.md`` and its pictures about the runs in ``paths`` to folder ``target``; return what it says.
 
     Runs that differ in the seed alone are pooled; runs on other clients or data get a section of their own.
 
     Args:
         paths: the runs' folders.
-        target: a folder.
+        target: a folder. Files of an earlier report there are replaced or removed.
         title: the report's title.
         html: whether to write ``report.html``, too: one self-contained file with more pictures and tables.
 
@@ -46,43 +76,47 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
     """
     runs, skipped = load_runs(paths)
     found = sections(runs)
-    texts, pictures = (
-        [_tables(section) for section in found],
-        [
-            _picture(section, target, f"report{f'-{number}' if number else ''}.png")
-            for number, section in enumerate(found)
-        ],
-    )
-    remarks = "".join(f"\n{sentence}\n" for sentence in skipped)
-    parts = [f"{text}\n{picture}\n" for text, picture in zip(texts, pictures, strict=True)]
-    write_text(
-        target / "report.md",
-        f"# {title}\n\n" + "\n".join(parts) + f"{remarks}\n{MEANING}\n\n{PAIRS_MEANING}\n\n{_sources(found)}",
-    )
-    if html:
-        from florilegium.apps.reports.html import write_html
-
-        write_html(found, skipped, target, title)
-    return "\n".join(texts) + remarks
-
-
-def _tables(section: Section) -> str:
-    parts = [f"## {section.title}", figures_table(section), pairs_table(pairs(section)), *section.notes]
-    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
-
-
-def _picture(section: Section, target: Path, name: str) -> str:
-    """Write a section's picture to file ``name``; return the Markdown that shows it."""
-    figure = plot_pools(section.pools)
-    write_atomically(target / name, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
-    return f"![{section.title}]({name})"
-
-
-def _sources(found: Sequence[Section]) -> str:
-    lines = [
+    remove_report(target)
+    tables: list[Table] = []
+    remarks: list[str] = list(skipped)
+    text, sources = [f"# {title}\n"], list[str]()
+    for number, section in enumerate(found, start=1):
+        own, said = _tables(section), notes(section)
+        name = "report.png" if number == 1 else f"report-{number}.png"
+        write_picture(plot_pools(section.pools), target / name)
+        text += [f"## {section.title()}\n", *map(markdown, own), *(f"{remark}\n" for remark in said)]
+        text += [f"![{section.title()}]({name})\n"]
+        tables += own
+        remarks += said
+    sources = [
         f"- {pool.label}, seed {run.seed}: `{run.name}`"
         for section in found
         for pool in section.pools
         for run in pool.runs
     ]
-    return "Runs:\n\n" + "\n".join(lines) + "\n"
+    write_text(
+        target / "report.md", "\n".join([*text, *skipped, MEANING, "", PAIRS_MEANING, "", "Runs:\n", *sources]) + "\n"
+    )
+    if html:
+        from florilegium.apps.reports.html import write_html
+
+        write_html(found, skipped, target, title)
+    return Report(tables, remarks)
+
+
+def _tables(section: Section) -> list[Table]:
+    between = pairs(section)
+    own = [figures_table(section, section.title())]
+    return own + ([pairs_table(between, "paired differences")] if between else [])
+
+
+def remove_report(target: Path) -> None:
+    """Remove the files of an earlier report from a folder, since the next one may have fewer."""
+    for pattern in ("report.md", "report.html", "report.png", "report-*.png"):
+        for file in target.glob(pattern):
+            file.unlink()
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))

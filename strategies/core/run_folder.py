@@ -316,14 +316,21 @@ def changed_origins(path: Path, now: Mapping[str, str]) -> list[str]:
     Raises:
         RunError: if the file is damaged.
     """
+    before = read_origins(path)
+    return [what for what, value in now.items() if before.get(what, value) != value]
+
+
+def read_origins(path: Path) -> dict[str, str]:
+    """Return the hashes of what the run in ``path`` was made from, by what each is of; {} for earlier versions' runs.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
     file = path / ORIGINS
-    if not file.exists():
-        return []
     try:
-        before = dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} is damaged: {error}") from error
-    return [what for what, value in now.items() if before.get(what, value) != value]
 
 
 def has_results(path: Path) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from florilegium.apps.cells import run_cells, unfinished
 from florilegium.apps.experiment import recipe_name
 from florilegium.apps.reports.sweeps import write_sweep
+from florilegium.apps.reports.tables import markdown
 from florilegium.apps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -106,7 +107,8 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
     for name, over in (("rates", "learning-rate"), ("methods", "")):
         wanted = cells(recipe, name, _overrides(tmp_path))
         paths = run_cells(wanted, tmp_path, _run)
-        table = write_sweep("small", read_sweep(recipe, name), wanted, paths, tmp_path / name)
+        report = write_sweep("small", read_sweep(recipe, name), wanted, paths, tmp_path / name)
+        table = markdown(report.tables[0])
         final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
         lines = table.splitlines()
         assert lines[0] == f"| {over} | fedavg | prox |"
@@ -127,7 +129,7 @@ def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> Non
     for name, digits, scale in (("held", 1, 100), ("losses", 3, 1)):
         wanted = cells(recipe, name, overrides)
         paths = run_cells(wanted, tmp_path, _run)
-        table = write_sweep("held", read_sweep(recipe, name), wanted, paths, tmp_path / name)
+        table = markdown(write_sweep("held", read_sweep(recipe, name), wanted, paths, tmp_path / name).tables[0])
         final = read_metrics(paths[0])[-1]["seen"]
         figure = final["validation_accuracy" if name == "held" else "validation_loss"]
         assert table.splitlines()[2].endswith(f"| {scale * figure:.{digits}f} |")

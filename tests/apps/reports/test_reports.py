@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import curve, plot_pools, reader
-from florilegium.apps.reports.pools import Pool, pairs, sections
+from florilegium.apps.reports.pools import Pool, sections
 from florilegium.apps.reports.records import load_run
-from florilegium.apps.reports.tables import figures_table, pairs_table
+from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
 from florilegium.apps.reports.writing import write_report
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
@@ -27,13 +30,15 @@ class TestPools:
             [made_run(seed=2), made_run("local"), made_run(seed=1), made_run(seed=3, **{"runs-dir": "/tmp"})]
         )
         assert [(pool.label, pool.seeds) for pool in section.pools] == [("fedavg", [1, 2, 3]), ("local", [1])]
-        assert not section.notes
+        assert notes(section) == [
+            "Seeds are not the same (fedavg: 1, 2, 3; local: 1). Paired differences count common seeds alone."
+        ]
 
     @pytest.mark.parametrize("keys", [{"dataset": "mnist"}, {"num-clients": 7}, {"classes-per-client": 4}])
     def test_other_clients_or_data_get_a_section_of_their_own(self, keys: dict[str, Value]) -> None:
         first, second = sections([made_run(), made_run("local", **keys)])
         assert [pool.label for pool in (*first.pools, *second.pools)] == ["fedavg", "local"]
-        assert str(next(iter(keys.values()))) in second.title
+        assert str(next(iter(keys.values()))) in second.title()
 
     def test_changed_data_of_the_same_name_too(self) -> None:
         changed = made_run("local")
@@ -42,21 +47,41 @@ class TestPools:
 
     def test_settings_tell_the_pools_of_a_method_apart(self) -> None:
         (section,) = sections([made_run("fedprox"), made_run("fedprox", **{"fedprox.mu": 1.0}), made_run("local")])
-        assert [pool.label for pool in section.pools] == ["fedprox (mu 0.01)", "fedprox (mu 1.0)", "local"]
+        assert [pool.label for pool in section.pools] == ["fedprox", "fedprox (mu 1.0)", "local"]
 
     def test_a_repeated_run_is_not_counted_twice(self) -> None:
         (section,) = sections([made_run(), made_run()])
         assert section.pools[0].seeds == [1]
-        assert "is not counted" in section.notes[0]
+        assert "is not counted" in notes(section)[0]
 
     def test_unequal_effort_is_noted(self) -> None:
         (section,) = sections([made_run(), made_run("local", **{"local-epochs": 3, "rounds": 9})])
-        assert [note.split(" is ")[0] for note in section.notes] == ["Not equal: rounds", "Not equal: local-epochs"]
-        assert "(fedavg)" in section.notes[0]
+        assert [note.split(" is ")[0] for note in notes(section)] == ["Not equal: rounds", "Not equal: local-epochs"]
+        assert "(fedavg)" in notes(section)[0]
 
     @pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
     def test_only_what_is_tuned_as_an_option_is_called_so(self, method: str, label: str) -> None:
         assert made_run(method, **{"finetune-epochs": 1}).method == label
+
+    def test_data_made_from_the_seed_are_pooled(self) -> None:
+        runs = [made_run("feddp-kmeans", seed, dataset="gaussian-mixture", model="centers") for seed in (1, 2)]
+        runs = [replace(run, origins={"dataset": f"d{run.seed}", "partition": f"p{run.seed}"}) for run in runs]
+        (section,) = sections(runs)
+        assert section.pools[0].seeds == [1, 2]
+
+    def test_other_code_of_a_method_is_another_pool(self) -> None:
+        runs = [made_run(seed=1), made_run(seed=2)]
+        runs[1] = replace(runs[1], origins={**runs[1].origins, "code of mine": "b"})
+        runs[0] = replace(runs[0], origins={**runs[0].origins, "code of mine": "a"})
+        (section,) = sections(runs)
+        assert [pool.label for pool in section.pools] == ["fedavg (code of mine a)", "fedavg (code of mine b)"]
+
+    def test_what_is_measured_on_other_examples_is_not_compared(self) -> None:
+        keys: dict[str, Value] = {"validation-fraction": 0.2}
+        held = made_run("local", **keys, **{"evaluate-on": "validation"})
+        first, second = sections([made_run(**keys), held])
+        assert "evaluate-on = validation" in second.title()
+        assert "evaluate-on" not in first.title()
 
 
 class TestPairs:
@@ -68,8 +93,8 @@ class TestPairs:
         over = pair.difference.over_clients
         assert (pair.first, pair.second, over.n) == ("fedavg", "local", 30)
         assert (over.mean - over.margin, over.mean + over.margin) == pytest.approx((low, high))
-        row = pairs_table([pair]).splitlines()[2]
-        assert f"| {100 * low:+.1f} to {100 * high:+.1f} |  |  |" in row  # one seed: nothing is known over seeds
+        row = pairs_table([pair]).rows[0]
+        assert row[5:] == [f"{100 * low:+.1f} to {100 * high:+.1f}", "", ""]  # one seed: nothing is known over seeds
 
     def test_clients_are_compared_with_themselves_alone(self) -> None:
         """In another order, of other groups, and more of them."""
@@ -95,12 +120,34 @@ class TestPairs:
         other.origins["partition"] = "q"  # type: ignore[index]
         (section,) = sections([made_run(), other])
         assert pairs(section) == []
+        assert "local and fedavg were not compared: with the same seed, their clients" in " ".join(notes(section))
+
+    def test_clients_that_return_in_every_seed_count_once(self) -> None:
+        """The same four clients with two seeds: their means over seeds are the sample, in other words n = 4."""
+        gains = {seed: np.random.default_rng(seed).normal(size=4) for seed in (1, 2)}
+        for same in ({"partition": "p", "dataset": "d"}, {}):
+            runs = []
+            for seed, own in gains.items():
+                for method, values in (("fedavg", np.zeros(4)), ("local", own)):
+                    run = made_run(method, seed, {("seen", str(i)): float(v) for i, v in enumerate(values)})
+                    named = [line if same else {**line, "name": f"site-{line['client']}"} for line in run.clients]
+                    runs.append(replace(run, clients=named, origins={**run.origins, **same}))
+            (section,) = sections(runs)
+            (pair,) = pairs(section)
+            low, high = ttest_1samp(sum(gains.values()) / 2, 0).confidence_interval(0.95)
+            over = pair.difference.over_clients
+            assert over.n == 4
+            assert (over.mean - over.margin, over.mean + over.margin) == pytest.approx((low, high))
+
+    def test_without_a_common_seed_nothing_is_compared(self) -> None:
+        (section,) = sections([made_run(seed=2), made_run("local", 1)])
+        assert pairs(section) == []
+        assert "they have no common seed" in " ".join(notes(section))
 
     @pytest.mark.parametrize("b", [{}, {("seen", "0"): 0.5}, {("unseen", "0"): 0.5, ("unseen", "1"): 0.5}])
     def test_without_two_common_clients_there_is_no_difference(self, b: Accuracies) -> None:
         (section,) = sections([made_run(accuracies=made_accuracies(3, 1)), made_run("local", accuracies=b)])
         assert pairs(section) == []
-        assert pairs_table([]) == ""
 
     def test_p_values_are_adjusted_for_all_pairs(self) -> None:
         runs = [
@@ -121,12 +168,13 @@ class TestTables:
         runs = [made_run(seed=i, accuracies={("seen", "0"): value}) for i, value in enumerate(values)]
         (section,) = sections(runs)
         error = np.std(values, ddof=1) / 3**0.5
-        assert f"| fedavg | seen | 3 | 2 | {100 * np.mean(values):.1f} ± {100 * error:.1f} |" in figures_table(section)
+        figure = f"{100 * np.mean(values):.1f} ± {100 * error:.1f}"
+        assert figures_table(section).rows[0][:5] == ["fedavg", "seen (1)", "3", "2", figure]
 
     def test_a_figure_that_is_not_a_number_is_shown_as_such(self) -> None:
         (section,) = sections([made_run(seed=1), made_run(seed=2, accuracies={("seen", "0"): float("nan")})])
-        assert "| fedavg | seen | 2 | 2 | nan |" in figures_table(section)
-        assert section.notes == ("fedavg, seed 2: accuracy, loss of seen clients is not a number.",)
+        assert figures_table(section).rows[0][4] == "nan"
+        assert notes(section) == ["fedavg, seed 2: accuracy, loss of seen clients is not a number."]
 
     def test_unfinished_and_foreign_folders_are_named(self, tmp_path: Path) -> None:
         done = RunFolder(tmp_path / "done", config(), "")
@@ -138,9 +186,11 @@ class TestTables:
         half.status("stopped", round=3)
         (tmp_path / "empty").mkdir()
         shown = write_report([done.path, half.path, tmp_path / "empty"], tmp_path / "report")
-        assert "half has not completed (it stopped in round 3)" in shown
-        assert "empty is not the folder of a run" in shown
-        assert {*shown.splitlines()} <= {*(tmp_path / "report" / "report.md").read_text().splitlines()}
+        assert "half has not completed (it stopped in round 3)" in shown.remarks[0]
+        assert "empty is not the folder of a run" in shown.remarks[1]
+        assert {*markdown(shown.tables[0]).splitlines(), *shown.remarks} <= {
+            *(tmp_path / "report" / "report.md").read_text().splitlines()
+        }
         with pytest.raises(RunError, match="half has not completed"):
             write_report([half.path], tmp_path / "report")
 
@@ -148,7 +198,7 @@ class TestTables:
         run = RunFolder(tmp_path / "run", config(), "")
         run.create({})
         (run.path / "summary.json").write_text("{")
-        with pytest.raises(RunError, match=r"run run: a file in .* is damaged"):
+        with pytest.raises(RunError, match=r"summary.json is damaged"):
             load_run(run.path)
 
 

@@ -11,6 +11,11 @@ from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 from florilegium.apps.reports.statistics import difference, estimate, holm
 
 
+def _named(*samples: np.ndarray) -> dict[int, dict[str, float]]:
+    """Return samples by seed, in which no client occurs twice."""
+    return {seed: {f"{seed}-{i}": float(v) for i, v in enumerate(own)} for seed, own in enumerate(samples)}
+
+
 def _gains(seed: int, n: int, spread: float = 1.0) -> np.ndarray:
     return 0.3 + spread * np.random.default_rng(seed).normal(size=n)
 
@@ -37,7 +42,7 @@ def test_values_without_spread(value: float, p: float) -> None:
 def test_with_one_seed_clients_are_a_paired_test_and_seeds_are_none() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.uniform(size=(2, 30))
-    found = difference({7: b - a})
+    found = difference(_named(b - a))
     low, high = ttest_rel(b, a).confidence_interval(0.95)
     over = found.over_clients
     assert (over.mean - over.margin, over.mean + over.margin) == pytest.approx((low, high))
@@ -45,9 +50,9 @@ def test_with_one_seed_clients_are_a_paired_test_and_seeds_are_none() -> None:
 
 
 def test_over_seeds_the_seeds_means_are_the_sample() -> None:
-    gains = {seed: _gains(seed, 5 + seed) for seed in (1, 2, 3)}
-    test = ttest_1samp([own.mean() for own in gains.values()], 0.0)
-    found = difference(gains).over_seeds
+    gains = [_gains(seed, 5 + seed) for seed in (1, 2, 3)]
+    test = ttest_1samp([own.mean() for own in gains], 0.0)
+    found = difference(_named(*gains)).over_seeds
     assert found.p == pytest.approx(test.pvalue)
     assert found.margin == pytest.approx(np.ptp(test.confidence_interval(0.95)) / 2)
 
@@ -55,7 +60,7 @@ def test_over_seeds_the_seeds_means_are_the_sample() -> None:
 def test_clients_of_two_seeds_are_pooled_as_in_welchs_test() -> None:
     """Half of Welch's interval for g₁ − (−g₂) is that for (g₁ + g₂)/2."""
     first, second = _gains(1, 9), _gains(2, 21, spread=4.0)
-    found = difference({1: first, 2: second}).over_clients
+    found = difference(_named(first, second)).over_clients
     low, high = ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
     assert (found.mean - found.margin, found.mean + found.margin) == pytest.approx((low / 2, high / 2))
     assert found.n == 30
@@ -66,7 +71,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     rng, covered = np.random.default_rng(3), np.zeros(2)
     for _ in range(1000):
         shifts = 0.3 + rng.normal(size=(4, 1))
-        found = difference(dict(enumerate(shifts + rng.normal(size=(4, 10)))))
+        found = difference(_named(*(shifts + rng.normal(size=(4, 10)))))
         for level, over in enumerate((found.over_seeds, found.over_clients)):
             covered[level] += abs(over.mean - 0.3) < over.margin
     assert covered[0] == pytest.approx(950, abs=25)
@@ -82,4 +87,4 @@ def test_holm() -> None:
 
 def test_a_seed_without_clients_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one client"):
-        difference({1: np.empty(0)})
+        difference({1: {}})
