@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import nn
 
 from florilegium.apps.methods import METHODS
@@ -49,6 +51,11 @@ def perform(client: BaseClient, phase: str, arrays: Arrays, *, round: int = 1, *
     """Have a client carry out a phase as a request of ``round`` would; return its answer."""
     client.round = round
     return client.perform(phase, arrays, arguments)
+
+
+def mostly_long(values: Iterable[str], *always: str) -> list[Any]:
+    """Return parameters of a test: those that run with every change, and the others, marked as long."""
+    return [value if value in always else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def settings(**overrides: Value) -> Settings:

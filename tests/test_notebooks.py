@@ -17,7 +17,7 @@ from tests.support import CACHE
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST = 600
 """Seconds that a cell may take, on a machine that is slow."""
-ALWAYS = ("01-first-run", "04-your-own-method")
+ALWAYS = ("01-first-run",)
 """Notebooks that also run in the tests of every change."""
 OF_A_MACHINE = re.compile(r"(?<![\w.:/])/(?:root|home|Users|tmp|var|work|usr|opt|private|mnt)/|site-packages")
 

@@ -20,7 +20,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
 from tests.runs import Runs
-from tests.support import make_client, perform
+from tests.support import make_client, mostly_long, perform
 
 SIZE = 5
 EMBED: dict[str, Any] = {"batch": 0, "size": SIZE}
@@ -113,7 +113,7 @@ def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -
     assert method == "pefll" or "unseen" in final["final"]
 
 
-@pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+@pytest.mark.parametrize("method", mostly_long(["pefll", "pfedhn"], "pefll"))
 def test_budgets_are_kept(tmp_path: Path, method: str) -> None:
     """An account has steps of z, and for every description that was also learned from one release of z/√2."""
     path = _runs(tmp_path, method, **{"pefll.descriptor-batch": 16, "pefll.test-batch": 16})("run")

@@ -56,7 +56,8 @@ def test_the_lowest_losses_are_guessed_present() -> None:
     assert (result.guesses, result.correct, result.advantage) == (4, 3, 0.5)
 
 
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedper", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_a_model_that_learns_by_heart_tells_and_a_private_one_does_not(tmp_path: Path, method: str) -> None:
     run = Runs(tmp_path, {**KEYS, "method": method})
     open_book = audit(run("open"))

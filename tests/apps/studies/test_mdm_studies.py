@@ -123,7 +123,7 @@ class TestFidelity:
 
         return run
 
-    @pytest.mark.parametrize("disjoint", [False, True])
+    @pytest.mark.parametrize("disjoint", [False, pytest.param(True, marks=pytest.mark.long)])
     def test_every_kind_of_clients_is_trained_once(self, recipe: Path, tmp_path: Path, disjoint: bool) -> None:
         grid, done = Grid([10], [0.05, 0.1], [1]), []
         where = {"runs-dir": str(tmp_path / "runs")}

@@ -34,7 +34,7 @@ from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE, config
+from tests.support import CACHE, config, mostly_long
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
@@ -144,7 +144,7 @@ TRANSFERABLE = [
 ]
 
 
-@pytest.mark.parametrize("name", TRANSFERABLE)
+@pytest.mark.parametrize("name", mostly_long(TRANSFERABLE, "fedavg", "fedsr", "ditto"))
 def test_who_has_no_gap_has_an_extractor(name: str, run: Runs, tmp_path: Path) -> None:
     """Of every method that says so the run can be transferred."""
     path = run("run", method=name, rounds=1, **{"min-success": 1.0})

@@ -126,6 +126,7 @@ def test_a_password_is_not_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert MLflow(TrackedRun(run, "ours", {})).place == "https://example.org/mlflow, experiment ours"
 
 
+@pytest.mark.long
 def test_wandb_offline(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DATA_DIR", str(run.parent))

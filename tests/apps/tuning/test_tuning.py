@@ -189,6 +189,7 @@ def test_a_complete_tuning_is_only_read(tuned: tuple[Path, Path, Tuning], monkey
     assert {path: path.stat().st_mtime_ns for path in folder.glob("[rt]*.*")} == before
 
 
+@pytest.mark.long
 def test_more_trials_go_on_and_another_study_is_refused(
     recipe: Path, tmp_path: Path, pretended: Callable[..., list[float]]
 ) -> None:

@@ -34,7 +34,7 @@ from florilegium.partitions.federation import federate
 from florilegium.privacy.dp_sgd import Account, PrivateGradients, multiplier_for
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
-from tests.support import make_client, perform, settings
+from tests.support import make_client, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 4, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -177,8 +177,11 @@ def test_noise_has_more_than_32_bits_of_seed() -> None:
     assert not any(isinstance(value, torch.Generator) for value in vars(private).values())
 
 
+TRAINED = ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"]
+
+
 @pytest.mark.parametrize("local_steps", [0, 3])
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"])
+@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "fedrep", "ditto"))
 def test_as_many_steps_are_planned_as_are_taken(run: Runs, method: str, local_steps: int) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "rounds": 2, "evaluate-every": 1, "local-steps": local_steps}
     keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
@@ -227,7 +230,7 @@ def test_the_account_is_opacus_and_lasts(tmp_path: Path) -> None:
         multiplier_for(0.1, 1e-5, ((1.0, 0.1, 100),), ((1.0, 1.0, 4),))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ditto", "local"])
+@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "fedrep", "ditto"))
 def test_methods_keep_their_clients_budgets(run: Runs, method: str) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 2}
     keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
