@@ -128,6 +128,16 @@ def _gpus(device: torch.device, *, every: bool) -> list[str]:
 
 # ------------------------------------------------------------------------------------------ comparison
 
+
+def by_other_code(path: Path) -> bool:
+    """Return whether another state of this package's code than the present one made the run in ``path``, or a part.
+
+    Raises:
+        RunError: if ``provenance.json`` is damaged.
+    """
+    return {part.get("versions", {}).get("code") for part in read_provenance(path)} != {code_version()}
+
+
 _FIGURES = {
     "engine": "engine",
     "workers": "number of workers",
