@@ -111,14 +111,18 @@ class TestProvenance:
         assert (part["versions"]["commit"], part["versions"]["modified"]) == ("abc" * bool(told), bool(told))
 
     @pytest.mark.parametrize(("argv", "said"), [
-        (["/home/me/bin/florilegium", "run", "--set", "a=/home/me"], ["florilegium", "run", "--set", "a=/home/me"]),
-        (["/x/florilegium/__main__.py", "run"], ["python", "-m", "florilegium", "run"]),
+        (["/home/me/bin/florilegium", "run", "--set", "a=/home/me"], ["florilegium", "run", "--set", "a=~"]),
+        (["/x/florilegium/__main__.py", "run", "/home/me/r.toml"], ["python", "-m", "florilegium", "run", "~/r.toml"]),
+        (["florilegium", "--runs-dir=/home/me/r", "b='/home/me'"], ["florilegium", "--runs-dir=~/r", "b='~'"]),
+        (["florilegium", "/home/men", "/data/home/me", "/home/me.old"],
+         ["florilegium", "/home/men", "/data/home/me", "/home/me.old"]),
         (["/home/me/mine.py", "--secret"], ["python", "mine.py"]),
         (["-c"], ["python"]),
         ([""], ["python"]),
     ])  # fmt: skip
     def test_commands(self, monkeypatch: pytest.MonkeyPatch, argv: list[str], said: list[str]) -> None:
         monkeypatch.setattr(sys, "argv", argv)
+        monkeypatch.setenv("HOME", "/home/me")
         monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
         assert command() == said
 
