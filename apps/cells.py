@@ -172,9 +172,7 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
     try:
         (runs_dir / LOCKS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(
-            f"runs-dir: {runs_dir / LOCKS} cannot be made ({error.strerror}); name another folder"
-        ) from error
+        raise FileError(f"runs-dir: {runs_dir} cannot be made ({error.strerror}); name another folder") from error
     outcome = Outcome([], {})
     for cell in wanted:
         try:

@@ -25,7 +25,7 @@ from florilegium.apps.cli_options import (
     read_seeds,
     runs_folder,
 )  # fmt: skip
-from florilegium.apps.completion import complete_method, complete_recipe
+from florilegium.apps.completion import complete_method, complete_recipe, complete_sweep, complete_tuning
 from florilegium.apps.progress import numbered, on_terminal
 from florilegium.common.errors import ConfigurationError, RunError, StoppedError
 
@@ -183,7 +183,10 @@ def _several(
 @running.add("florilegium sweep ppfe-cifar10-s2 table-1")
 def sweep(
     recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper")],
+    name: Annotated[
+        str,
+        typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper", autocompletion=complete_sweep),
+    ],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
@@ -207,7 +210,9 @@ def sweep(
 @running.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
 def tune(
     recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's tables [tune.<name>]")],
+    name: Annotated[
+        str, typer.Argument(help="one of the recipe's tables [tune.<name>]", autocompletion=complete_tuning)
+    ],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",

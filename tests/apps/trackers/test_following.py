@@ -122,7 +122,7 @@ def test_a_run_is_followed_in_the_server(tmp_path: Path) -> None:
     assert state == "completed"
     assert summary["final/seen/accuracy"] == written["final"]["seen"]["accuracy"]
     assert summary["bytes_up"] == written["bytes_up"]
-    assert files == ["config.toml", "summary.json", "clients.csv"]
+    assert files == ["config.toml", "provenance.json", "summary.json", "clients.csv"]
     table = fl.open(path).clients
     assert clients == {"seen": pytest.approx(list(table["accuracy"]))}
     assert len(table) == 4
@@ -136,7 +136,7 @@ def test_a_resumed_run_goes_on_with_the_same_and_repeats_nothing(tmp_path: Path)
     keys = config(**{**KEYS, "runs-dir": str(tmp_path), "run-name": "run"})
     with pytest.raises(KeyboardInterrupt):
         run_app(keys, intercept=stop)
-    assert Listening.calls[-1] == ("end", "stopped", {}, ["config.toml"], {})
+    assert Listening.calls[-1] == ("end", "stopped", {}, ["config.toml", "provenance.json"], {})
     run_app({**keys, "run-name": "", "resume": "run"})
     assert [round for round, _ in _logged()] == [1, 2, 3]
     assert [call[1] for call in Listening.calls if call[0] == "begin"] == ["", "run-1"]
@@ -198,6 +198,13 @@ class TestSendingLater:
         assert [call[0] for call in Listening.calls] == ["begin", "log", "log", "log", "end"]
         assert fl.open(path).track(HERE) == 3  # another project
 
+    def test_of_a_run_without_rounds(self, tmp_path: Path) -> None:
+        path = _run(tmp_path, tracker="")
+        (path / "metrics.jsonl").unlink()
+        words = ["track", "run", "--to", HERE, "--runs-dir", str(tmp_path)]
+        assert CliRunner().invoke(cli, words).output == "the run has no rounds yet; nothing was sent\n"
+        assert not Listening.calls
+
     def test_again_where_the_place_has_lost_it(self, tmp_path: Path) -> None:
         path = _run(tmp_path)
         assert track(path, HERE).rounds == 0
@@ -212,7 +219,7 @@ class TestSendingLater:
         (path / "status.json").write_text(json.dumps({"state": "running"}))
         (path / "metrics.jsonl").write_text(lines[0])
         assert track(path, HERE).rounds == 1
-        assert Listening.calls[-1] == ("end", "running", {}, ["config.toml"], {})
+        assert Listening.calls[-1] == ("end", "running", {}, ["config.toml", "provenance.json"], {})
         (path / "status.json").write_text(completed)
         (path / "metrics.jsonl").write_text("".join(lines))
         assert track(path, HERE).rounds == 2
