@@ -78,9 +78,9 @@ class Outcome:
     failed: dict[str, str]
 
     def __str__(self) -> str:
-        """Return in words which runs failed, and why."""
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failed.items())
-        return f"{len(self.failed)} of {len(self.failed) + len(self.completed)} runs failed: {reasons}"
+        """Return in words which runs failed, and why, a line each."""
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in self.failed.items())
+        return f"{len(self.failed)} of {len(self.failed) + len(self.completed)} runs failed:{reasons}"
 
     def all(self) -> list[Path]:
         """Return the folders of all runs.

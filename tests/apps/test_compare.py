@@ -30,15 +30,15 @@ def test_a_method_that_fails_does_not_cost_the_report(tmp_path: Path, caplog: py
     done = CliRunner().invoke(cli, ["compare", "fedprox", "fedavg", *_words(tmp_path, **DIVERGING)])
     assert isinstance(done.exception, RunError)
     assert done.exception.exit_status == 1
-    assert "1 of 2 runs failed: fedprox-digits-" in str(done.exception)
+    assert "1 of 2 runs failed:\n  fedprox-digits-" in str(done.exception)
     assert "| fedavg | seen | 1 | 1 |" in done.output
     assert len(list(tmp_path.glob("compare-fedprox-*/report.md"))) == 1
 
     keys = {**{name.replace("-", "_"): value for name, value in KEYS.items()}, "runs_dir": str(tmp_path)}
     diverging = {**keys, "fedprox": {"mu": 1e38}, "progress": False}
     assert [*fl.compare(["fedprox", "fedavg"], **diverging).runs] == ["fedavg"]
-    assert "1 of 2 runs failed: fedprox-digits-" in caplog.text
-    with pytest.raises(RunError, match="1 of 1 runs failed: fedprox-digits-"):
+    assert "1 of 2 runs failed:\n  fedprox-digits-" in caplog.text
+    with pytest.raises(RunError, match="1 of 1 runs failed:\n  fedprox-digits-"):
         fl.compare(["fedprox"], **diverging)
 
 

@@ -179,7 +179,7 @@ def test_a_run_that_fails_does_not_end_the_others(recipe: str, tmp_path: Path) -
 
     outcome = run_cells(wanted, tmp_path, run)
     assert outcome.completed == [tmp_path / wanted[0].name, tmp_path / wanted[2].name]
-    assert str(outcome) == f"1 of 3 runs failed: {wanted[1].name}: it diverged"
+    assert str(outcome) == f"1 of 3 runs failed:\n  {wanted[1].name}: it diverged"
     with pytest.raises(RunError, match="1 of 3 runs failed"):
         outcome.all()
     for error in (FileError("the disk is full"), ConfigurationError("wrong"), KeyboardInterrupt()):
