@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 import time
@@ -20,24 +21,32 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from florilegium.apps.app_folder import project
-from florilegium.apps.experiment import resolve, short_name
+from florilegium.apps.experiment import read_assignments, resolve, short_name
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.origins import origins_of
+from florilegium.apps.provenance import by_other_code
 from florilegium.apps.settings import complete, parse
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.core.results import SUMMARY
 from florilegium.strategies.core.run_folder import (
     FIGURES_ON_RESUME,
     ORIGINS,
     changed_origins,
     deciding,
     differing_settings,
+    has_checkpoint,
     read_config,
 )
 
 if TYPE_CHECKING:
     from florilegium.apps.tuning.chosen import Chosen
+
+log = logging.getLogger("flwr")
+
+LOCKS = ".locks"
+"""Folder beside the runs with a lock for each cell: a run's own folder may be deleted while its cell is locked."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,34 @@ class Cell:
     keys: Mapping[str, Value]
     variant: str = ""
     value: Value | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of several runs.
+
+    Attributes:
+        completed: the folders of the runs that have completed, in the order of the cells.
+        failed: why the others failed, by name.
+    """
+
+    completed: list[Path]
+    failed: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return in words which runs failed, and why, a line each."""
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in self.failed.items())
+        return f"{len(self.failed)} of {len(self.failed) + len(self.completed)} runs failed:{reasons}"
+
+    def all(self) -> list[Path]:
+        """Return the folders of all runs.
+
+        Raises:
+            RunError: if a run failed.
+        """
+        if self.failed:
+            raise RunError(str(self))
+        return self.completed
 
 
 def comparison(
@@ -75,6 +112,8 @@ def comparison(
     Raises:
         ConfigurationError: if a method or seed is given twice, a method does not exist, or a configuration is wrong.
     """
+    if seeds and "seed" in {**read_assignments(assignments), **options}:
+        raise ConfigurationError("seed: it is set although a list of seeds is given; leave one of the two out")
     for method in methods if tuned is None else ():
         if problem := METHODS.problem(method):
             raise ConfigurationError(problem)
@@ -115,8 +154,10 @@ def _name(keys: Mapping[str, Value]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
 
 
-def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> list[Path]:
-    """Return the folder of each cell's run; finished runs are reused, unfinished ones resumed, others started.
+def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Outcome:
+    """Return the outcome of each cell's run; finished runs are reused, unfinished ones resumed, others started.
+
+    After a run that fails, the others go on. A warning names the reused runs that other code of this package made.
 
     Args:
         wanted: the cells.
@@ -125,12 +166,29 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
 
     Raises:
         ConfigurationError: before the first run, if a run with a cell's name but other settings exists.
-        RunError: if another command is carrying out the same cell, or a run failed; finished runs are kept.
+        FileError: if a file cannot be written; finished runs are kept.
     """
     for cell in wanted:
         _check_earlier(cell, runs_dir / cell.name)
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    return [_finished(cell, runs_dir / cell.name, run) for cell in wanted]
+    reused = [cell.name for cell in wanted if (runs_dir / cell.name / SUMMARY).exists()]
+    if other := [name for name in reused if by_other_code(runs_dir / name)]:
+        log.warning(
+            "reused: %s, which another state of florilegium's code made; delete what is to be run anew with the "
+            "present one", ", ".join(other),
+        )  # fmt: skip
+    try:
+        (runs_dir / LOCKS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"runs-dir: {runs_dir} cannot be made ({error.strerror}); name another folder") from error
+    outcome = Outcome([], {})
+    for cell in wanted:
+        try:
+            outcome.completed.append(_finished(cell, runs_dir / cell.name, run))
+        except FileError:
+            raise
+        except RunError as error:
+            outcome.failed[cell.name] = str(error)
+    return outcome
 
 
 def unfinished(wanted: Sequence[Cell], runs_dir: Path) -> list[Mapping[str, Value]]:
@@ -141,7 +199,7 @@ def unfinished(wanted: Sequence[Cell], runs_dir: Path) -> list[Mapping[str, Valu
     """
     for cell in wanted:
         _check_earlier(cell, runs_dir / cell.name)
-    return [cell.keys for cell in wanted if not (runs_dir / cell.name / "summary.json").exists()]
+    return [cell.keys for cell in wanted if not (runs_dir / cell.name / SUMMARY).exists()]
 
 
 def _check_earlier(cell: Cell, path: Path) -> None:
@@ -151,13 +209,18 @@ def _check_earlier(cell: Cell, path: Path) -> None:
     # Runs from earlier versions lack newer keys; they behaved as the defaults of those keys.
     before, now = complete(read_config(path)), complete(cell.keys)
     differing = differing_settings(before, now, table_of(str(now["method"])))
-    differing += [
-        f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in FIGURES_ON_RESUME if before.get(key) != now[key]
-    ]
     if differing:
         raise ConfigurationError(
             f"there is already a run {path} with other settings. {'; '.join(differing)}. Choose another --runs-dir, or "
             "delete it."
+        )
+    if resumed := [key for key in FIGURES_ON_RESUME if before.get(key) != now[key]]:
+        changes = "; ".join(f"{key}: was {before.get(key)!r}, is {now[key]!r}" for key in resumed)
+        same = " ".join(f"--set {key}={before.get(key)}" for key in resumed)
+        raise ConfigurationError(
+            f"there is already a run {path} with other settings. {changes}. A run is named after the settings it began "
+            f"with, and keeps the name when `resume` changes them. Ask for the same ({same}), choose another "
+            "--runs-dir, or delete it."
         )
     if (path / ORIGINS).exists() and (changed := changed_origins(path, origins_of(now, parse(now)[0]))):
         raise ConfigurationError(
@@ -168,12 +231,12 @@ def _check_earlier(cell: Cell, path: Path) -> None:
 
 def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]) -> Path:
     try:
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
-            if (path / "summary.json").exists():
+        with FileLock(path.parent / LOCKS / path.name, timeout=0):
+            if (path / SUMMARY).exists():
                 _transfer(path)
                 return path
             keys = dict(cell.keys)
-            if any(path.glob("checkpoint/*.safetensors")):
+            if has_checkpoint(path):
                 keys |= {"run-name": "", "resume": cell.name}
             elif path.exists():
                 shutil.rmtree(path)  # it ended before its first checkpoint

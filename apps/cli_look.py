@@ -13,7 +13,7 @@ from rich.console import Console
 from florilegium.apps.cli_groups import LOOK, Group
 from florilegium.apps.cli_options import Html, RunName, RunsDir, of_recipe, of_run, runs_folder
 from florilegium.apps.cli_tables import Cell, show, show_report
-from florilegium.apps.completion import complete_method
+from florilegium.apps.completion import complete_method, complete_tracker
 from florilegium.common.errors import ConfigurationError, nearest
 
 looking = Group(LOOK)
@@ -167,7 +167,7 @@ def methods(
 
 @looking.add("florilegium recipes ppfe-cifar10-s2")
 def recipes(
-    name: Annotated[str, of_recipe("one to show: its keys, variants and sweeps, as TOML; without it: list all")] = "",
+    name: Annotated[str, of_recipe("one to show, as TOML: keys, variants, sweeps, tuning; without it: list all")] = "",
 ) -> None:
     """List the recipes, which are papers' experiments, or show one with all that it takes from others."""
     import tomli_w
@@ -181,17 +181,17 @@ def recipes(
         stem, _, variant = name.partition(":")
         layers, keys = read_layers(stem), read_recipe(name)
         print("\n".join(introduction(find_recipe(stem))))
-        variants = {} if variant else {"variants": {own: nested(keys) for own, keys in layers.variants.items()}}
-        sweeps = {} if variant else {"sweeps": layers.sweeps}
-        print(tomli_w.dumps({**nested(keys), **variants, **sweeps}), end="")
+        variants = {own: nested(keys) for own, keys in layers.variants.items()}
+        tables = {} if variant else {"variants": variants, "sweeps": layers.sweeps, "tune": layers.tune}
+        print(tomli_w.dumps({**nested(keys), **{what: own for what, own in tables.items() if own}}), end="")
         return
     rows: list[list[Cell]] = []
     for one in recipe_names():
         layers = read_layers(one)
         method, dataset = (str(layers.keys.get(key, defaults()[key])) for key in ("method", "dataset"))
         purpose = introduction(find_recipe(one))[0].removeprefix("# ")
-        rows.append([one, method, dataset, purpose, [*layers.sweeps], [*layers.variants]])
-    show(["recipe", "method", "dataset", "reproduces", "sweeps", "variants"], rows)
+        rows.append([one, method, dataset, purpose, [*layers.sweeps], [*layers.tune], [*layers.variants]])
+    show(["recipe", "method", "dataset", "reproduces", "sweeps", "tune", "variants"], rows)
 
 
 @looking.add("florilegium keys fedprox")
@@ -221,7 +221,10 @@ def keys(
 @looking.add("florilegium track RUN --to mlflow")
 def track(
     run: RunName,
-    to: Annotated[str, typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class")],
+    to: Annotated[
+        str,
+        typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class", autocompletion=complete_tracker),
+    ],
     project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
     runs_dir: RunsDir = None,
 ) -> None:
@@ -230,5 +233,8 @@ def track(
     from florilegium.strategies.core.run_folder import find_run
 
     delivery = send(find_run(run, runs_folder(runs_dir)), to, project)
+    if not delivery.known:
+        print("the run has no rounds yet; nothing was sent")
+        return
     sent = f"{delivery.rounds} rounds sent" if delivery.rounds else "no new rounds"
     print(f"{sent}: {delivery.place}")

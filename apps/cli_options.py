@@ -32,8 +32,11 @@ EngineOption = Annotated[
     Literal["auto", "process", "ray"],
     typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),
 ]
-Seeds = Annotated[str, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")
+]
 Html = Annotated[bool, typer.Option("--html", help="also write report.html: one file with all tables and pictures")]
+MOST_SEEDS = 10_000
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 
 
@@ -45,18 +48,20 @@ def runs_folder(runs_dir: Path | None) -> str:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Parse seeds: numbers and ranges separated by commas, as in "1-5" or "1,2,10-12"; "" gives none.
+    """Parse seeds: numbers and ranges separated by commas, as in "1-5" or "1,2,10-12".
 
     Raises:
-        ConfigurationError: if the text is something else.
+        ConfigurationError: if the text is something else, or has more than ``MOST_SEEDS`` seeds.
     """
     from florilegium.common.errors import ConfigurationError
 
     seeds: list[int] = []
-    for part in text.split(",") if text.strip() else ():
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,20})(?:\s*-\s*(\d{1,20}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise ConfigurationError(f"--seeds: '{text}' is not a list of seeds, such as 1-5 or 1,2,7")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise ConfigurationError(f"--seeds: '{text}' is more than {MOST_SEEDS} seeds, each of them a whole run")
         seeds += range(first, last + 1)
     return seeds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,13 +25,13 @@ from florilegium.apps.cli_options import (
     read_seeds,
     runs_folder,
 )  # fmt: skip
-from florilegium.apps.cli_tables import show_report
-from florilegium.apps.completion import complete_method, complete_recipe
+from florilegium.apps.cli_tables import show, show_report
+from florilegium.apps.completion import complete_method, complete_recipe, complete_sweep, complete_tuning
 from florilegium.apps.progress import numbered, on_terminal
-from florilegium.common.errors import ConfigurationError, StoppedError
+from florilegium.common.errors import ConfigurationError, RunError, StoppedError
 
 if TYPE_CHECKING:
-    from florilegium.apps.cells import Cell
+    from florilegium.apps.cells import Cell, Outcome
     from florilegium.common.settings import Value
 
 running = Group(RUN)
@@ -57,8 +56,8 @@ def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], worke
 
 def _carry_out_all(
     wanted: Sequence[Cell], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
-) -> list[Path]:
-    """Carry out those of several runs that have not completed yet; return the folders of all."""
+) -> Outcome:
+    """Carry out those of several runs that have not completed yet; return the outcome of all."""
     from florilegium.apps.cells import run_cells, unfinished
     from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import read_assignments, run_experiment, warn_of_idle_keys
@@ -73,12 +72,13 @@ def _carry_out_all(
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
     """Raise :class:`ConfigurationError` if a run has completed and is not to have more rounds than it has."""
     from florilegium.strategies.core.claim import read_status
+    from florilegium.strategies.core.results import read_summary
     from florilegium.strategies.core.run_folder import read_config
 
     try:
-        status, summary = read_status(run), json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        status, summary = read_status(run), read_summary(run)
         done, transferred = int(status["round"]), "target" in summary["final"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (RunError, OSError, ValueError, KeyError, TypeError):
         return  # it has not completed, or what it says of itself is damaged and will be written anew
     if status["state"] != "completed" or (isinstance(rounds, int) and rounds > done):
         return
@@ -107,7 +107,7 @@ def _stoppable() -> Iterator[None]:
 def run(
     recipe: Recipe = None,
     assignments: Assignments = None,
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
@@ -116,8 +116,8 @@ def run(
 
     With --seeds it is the folder of a report on all seeds; finished runs are reused.
     """
-    if numbers := read_seeds(seeds):
-        _several([], numbers, recipe, assignments, workers, engine, runs_dir)
+    if seeds is not None:
+        _several([], read_seeds(seeds), recipe, assignments, workers, engine, runs_dir)
         return
     from florilegium.apps.experiment import read_assignments, resolve
 
@@ -135,7 +135,7 @@ def compare(
         str | None, typer.Option(help="a recipe's name, or a TOML file", autocompletion=complete_recipe)
     ] = None,
     assignments: Assignments = None,
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
@@ -144,7 +144,8 @@ def compare(
     tuned: Annotated[str, typer.Option(help="use what `tune RECIPE NAME` has chosen: NAME, or its tuned.toml")] = "",
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
-    _several(methods, read_seeds(seeds), recipe, assignments, workers, engine, runs_dir, output, html=html, tuned=tuned)
+    numbers = [] if seeds is None else read_seeds(seeds)
+    _several(methods, numbers, recipe, assignments, workers, engine, runs_dir, output, html=html, tuned=tuned)
 
 
 def _several(
@@ -171,16 +172,22 @@ def _several(
         best = read_tuned(recipe, tuned, options["runs-dir"])
     wanted = comparison(methods, seeds, recipe, assignments or [], options, best)
     folder = Path(str(wanted[0].keys["runs-dir"]))
-    paths = _carry_out_all(wanted, folder, assignments, workers, engine)
-    target = output or folder / report_name(wanted)
-    show_report(write_report(paths, target, ", ".join(methods) or recipe or paths[0].name, html=html))
-    print(target)
+    outcome = _carry_out_all(wanted, folder, assignments, workers, engine)
+    if outcome.completed:
+        target = output or folder / report_name(wanted)
+        title = ", ".join(methods) or recipe or wanted[0].name
+        show_report(write_report(outcome.completed, target, title, html=html))
+        print(target)
+    outcome.all()
 
 
 @running.add("florilegium sweep ppfe-cifar10-s2 table-1")
 def sweep(
     recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper")],
+    name: Annotated[
+        str,
+        typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper", autocompletion=complete_sweep),
+    ],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
@@ -195,7 +202,7 @@ def sweep(
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
-    paths = _carry_out_all(wanted, folder, assignments, workers, engine)
+    paths = _carry_out_all(wanted, folder, assignments, workers, engine).all()
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     show_report(
         write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html)
@@ -206,7 +213,9 @@ def sweep(
 @running.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
 def tune(
     recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
-    name: Annotated[str, typer.Argument(help="one of the recipe's tables [tune.<name>]")],
+    name: Annotated[
+        str, typer.Argument(help="one of the recipe's tables [tune.<name>]", autocompletion=complete_tuning)
+    ],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
@@ -220,7 +229,8 @@ def tune(
     overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
     with _stoppable():
         tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
-    print(choices(tuning))
+    table = choices(tuning)
+    show(table.head, table.rows)
     print(tuning.plan.folder)
     tuning.require_choices()
 

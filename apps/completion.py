@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -26,6 +27,32 @@ def complete_recipe(incomplete: str) -> list[str]:
     from florilegium.apps.recipe_list import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the sweeps of the recipe before it whose names begin so."""
+    return _complete_table(context, "sweeps", incomplete)
+
+
+def complete_tuning(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the tuning tables of the recipe before it whose names begin so."""
+    return _complete_table(context, "tune", incomplete)
+
+
+def _complete_table(context: typer.Context, kind: str, incomplete: str) -> list[str]:
+    from florilegium.apps.recipe_list import table_names
+    from florilegium.common.errors import ConfigurationError
+
+    with suppress(ConfigurationError, OSError, ValueError, TypeError):  # the command itself will name the mistake
+        return [name for name in table_names(context.params["recipe"], kind) if name.startswith(incomplete)]
+    return []
+
+
+def complete_tracker(incomplete: str) -> list[str]:
+    """Return the trackers whose names begin so."""
+    from florilegium.apps.trackers.registry import TRACKERS
+
+    return [name for name in TRACKERS if name.startswith(incomplete)]
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:

@@ -14,7 +14,7 @@ from torch import nn
 from florilegium.apps.assembly import Assembly, assemble, open_folder
 from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
 from florilegium.apps.one_process import OneProcess
-from florilegium.apps.origins import CODE
+from florilegium.apps.origins import CODE, INITIAL
 from florilegium.apps.settings import Settings, complete
 from florilegium.apps.sources import DeviceClient, SimulatedClients
 from florilegium.clients.core.export import save_model
@@ -94,7 +94,8 @@ def _check_origins(run: Path, assembly: Assembly) -> None:
 
     Clients are known by numbers, which other data shift.
     """
-    changed = changed_origins(run, assembly.origins(deployed=False))
+    # Its models are in its checkpoint, whatever has become of the one that it began with.
+    changed = [what for what in changed_origins(run, assembly.origins(deployed=False)) if what != INITIAL]
     if data := [what for what in changed if not what.startswith(CODE)]:
         raise RunError(
             f"run '{run.name}' was made from another {' and another '.join(data)}; its clients are not known"

@@ -1,7 +1,7 @@
 """What carries a run out: command, engine, machine and versions, which the run's folder keeps in ``provenance.json``.
 
-Hashes of what the run is made from, its data and their division, are in ``origins.json``. Names of users and hosts are
-in neither.
+Hashes of what the run is made from, its data and their division, are in ``origins.json``. Neither has the names of the
+user and the host; in a command, the user's home folder is written as ``~``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -71,13 +72,21 @@ def command() -> list[str]:
     """Return the user's command: that of the command line with its arguments, a script's name, or "notebook"."""
     program = Path(sys.argv[0])
     if program.stem == "florilegium":
-        return ["florilegium", *sys.argv[1:]]
+        return ["florilegium", *map(_without_home, sys.argv[1:])]
     if program.name == "__main__.py":
-        own = sys.argv[1:] if program.parent.name == "florilegium" else []
+        own = map(_without_home, sys.argv[1:]) if program.parent.name == "florilegium" else ()
         return ["python", "-m", program.parent.name, *own]
     if "ipykernel" in sys.modules:
         return ["notebook"]
     return ["python", *([program.name] if program.suffix else [])]  # without a script: "", "-c"
+
+
+def _without_home(word: str) -> str:
+    """Return a word of a command with ``~`` for the user's home folder, also in ``key=/home/name/folder``."""
+    home = Path.home()
+    if home == home.parent:
+        return word  # it is the root folder, of which every path is a part
+    return re.sub(rf"(?<![\w./~-]){re.escape(str(home))}(?![\w.-])", "~", word)
 
 
 def _known_here() -> dict[str, Any]:
@@ -127,6 +136,16 @@ def _gpus(device: torch.device, *, every: bool) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------ comparison
+
+
+def by_other_code(path: Path) -> bool:
+    """Return whether another state of this package's code than the present one made the run in ``path``, or a part.
+
+    Raises:
+        RunError: if ``provenance.json`` is damaged.
+    """
+    return {part.get("versions", {}).get("code") for part in read_provenance(path)} != {code_version()}
+
 
 _FIGURES = {
     "engine": "engine",

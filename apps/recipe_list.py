@@ -1,7 +1,8 @@
-"""Where recipes lie, and what each reproduces; reads no keys, and imports little."""
+"""Where recipes lie, and what each reproduces; imports little."""
 
 from __future__ import annotations
 
+import tomllib
 from itertools import takewhile
 from pathlib import Path
 
@@ -37,3 +38,25 @@ def find_recipe(name: str, beside: Path = Path()) -> Path:
 def introduction(path: Path) -> list[str]:
     """Return the comment at the beginning of a recipe's file, line by line; the first says what it reproduces."""
     return list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
+
+
+def table_names(name: str, kind: str) -> list[str]:
+    """Return the names of a recipe's tables of a kind, such as "sweeps", also of those in recipes that it extends.
+
+    Nothing else of the recipes is read or checked (:func:`florilegium.apps.experiment.read_layers`).
+
+    Raises:
+        ConfigurationError: if there is no such recipe.
+        ValueError: if a recipe is not valid TOML.
+    """
+    found: list[str] = []
+    beside, read = Path(), set[Path]()
+    while name:
+        path = find_recipe(name, beside)
+        if path in read:
+            break
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        found += content.get(kind, {})
+        read.add(path)
+        name, beside = content.get("extends", ""), path.parent
+    return sorted({*found})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,8 @@ from florilegium.apps.provenance import differences
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.metrics_file import read_evaluations
+from florilegium.strategies.core.metrics_file import TRAINING, read_evaluations
+from florilegium.strategies.core.results import WORDS, read_clients, read_summary
 from florilegium.strategies.core.run_folder import (
     ORIGINS,
     changed_origins,
@@ -28,7 +29,10 @@ from florilegium.strategies.core.run_folder import (
 
 ROUNDING = 1e-6
 """Largest relative difference of two figures that counts as float rounding."""
-BYTES = ("bytes_down", "bytes_up")
+SHOWN = 50
+"""Largest number of differing figures that are listed."""
+COUNTS = ("seed", "rounds", "clients", "nodes", "left out", "bytes down", "bytes up")
+"""Numbers in ``summary.json`` that every run has, whatever it computes."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,10 @@ class Comparison:
     def __str__(self) -> str:
         """Return the result in words: each figure that differs, possible reasons, and notes."""
         if not self.same:
-            lines = [f"{len(self.differing)} figures differ, {self.figures} were compared:"]
-            lines += [f"  {line}" for line in self.differing]
+            count = len(self.differing)
+            lines = [f"{count} {'figure differs' if count == 1 else 'figures differ'}, {self.figures} were compared:"]
+            lines += [f"  {line}" for line in self.differing[:SHOWN]]
+            lines += [f"  and {count - SHOWN} more"] * (count > SHOWN)
             lines += [f"possible reason: {reason}" for reason in self.reasons]
         elif self.largest:
             lines = [f"equal up to rounding: {self.figures} figures, largest relative difference {self.largest:.1e}"]
@@ -84,10 +90,10 @@ def reproduce(run: Path, display: Display, *, fork: bool = False) -> tuple[Path,
         ConfigurationError: if the run's clients were real devices, or its configuration is wrong today.
         RunError: if the run has not completed, or fails this time.
     """
-    if not (run / "summary.json").exists():
-        raise RunError(f"run '{run.name}' has not completed; go on with it: resume = '{run.name}'")
+    if not (summary := read_summary(run)):
+        raise RunError(f"run '{run.name}' has not completed; go on with it: florilegium resume {run.name}")
     name, workers = _engine_of(run)
-    ended = int(_summary(run)["rounds"])
+    ended = int(summary["rounds"])
     config = read_config(run)
     again: dict[str, Value] = {
         **config, "resume": "", "run-name": _free_name(run), "runs-dir": str(run.resolve().parent),
@@ -103,7 +109,7 @@ def reproduce(run: Path, display: Display, *, fork: bool = False) -> tuple[Path,
 
 
 def compare_runs(first: Path, again: Path) -> Comparison:
-    """Compare all figures of two finished runs: every evaluation's, the final ones, and bytes.
+    """Compare all numbers of two finished runs but seconds: of evaluations, ``summary.json`` and ``clients.csv``.
 
     Raises:
         RunError: if a file of theirs is damaged.
@@ -119,25 +125,33 @@ def compare_runs(first: Path, again: Path) -> Comparison:
             differing.append(f"{what}: {before[what]:.10g}, now {after[what]:.10g}")
         else:
             largest = max(largest, gap)
+    notes = _notes(first)
+    if before.keys() <= {*COUNTS}:
+        notes.append(f"{first.name} has no figures of an evaluation or of its method; only counts were compared")
     common = len(before.keys() & after.keys())
-    return Comparison(common, differing, largest, _reasons(first, again) if differing else [], _notes(first))
+    return Comparison(common, differing, largest, _reasons(first, again) if differing else [], notes)
 
 
 def _figures(run: Path) -> Iterator[tuple[str, float]]:
     """Yield the figures of a run, each with its name in words."""
     for line in read_evaluations(run):
-        yield from _of(f"round {line['round']}", line)
-    summary = _summary(run)
-    yield "rounds", float(summary["rounds"])
-    yield from _of("final", {**summary["final"], **{name: summary[name] for name in BYTES}})
+        evaluated = {name: value for name, value in line.items() if name not in ("round", TRAINING)}
+        yield from _numbers(evaluated, f"round {line['round']}, ")
+    yield from _numbers(read_summary(run))
+    for line in read_clients(run):
+        for name, cell in line.items():
+            if name not in WORDS and cell:
+                yield f"client {line['client']} ({line['group']}), {name.replace('_', ' ')}", float(cell)
 
 
-def _of(where: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in entry.items():
-        if name in BYTES:
-            yield f"{where}, {name.replace('_', ' ')}", float(value)
-        elif isinstance(value, Mapping) and name != "training":
-            yield from ((f"{where}, {name}, {figure}", float(number)) for figure, number in value.items())
+def _numbers(content: Mapping[str, Any] | Sequence[Any], where: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of JSON values but seconds, each with the names or places that lead to it."""
+    for name, value in content.items() if isinstance(content, Mapping) else enumerate(content):
+        here = f"{where}{name}".replace("_", " ")
+        if isinstance(value, Mapping | list):
+            yield from _numbers(value, f"{here}, ")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and "seconds" not in str(name):
+            yield here, float(value)
 
 
 def _relative(one: float, other: float) -> float:
@@ -182,12 +196,8 @@ def _engine_of(run: Path) -> tuple[Literal["process", "ray"], int]:
         raise ConfigurationError(
             f"run '{run.name}' was carried out on real devices, whose data and presence this command cannot repeat"
         )
-    workers = int(parts[-1]["workers"] if parts else _summary(run)["nodes"])
+    workers = int(parts[-1]["workers"] if parts else read_summary(run)["nodes"])
     return ("ray" if parts and parts[-1]["engine"] in ("ray", "flower") else "process"), workers
-
-
-def _summary(run: Path) -> dict[str, Any]:
-    return dict(json.loads((run / "summary.json").read_text(encoding="utf-8")))
 
 
 def _free_name(run: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from florilegium.common.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger("flwr")
 
 
 def run(
@@ -154,7 +157,8 @@ def compare(
 ) -> Comparison:
     """Run several methods on the same clients, with the same cohorts and initial model, and compare them.
 
-    Finished runs with the same settings, data and code are reused, interrupted ones go on.
+    Finished runs with the same settings, data and code are reused, interrupted ones go on. If some runs fail, a warning
+    in the log names them, and the others are compared.
 
     Args:
         methods: names of methods, or your own (:func:`run`).
@@ -165,7 +169,7 @@ def compare(
 
     Raises:
         ConfigurationError: before the first run, if the configuration of one is wrong.
-        RunError: if a run failed.
+        RunError: if all runs failed.
     """
     if isinstance(methods, str) or not methods:
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
@@ -180,7 +184,12 @@ def compare(
     left = unfinished(wanted, folder)
     display = numbered(_display(progress), len(left))
     with choose(engine, workers, left) as chosen:
-        return Comparison(run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display)))
+        outcome = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display))
+    if not outcome.completed:
+        outcome.all()
+    if outcome.failed:
+        log.warning("%s", outcome)
+    return Comparison(outcome.completed)
 
 
 class Sweep:
@@ -215,7 +224,7 @@ def sweep(
 
     Raises:
         ConfigurationError: before the first run, if the configuration of one is wrong.
-        RunError: if a run failed; finished runs are kept.
+        RunError: after the last run, if one failed; finished runs are kept.
     """
     from florilegium.apps.experiment import recipe_name
     from florilegium.apps.reports.sweeps import write_sweep
@@ -228,7 +237,7 @@ def sweep(
     left = unfinished(wanted, folder)
     display = numbered(_display(progress), len(left))
     with choose(engine, workers, left) as chosen:
-        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display))
+        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display)).all()
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
     runs = [Run(path) for path in paths]

@@ -16,6 +16,7 @@ from florilegium.apps.run_list import ListedRun, list_folder, state_of
 from florilegium.apps.settings import defaults, read_settings
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import TRAINING, read_metrics
+from florilegium.strategies.core.results import WORDS, read_clients, read_summary
 from florilegium.strategies.core.run_folder import find_run, read_config
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The contents of ``summary.json``: final figures, rounds, seconds, bytes; {} until the run has completed."""
-        path = self.path / "summary.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        return read_summary(self.path)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -90,11 +90,12 @@ class Run:
     @property
     def clients(self) -> pd.DataFrame:
         """The last evaluation, a row per client: group, numbers of examples, accuracy, loss."""
-        path = self.path / "clients.csv"
-        words = {"client": str, "name": str}
-        return pd.read_csv(path, dtype=words, keep_default_na=False, na_values=["", "nan"]) if path.exists() else (
-            pd.DataFrame(columns=["client", "group"])
-        )  # fmt: skip
+        lines = read_clients(self.path)
+        if not lines:
+            return pd.DataFrame(columns=["client", "group"])
+        return pd.DataFrame(lines).apply(
+            lambda cells: cells if cells.name in WORDS else pd.to_numeric(cells.replace({"": None, "nan": None}))
+        )
 
     @property
     def failures(self) -> pd.DataFrame:

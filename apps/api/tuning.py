@@ -59,9 +59,10 @@ class Tuning:
         return plot_tuning(self._found)
 
     def _repr_markdown_(self) -> str:
+        from florilegium.apps.reports.tables import markdown
         from florilegium.apps.tuning.report import choices
 
-        return choices(self._found)
+        return markdown(choices(self._found))
 
 
 def tune(

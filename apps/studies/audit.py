@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from florilegium.partitions.federation import federate
 from florilegium.partitions.partitioners.rotation import rotate_images
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.spec import Dataset
+from florilegium.strategies.core.results import read_summary
 
 CONFIDENCE = 0.95
 _TOLERANCE = 1e-4
@@ -206,7 +206,7 @@ def _losses(model: nn.Module, examples: Examples) -> NDArray[np.float64]:
 
 def audit(run: Path) -> Audit:
     """Attack a finished run, write the result to ``audit.md`` in its folder, and return it."""
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("privacy", {})
+    summary = read_summary(run).get("privacy", {})
     epsilon = summary.get("epsilon", summary.get("epsilon_max"))
     result = attack(canaries(run), math.inf if epsilon is None else float(epsilon), float(summary.get("delta", 0.0)))
     write_text(run / "audit.md", result.table())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import Value
+from florilegium.strategies.core.results import read_summary
 
 
 def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
@@ -29,7 +29,7 @@ def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
         raise ConfigurationError(f"choose-k: an elbow needs at least three values of k (found: {largest})")
     keys = complete({**base, "method": "feddp-kmeans", "kmeans.choose-k": largest})
     path = run_here({**keys, "runs-dir": str(target.absolute()), "run-name": "run"}, target.absolute() / "run")
-    clustering = json.loads((path / "summary.json").read_text(encoding="utf-8"))["kmeans"]
+    clustering = read_summary(path)["kmeans"]
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -143,7 +143,7 @@ def study(
             "real ones are tested on; compare with --disjoint"
         )
     label = f"{name}{suffix}-law"
-    (law,) = run_cells([Cell(label, {**finds, "run-name": label})], runs_dir, run)
+    (law,) = run_cells([Cell(label, {**finds, "run-name": label})], runs_dir, run).all()
     kinds = laws(base, law, hyper, runs_dir / f"{name}{suffix}-laws", disjoint=disjoint)
     rows = []
     for point in grid.settings():
@@ -152,7 +152,7 @@ def study(
             words = [f"{name}{suffix}", kind, *(f"{key}-{value}" for key, value in point.items())]
             own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
             try:
-                (path,) = run_cells([Cell(str(own["run-name"]), own)], runs_dir, run)
+                (path,) = run_cells([Cell(str(own["run-name"]), own)], runs_dir, run).all()
                 row[kind] = accuracy(path, parse(complete(base))[0])
             except RunError as error:  # for example too large a learning rate; the other settings are still useful
                 log.warning("%s: %s", own["run-name"], error)

@@ -28,6 +28,7 @@ from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value, parse_numbers
+from florilegium.strategies.core.results import read_summary
 
 OWN = "feddp-kmeans"
 """The method whose budget can be split in different ways."""
@@ -104,7 +105,7 @@ def carry_out(keys: Mapping[str, Value]) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         run_here({**keys, "runs-dir": folder, "run-name": "run", "evaluate-every": 0}, path)
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = read_summary(path)
     return {
         "cost": summary["kmeans"]["cost"],
         "accuracy": summary["kmeans"]["accuracy"],

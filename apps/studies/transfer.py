@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.server_rows import matching
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
+from florilegium.strategies.core.results import SUMMARY, read_summary
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 
 _MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
@@ -124,13 +124,13 @@ def transfer_once(run: Path) -> str:
 
     The figures become the group "target" of the run's summary; the model and curves go to its folder ``transfer``.
     """
-    summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    summary = read_summary(run)
     if not complete(read_config(run))["transfer-target"] or TARGET in summary["final"]:
         return ""
     result = transfer(run, {}, run / "transfer")
     write_transfers([result], [run.name], run / "transfer")
     summary["final"][TARGET] = {"loss": result.losses[-1], "accuracy": result.accuracies[-1]}
-    write_text(run / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_text(run / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return f"transferred to {result.target}: accuracy {result.accuracies[-1]:.3f}"
 
 

@@ -5,7 +5,6 @@ What was sent is kept in ``trackers.json`` in the run's folder, by tracker and p
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,12 +18,13 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
 from florilegium.partitions.dealing import partitioner_table
+from florilegium.strategies.core.results import CLIENTS, SUMMARY, read_clients, read_summary
 
 SENT = "trackers.json"
 """A file in a run's folder: what was sent, by tracker and place."""
 
 _DESCRIPTION = ("config.toml", "provenance.json")
-_RESULTS = ("summary.json", "clients.csv")
+_RESULTS = (SUMMARY, CLIENTS)
 
 
 def numbers(table: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -101,8 +101,8 @@ class Following:
         self._begin()
         path, completed = self._run.path, state == "completed"
         files = [path / name for name in (*_DESCRIPTION, *(_RESULTS if completed else ())) if (path / name).exists()]
-        summary = numbers(json.loads((path / "summary.json").read_text(encoding="utf-8"))) if completed else {}
-        self._tracker.end(state, summary, files, _accuracies(path / "clients.csv") if completed else {})
+        summary = numbers(read_summary(path)) if completed else {}
+        self._tracker.end(state, summary, files, _accuracies(path) if completed else {})
         self._note(state=state)
         self._open = False
 
@@ -134,12 +134,10 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
         raise RunError(f"{file} is damaged: {error}; delete it, then everything is sent anew") from error
 
 
-def _accuracies(file: Path) -> dict[str, list[float]]:
-    """Return the accuracies in ``clients.csv`` by group of clients; {} if there are none."""
+def _accuracies(path: Path) -> dict[str, list[float]]:
+    """Return the accuracies in a run's ``clients.csv`` by group of clients; {} if there are none."""
     groups: dict[str, list[float]] = {}
-    if file.exists():
-        with file.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                if row.get("accuracy"):
-                    groups.setdefault(row["group"], []).append(float(row["accuracy"]))
+    for row in read_clients(path):
+        if row.get("accuracy"):
+            groups.setdefault(row["group"], []).append(float(row["accuracy"]))
     return groups

@@ -20,10 +20,12 @@ class Delivery:
 
     Attributes:
         rounds: number of rounds of which something was sent; 0 if the tracker has the run already.
+        known: number of rounds that the run has.
         place: where it was sent, in words.
     """
 
     rounds: int
+    known: int
     place: str
 
 
@@ -48,10 +50,11 @@ def track(path: Path, to: str, project: str = "") -> Delivery:
         raise ConfigurationError(f"tracker: run '{path.name}' is running and sends to '{to}' itself; wait for its end")
     try:
         following = Following(to, tracked_run(path, config, project or str(config["tracker-project"])))
-        rounds = following.send(read_metrics(path))
+        lines = read_metrics(path)
+        rounds = following.send(lines)
         following.end(state)
     except FlorilegiumError:
         raise
     except Exception as error:  # every tracker has its own errors
         raise RunError(f"tracker: '{to}' did not take run '{path.name}': {type(error).__name__}: {error}") from error
-    return Delivery(rounds, following.place)
+    return Delivery(rounds, len(lines), following.place)

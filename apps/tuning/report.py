@@ -10,13 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.figures import ShownFigure
+from florilegium.apps.reports.pictures import MARKERS, colour
+from florilegium.apps.reports.tables import Table, markdown
 from florilegium.apps.settings import complete
 from florilegium.apps.tuning.records import Result, Tuning, shown
 from florilegium.common.files import write_atomically, write_text
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours that colour-blind readers tell apart (Okabe and Ito 2008)."""
-_MARKERS = "os^Dv<>"
 
 
 def write_page(tuning: Tuning) -> None:
@@ -25,17 +23,25 @@ def write_page(tuning: Tuning) -> None:
     for kind in ("png", "svg"):
         write_atomically(folder / f"report.{kind}", partial(figure.savefig, dpi=130, format=kind))
     parts = [
-        f"# Tuning of {tuning.plan.title}", _about(tuning), choices(tuning),
+        f"# Tuning of {tuning.plan.title}", _about(tuning), markdown(choices(tuning)),
         "![Best objective over the trials](report.png)",
         "Filled marks are trials that completed, hollow ones were ended early, crosses at the bottom failed.",
-        "## Importance of the keys", "\n".join(_importances(tuning)), "## Notes", "\n".join(_notes(tuning)),
+        "## Importance of the keys", _importances(tuning), "## Notes", "\n".join(_notes(tuning)),
     ]  # fmt: skip
     write_text(folder / "report.md", "\n\n".join(part.strip() for part in parts) + "\n")
 
 
-def choices(tuning: Tuning) -> str:
-    """Return the chosen values of each method as a Markdown table, with their objective and the recipe's own."""
-    return "\n".join(_choices(tuning)) + "\n"
+def choices(tuning: Tuning) -> Table:
+    """Return the chosen values of each method as a table, with their objective and the recipe's own."""
+    rows = []
+    for result in tuning.results:
+        best = result.best
+        chosen = ", ".join(f"{key} = {shown(value)}" for key, value in best.values.items()) if best else "none"
+        objectives = [_number(tuning, best.objective if best else None), _number(tuning, result.trials[0].objective)]
+        counts = [str(result.count(state)) for state in ("complete", "pruned", "failed")]
+        rows.append([result.subject.name, chosen, *objectives, *counts])
+    head = ["method", "chosen", "objective", "recipe's own", "completed", "ended early", "failed"]
+    return Table("", head, rows)
 
 
 def plot_tuning(tuning: Tuning) -> Figure:
@@ -66,17 +72,17 @@ def plot_tuning(tuning: Tuning) -> Figure:
 
 
 def _draw_curve(axes: Axes, index: int, result: Result, scale: float) -> None:
-    colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+    own, marker = colour(index), MARKERS[index % len(MARKERS)]
     best = [float("nan") if value is None else scale * value for value in result.curve()]
-    axes.plot(range(len(best)), best, drawstyle="steps-post", color=colour, marker=marker, markevery=[0], markersize=5,
+    axes.plot(range(len(best)), best, drawstyle="steps-post", color=own, marker=marker, markevery=[0], markersize=5,
               label=result.subject.name)  # fmt: skip
-    for state, face in (("complete", colour), ("pruned", "none")):
+    for state, face in (("complete", own), ("pruned", "none")):
         points = [(trial.number, trial.objective) for trial in result.trials if trial.state == state]
         values = [scale * value for _, value in points if value is not None]
-        axes.scatter([number for number, _ in points], values, s=26, marker=marker, facecolors=face, edgecolors=colour)
+        axes.scatter([number for number, _ in points], values, s=26, marker=marker, facecolors=face, edgecolors=own)
     failed = [trial.number for trial in result.trials if trial.state == "failed"]
     bottom = axes.get_xaxis_transform()
-    axes.plot(failed, [0.02 + 0.03 * index] * len(failed), "x", color=colour, transform=bottom)
+    axes.plot(failed, [0.02 + 0.03 * index] * len(failed), "x", color=own, transform=bottom)
     axes.grid(alpha=0.3)
 
 
@@ -86,7 +92,7 @@ def _draw_importances(axes: Axes, tuning: Tuning, keys: list[str]) -> None:
     for place, (index, result) in enumerate(known):
         y = [row + (place - (len(known) - 1) / 2) * height for row, key in enumerate(keys) if key in result.importances]
         shares = [result.importances[key] for key in keys if key in result.importances]
-        axes.barh(y, shares, height, color=_COLOURS[index % len(_COLOURS)], label=result.subject.name)
+        axes.barh(y, shares, height, color=colour(index), label=result.subject.name)
     axes.set_yticks(range(len(keys)), keys)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1), xlabel="share of the objective's variance", title="Importance of the keys")
@@ -119,30 +125,17 @@ def _about(tuning: Tuning) -> str:
     )
 
 
-def _choices(tuning: Tuning) -> Iterator[str]:
-    yield "| method | chosen | objective | recipe's own | completed | ended early | failed |"
-    yield "|---" * 7 + "|"
-    for result in tuning.results:
-        best = result.best
-        chosen = ", ".join(f"{key} = {shown(value)}" for key, value in best.values.items()) if best else "none"
-        objectives = [_number(tuning, best.objective if best else None), _number(tuning, result.trials[0].objective)]
-        counts = [str(result.count(state)) for state in ("complete", "pruned", "failed")]
-        yield f"| {' | '.join([result.subject.name, chosen, *objectives, *counts])} |"
-
-
-def _importances(tuning: Tuning) -> Iterator[str]:
+def _importances(tuning: Tuning) -> str:
     known = [result for result in tuning.results if result.importances]
     if not known:
-        yield "Unknown: the objective did not vary over two completed trials of a method."
-        return
-    yield "Share of the objective's variance over the completed trials, by fANOVA (Hutter et al. 2014)."
-    yield ""
+        return "Unknown: the objective did not vary over two completed trials of a method."
     keys = list(dict.fromkeys(key for result in known for key in result.importances))
-    yield f"| method | {' | '.join(keys)} |"
-    yield "|---" * (len(keys) + 1) + "|"
-    for result in known:
-        cells = [f"{result.importances[key]:.2f}" if key in result.importances else "" for key in keys]
-        yield f"| {' | '.join([result.subject.name, *cells])} |"
+    rows = [
+        [result.subject.name, *(f"{result.importances[key]:.2f}" if key in result.importances else "" for key in keys)]
+        for result in known
+    ]
+    said = "Share of the objective's variance over the completed trials, by fANOVA (Hutter et al. 2014)."
+    return f"{said}\n\n{markdown(Table('', ['method', *keys], rows))}"
 
 
 def _notes(tuning: Tuning) -> Iterator[str]:

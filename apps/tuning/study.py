@@ -191,8 +191,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], table: str) 
     words += [f"{key}: was {old[key]!r}, is {new[key]!r}" for key in _BUDGET if old[key] != new[key]]
     words += [
         f"{what} of {key}: was {before[what].get(key)!r}, is {now[what].get(key)!r}"
-        for what in ("ranges", "origins")
-        for key in before[what].keys() | now[what].keys()
+        for what, keys in (
+            ("ranges", before["ranges"].keys() | now["ranges"].keys()),
+            ("origins", before["origins"].keys() & now["origins"].keys()),  # earlier versions lack newer ones
+        )
+        for key in sorted(keys)
         if before[what].get(key) != now[what].get(key)
     ]
     return words + ([f"figure: was {before['figure']}"] if before["figure"] != now["figure"] else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -30,6 +29,7 @@ from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, sto
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import read_evaluations
+from florilegium.strategies.core.results import read_clients, read_summary
 
 if TYPE_CHECKING:
     import optuna
@@ -170,10 +170,9 @@ def _carry_out(study: MethodStudy, present: _Present, engine: Engine, display: D
 
 def _read(path: Path, number: int, values: dict[str, Value], present: _Present) -> Trial:
     """Return the trial that the run in ``path`` was."""
-    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    summary = read_summary(path)
     rounds, value = int(summary["rounds"]), objective(summary["final"], present.figure)
-    with (path / "clients.csv").open(encoding="utf-8", newline="") as lines:
-        measured = {row["client"]: row["group"] for row in csv.DictReader(lines)}
+    measured = {row["client"]: row["group"] for row in read_clients(path)}
     clients = [*measured.values()].count(GROUP)
     if lost := _lost(path, rounds, measured):
         # The mean of the others would be better the more clients diverge.

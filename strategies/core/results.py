@@ -10,6 +10,8 @@ from typing import Any
 from florilegium.common.errors import RunError
 
 SUMMARY, CLIENTS = "summary.json", "clients.csv"
+WORDS = ("client", "name", "group")
+"""Columns of ``clients.csv`` that hold words; the others hold numbers, or nothing."""
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -37,6 +39,8 @@ def _is_figures(final: object) -> bool:
 def read_clients(folder: Path) -> list[dict[str, str]]:
     """Return the lines of a run's ``clients.csv``, each with "client" and "group"; [] if there is no such file.
 
+    All cells but those of ``WORDS`` are numbers, or empty.
+
     Raises:
         RunError: if the file is damaged.
     """
@@ -51,7 +55,18 @@ def read_clients(folder: Path) -> list[dict[str, str]]:
         raise RunError(f"{file} is damaged: {error}") from error
     if not {"client", "group"} <= {*head}:
         raise RunError(f"{file} is damaged: its first line lacks client or group")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=2):
         if "" in line or None in line.values():
-            raise RunError(f"{file} is damaged: the line of client number {number} has not one cell for each heading")
+            raise RunError(f"{file} is damaged: line {number} has not one cell for each heading")
+        for name, cell in line.items():
+            if name not in WORDS and cell and not _is_number(cell):
+                raise RunError(f"{file} is damaged: {name} in line {number} is no number: '{cell:.40}'")
     return lines
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

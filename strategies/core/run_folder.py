@@ -26,6 +26,7 @@ from florilegium.common.toml import flatten, nested
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.strategies.core.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
+from florilegium.strategies.core.results import CLIENTS, SUMMARY
 
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
@@ -167,7 +168,7 @@ class RunFolder:
                 f"go on with it: resume = '{self.name}'."
             )
         self.metrics.begin()
-        for name in ("failures.jsonl", "clients.csv", PROVENANCE):  # of an attempt that died early
+        for name in ("failures.jsonl", CLIENTS, PROVENANCE):  # of an attempt that died early
             (self.path / name).unlink(missing_ok=True)
         self._write_config(origins)
         self.opened = True
@@ -265,11 +266,11 @@ class RunFolder:
         writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(self.path / "clients.csv", text.getvalue())
+        write_text(self.path / CLIENTS, text.getvalue())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
-        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def _computes(config: Mapping[str, Value], table: str) -> Callable[[str], bool]:
@@ -335,7 +336,12 @@ def read_origins(path: Path) -> dict[str, str]:
 
 def has_results(path: Path) -> bool:
     """Return whether ``path`` holds a run with a checkpoint or a summary; one without can only begin anew."""
-    return (path / "config.toml").exists() and (bool(_checkpoints(path)) or (path / "summary.json").exists())
+    return (path / "config.toml").exists() and (has_checkpoint(path) or (path / SUMMARY).exists())
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Return whether the run in ``path`` has a checkpoint."""
+    return bool(_checkpoints(path))
 
 
 def newest_runs(runs_dir: str) -> list[Path]:

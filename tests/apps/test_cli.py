@@ -76,9 +76,9 @@ class TestSuccess:
         a, b = _finished(tmp_path, "a"), _finished(tmp_path, "b", method="local", **{"finetune-epochs": 1})
         output = _call("report", "a", str(b), "--runs-dir", str(tmp_path), "--output", str(tmp_path / "report"))
         final = json.loads((a / "summary.json").read_text())["final"]["seen"]
-        assert f"| fedavg | seen | 1 | 2 | {100 * final['accuracy']:.1f} |" in output
+        assert f"fedavg\tseen (5)\t1\t2\t{100 * final['accuracy']:.1f}\t" in output
         assert "local+ft" in output
-        assert "| local+ft − fedavg | accuracy | seen (5) |" in output  # the same clients
+        assert "local+ft − fedavg\taccuracy\tseen (5)\t" in output  # the same clients
         assert "](report.png)" in (tmp_path / "report" / "report.md").read_text()
         with Image.open(tmp_path / "report" / "report.png") as picture:
             assert picture.size[0] > 1000

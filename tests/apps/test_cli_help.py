@@ -79,6 +79,7 @@ def test_the_shell_completes_names_without_pytorch(tmp_path: Path) -> None:
         (tmp_path / run).mkdir()
         (tmp_path / run / "config.toml").touch()
     typed = ["run ppfe-cifar10-", "compare fedp", "schema sent", f"report --runs-dir {tmp_path} other se", "datas"]
+    typed += ["sweep ppfe-cifar10-s5 tab", "tune pefll-cifar10-n100-rates a", "tune nothing a", "track RUN --to w"]
     code = """
 import os, sys
 from florilegium.apps.cli import cli
@@ -94,10 +95,13 @@ print({"torch", "pandas", "matplotlib"} & sys.modules.keys())
     done = subprocess.run(
         [sys.executable, "-c", code, *typed], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    recipes, methods, datasets, runs, commands, imported = (part.split() for part in done.stdout.split("--"))
+    answers = [part.split() for part in done.stdout.split("--")]
+    recipes, methods, datasets, runs, commands, sweeps, tunings, nothing, trackers, imported = answers
     assert recipes == [name for name in recipe_names() if name.startswith("ppfe-cifar10-")]
     assert methods == [name for name in METHODS if name.startswith("fedp")]
     assert datasets == [name for name in DATASETS if name.startswith("sent")]
     assert runs == ["second"]
     assert commands == ["datasets"]
+    assert sweeps == ["table-1", "table-3", "table-4", "table-5", "table-b6"]  # of the recipe that it extends
+    assert (tunings, nothing, trackers) == (["all"], [], ["wandb"])
     assert imported == ["set()"]

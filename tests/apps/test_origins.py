@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import florilegium as fl
 from florilegium.apps.cells import run_cells
+from florilegium.apps.origins import origins_of
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.common.errors import ConfigurationError, RunError
@@ -99,11 +101,46 @@ def test_a_sweep_does_not_reuse_runs_of_other_data(keys: dict[str, Any], tmp_pat
     def never(keys: Any) -> Path:
         raise AssertionError
 
-    run_cells(wanted, tmp_path / "runs", never)
+    run_cells(wanted, tmp_path / "runs", never).all()
     write_clients(tmp_path / "own", ["ann", "bob"], seed=1)
     forget()
     with pytest.raises(ConfigurationError, match="which was made from another dataset"):
         run_cells(wanted, tmp_path / "runs", never)
+
+
+def test_another_initial_model_is_noticed(keys: dict[str, Any], tmp_path: Path) -> None:
+    def base(seed: int) -> None:
+        shutil.rmtree(tmp_path / "runs" / "base", ignore_errors=True)
+        fl.run(**{**keys, "run_name": "base", "seed": seed})
+
+    base(1)
+    (first,) = fl.compare(["fedavg"], init="base", **keys).runs["fedavg"]
+    base(1)  # the same model again
+    (same,) = fl.compare(["fedavg"], init="base", **keys).runs["fedavg"]
+    assert same.name == first.name
+    base(2)
+    (other,) = fl.compare(["fedavg"], init="base", **keys).runs["fedavg"]
+    assert other.name != first.name
+    assert other.summary["final"] != first.summary["final"]
+    with pytest.raises(ConfigurationError, match="began with another initial model; go back"):
+        fl.run(resume=first.name, runs_dir=keys["runs_dir"], rounds=2, progress=False)
+    first.model("ann")  # is in its checkpoint
+    shutil.rmtree(tmp_path / "runs" / "base")
+    with pytest.raises(ConfigurationError, match="there is no run 'base'"):
+        fl.compare(["fedavg"], init="base", **keys)
+
+
+def test_an_initial_file_is_an_origin(tmp_path: Path) -> None:
+    config = complete({"cache-dir": str(CACHE), "num-clients": 4, "init": str(tmp_path / "start.pt")})
+
+    def origins() -> dict[str, str]:
+        return origins_of(config, parse(config)[0])
+
+    assert "initial model" not in origins()
+    (tmp_path / "start.pt").write_bytes(b"one")
+    first = origins()["initial model"]
+    (tmp_path / "start.pt").write_bytes(b"two")
+    assert origins()["initial model"] != first
 
 
 def test_fingerprints_change_with_all_that_a_federation_holds() -> None:

@@ -111,14 +111,18 @@ class TestProvenance:
         assert (part["versions"]["commit"], part["versions"]["modified"]) == ("abc" * bool(told), bool(told))
 
     @pytest.mark.parametrize(("argv", "said"), [
-        (["/home/me/bin/florilegium", "run", "--set", "a=/home/me"], ["florilegium", "run", "--set", "a=/home/me"]),
-        (["/x/florilegium/__main__.py", "run"], ["python", "-m", "florilegium", "run"]),
+        (["/home/me/bin/florilegium", "run", "--set", "a=/home/me"], ["florilegium", "run", "--set", "a=~"]),
+        (["/x/florilegium/__main__.py", "run", "/home/me/r.toml"], ["python", "-m", "florilegium", "run", "~/r.toml"]),
+        (["florilegium", "--runs-dir=/home/me/r", "b='/home/me'"], ["florilegium", "--runs-dir=~/r", "b='~'"]),
+        (["florilegium", "/home/men", "/data/home/me", "/home/me.old"],
+         ["florilegium", "/home/men", "/data/home/me", "/home/me.old"]),
         (["/home/me/mine.py", "--secret"], ["python", "mine.py"]),
         (["-c"], ["python"]),
         ([""], ["python"]),
     ])  # fmt: skip
     def test_commands(self, monkeypatch: pytest.MonkeyPatch, argv: list[str], said: list[str]) -> None:
         monkeypatch.setattr(sys, "argv", argv)
+        monkeypatch.setenv("HOME", "/home/me")
         monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
         assert command() == said
 
@@ -152,8 +156,9 @@ class TestReproduce:
         first = run("first", **{"unseen-fraction": 0.25})
         again, found = reproduce(first, silent)
         assert again == first.parent / "first-again"
-        # Per evaluation (rounds 2, 3) and at the end: five figures for each of two groups, and bytes both ways.
-        assert str(found) == f"identical: {3 * (5 * 2 + 2) + 1} figures"
+        # Per evaluation (rounds 2, 3) and at the end: five figures for each of two groups, and bytes both ways. At the
+        # end also seed, rounds, clients and nodes. Of each client: two figures, two numbers of examples.
+        assert str(found) == f"identical: {3 * (5 * 2 + 2) + 4 + 4 * 4} figures"
         assert reproduce(first, silent)[0].name == "first-again-2"
 
     def test_each_figure_that_differs_is_named_with_reasons(self, run: Run) -> None:
@@ -169,7 +174,7 @@ class TestReproduce:
         assert done.exit_code == 1
         shown = done.output
         assert f"round 2, seen, accuracy: {accuracy + 0.01:.10g}, now {accuracy:.10g}" in shown
-        assert "1 figures differ" in shown
+        assert "1 figure differs, " in shown
         assert f"{loss:.10g}" not in shown
         assert "possible reason: torch: 1.0 in first" in shown
         assert "possible reason: dataset: it has changed since" in shown
@@ -215,6 +220,35 @@ class TestReproduce:
         _edit(path / "provenance.json", lambda parts: parts[0].update(engine="devices"))
         with pytest.raises(ConfigurationError, match="real devices"):
             reproduce(path, silent)
-        (path / "summary.json").unlink()
-        with pytest.raises(RunError, match="has not completed"):
+        (path / "summary.json").write_text("{")
+        with pytest.raises(RunError, match=r"summary\.json is damaged"):
             reproduce(path, silent)
+        (path / "summary.json").unlink()
+        with pytest.raises(RunError, match="has not completed; go on with it: florilegium resume far"):
+            reproduce(path, silent)
+
+    def test_the_methods_own_numbers_and_those_of_clients_count(self, run: Run) -> None:
+        first, second = run("first", rounds=1), run("second", rounds=1)
+        own = {"tau": [0.25, 0.75], "course": [{"round": 1, "cost": 3.0, "seconds": 5.0}], "k": 2, "feature": "label"}
+        for path, tau in ((first, 0.75), (second, 0.8)):
+            changed = {**own, "tau": [0.25, tau]}
+            _edit(
+                path / "summary.json",
+                lambda summary, tau=tau, changed=changed: summary.update(mdm=changed, seconds=tau),
+            )
+        assert compare_runs(first, second).differing == ["mdm, tau, 1: 0.75, now 0.8"]
+        lines = (second / "clients.csv").read_text().splitlines(keepends=True)
+        (second / "clients.csv").write_text("".join([*lines[:-1], lines[-1].replace("seen,", "seen,1", 1)]))
+        assert "client 3 (seen), train examples: " in compare_runs(first, second).differing[1]
+        (second / "clients.csv").unlink()
+        found = compare_runs(first, second)
+        assert found.differing[1:] == [line for line in found.differing if line.endswith(": only in first")]
+        assert len(found.differing) == 1 + 4 * 4
+
+    def test_runs_without_figures_are_said_to_have_none(self, run: Run) -> None:
+        path = run("bare", rounds=1)
+        for name in ("clients.csv", "metrics.jsonl"):
+            (path / name).unlink()
+        _edit(path / "summary.json", lambda summary: summary.update(final={}))
+        found = str(compare_runs(path, path))
+        assert "note: bare has no figures of an evaluation or of its method; only counts were compared" in found

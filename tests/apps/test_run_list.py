@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import florilegium as fl
 from florilegium.apps import run_list
 from florilegium.apps.cli import cli
+from florilegium.apps.experiment import read_layers
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.common.toml import nested
@@ -103,6 +104,17 @@ def test_an_unknown_name_is_answered_with_the_nearest(words: list[str], said: st
     here = [] if words[0] in ("recipes", "keys") else ["--runs-dir", str(folder)]
     with pytest.raises(ConfigurationError, match=said):
         _call(*words, *here)
+
+
+def test_a_recipe_is_shown_with_all_its_tables() -> None:
+    name = "pefll-cifar10-n100-rates"
+    shown, layers = tomllib.loads(_call("recipes", name)), read_layers(name)
+    assert shown["sweeps"] == layers.sweeps
+    assert shown["tune"] == layers.tune
+    assert shown["variants"].keys() == layers.variants.keys()
+    assert not tomllib.loads(_call("recipes", "ppfe-cifar10-s2-fedavg")).keys() & {"variants", "sweeps", "tune"}
+    heads, *rows = (line.split("\t") for line in _call("recipes").splitlines())
+    assert {row[0]: row[heads.index("tune")] for row in rows}[name] == ", ".join(layers.tune)
 
 
 def test_no_runs_and_no_folder(tmp_path: Path) -> None:

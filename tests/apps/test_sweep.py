@@ -12,7 +12,7 @@ from florilegium.apps.experiment import recipe_name
 from florilegium.apps.reports.sweeps import write_sweep
 from florilegium.apps.reports.tables import markdown
 from florilegium.apps.sweep import cells, read_sweep
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import read_metrics
 from tests.grid import run_app
@@ -91,13 +91,13 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_
         started.append(keys)
         return _run(keys)
 
-    first = run_cells(wanted[:3], tmp_path, run)
+    first = run_cells(wanted[:3], tmp_path, run).all()
     assert len(started) == 3
     (first[1] / "summary.json").unlink()
     (first[2] / "summary.json").unlink()
     for file in (first[2] / "checkpoint").iterdir():
         file.unlink()
-    paths = run_cells(wanted, tmp_path, run)
+    paths = run_cells(wanted, tmp_path, run).all()
     assert paths[:3] == first
     assert [keys.get("resume", "") for keys in started[3:]] == [first[1].name, "", ""]
     assert all((path / "summary.json").exists() for path in paths)
@@ -106,7 +106,7 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_
 def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
     for name, over in (("rates", "learning-rate"), ("methods", "")):
         wanted = cells(recipe, name, _overrides(tmp_path))
-        paths = run_cells(wanted, tmp_path, _run)
+        paths = run_cells(wanted, tmp_path, _run).all()
         report = write_sweep("small", read_sweep(recipe, name), wanted, paths, tmp_path / name)
         table = markdown(report.tables[0])
         final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
@@ -128,7 +128,7 @@ def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> Non
     overrides: dict[str, Value] = {**_overrides(tmp_path), "validation-fraction": 0.3}
     for name, digits, scale in (("held", 1, 100), ("losses", 3, 1)):
         wanted = cells(recipe, name, overrides)
-        paths = run_cells(wanted, tmp_path, _run)
+        paths = run_cells(wanted, tmp_path, _run).all()
         table = markdown(write_sweep("held", read_sweep(recipe, name), wanted, paths, tmp_path / name).tables[0])
         final = read_metrics(paths[0])[-1]["seen"]
         figure = final["validation_accuracy" if name == "held" else "validation_loss"]
@@ -144,8 +144,9 @@ def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Pa
         wanted = cells(recipe, "rates", {**_overrides(tmp_path), key: value})
         with pytest.raises(ConfigurationError, match=rf"already a run .* with other settings. {key}: was"):
             run_cells(wanted[::-1], tmp_path, _run)  # nothing is run before: the cell is the last
-        with pytest.raises(ConfigurationError, match="other settings"):
+        with pytest.raises(ConfigurationError, match="other settings") as raised:
             unfinished(wanted, tmp_path)  # nor is an engine started for them
+        assert ("Ask for the same (--set " in str(raised.value)) == (key != "momentum")
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
 
 
@@ -162,10 +163,42 @@ def test_two_commands_do_not_work_on_one_cell(recipe: str, tmp_path: Path) -> No
 
     def run(keys: Mapping[str, Value]) -> Path:
         with pytest.raises(RunError, match="another command is at work"):
-            run_cells(wanted, tmp_path, _run)
+            run_cells(wanted, tmp_path, _run).all()
         return _run(keys)
 
-    assert (run_cells(wanted, tmp_path, run)[0] / "summary.json").exists()
+    (path,) = run_cells(wanted, tmp_path, run).all()
+    assert (path / "summary.json").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".locks", path.name, "small.toml"]
+
+
+def test_a_run_that_fails_does_not_end_the_others(recipe: str, tmp_path: Path) -> None:
+    wanted = cells(recipe, "rates", _overrides(tmp_path))[:3]
+
+    def run(keys: Mapping[str, Value]) -> Path:
+        if keys["learning-rate"] == 0.05:
+            raise RunError("it diverged")
+        return _run(keys)
+
+    outcome = run_cells(wanted, tmp_path, run)
+    assert outcome.completed == [tmp_path / wanted[0].name, tmp_path / wanted[2].name]
+    assert str(outcome) == f"1 of 3 runs failed:\n  {wanted[1].name}: it diverged"
+    with pytest.raises(RunError, match="1 of 3 runs failed"):
+        outcome.all()
+    for error in (FileError("the disk is full"), ConfigurationError("wrong"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            run_cells(wanted, tmp_path, lambda _, error=error: (_ for _ in ()).throw(error))
+
+
+def test_reused_runs_of_other_code_are_named(
+    recipe: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = cells(recipe, "methods", _overrides(tmp_path))[:2]
+    run_cells(wanted[:1], tmp_path, _run)
+    run_cells(wanted[:1], tmp_path, _run)
+    assert "reused" not in caplog.text
+    monkeypatch.setattr("florilegium.apps.provenance.code_version", lambda: "another")
+    run_cells(wanted, tmp_path, _run)
+    assert f"reused: {wanted[0].name}, which another state of florilegium's code made" in caplog.text
 
 
 def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Path) -> None:

@@ -198,6 +198,13 @@ class TestSendingLater:
         assert [call[0] for call in Listening.calls] == ["begin", "log", "log", "log", "end"]
         assert fl.open(path).track(HERE) == 3  # another project
 
+    def test_of_a_run_without_rounds(self, tmp_path: Path) -> None:
+        path = _run(tmp_path, tracker="")
+        (path / "metrics.jsonl").unlink()
+        words = ["track", "run", "--to", HERE, "--runs-dir", str(tmp_path)]
+        assert CliRunner().invoke(cli, words).output == "the run has no rounds yet; nothing was sent\n"
+        assert not Listening.calls
+
     def test_again_where_the_place_has_lost_it(self, tmp_path: Path) -> None:
         path = _run(tmp_path)
         assert track(path, HERE).rounds == 0

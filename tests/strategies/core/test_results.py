@@ -41,6 +41,7 @@ def test_contents(tmp_path: Path) -> None:
         (read_clients, CLIENTS, b"client,group,accuracy\n0,seen\n"),
         (read_clients, CLIENTS, b"client,group,accuracy\n0,seen,0.5,0.6\n"),
         (read_clients, CLIENTS, b"client,group,name\n0,seen,\xff\n"),
+        (read_clients, CLIENTS, b"client,group,loss\n0,seen,0.5\n1,seen,abc\n"),
         (read_clients, CLIENTS, b'client,group,name\n0,seen,"a'),
     ],
 )
