@@ -157,8 +157,9 @@ def compare(
 ) -> Comparison:
     """Run several methods on the same clients, with the same cohorts and initial model, and compare them.
 
-    Finished runs with the same settings, data and code are reused, interrupted ones go on. If some runs fail, a warning
-    in the log names them, and the others are compared.
+    Finished runs with the same settings, data, initial model and code of your own are reused, interrupted ones go on.
+    Warnings in the log name reused runs that other code of florilegium made, and runs that failed; the others are
+    compared.
 
     Args:
         methods: names of methods, or your own (:func:`run`).
