@@ -20,6 +20,7 @@ GAP = 2
 INDENT = 4
 _NUMBERS = re.compile(r"[-+]?[\d.]*|·")
 _SPACE = "\N{NO-BREAK SPACE}"
+_MEANING = "± is the standard error over seeds; intervals are of 95 %. The report has the whole explanation."
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> None:
@@ -107,9 +108,10 @@ def _below(headings: Sequence[str], cells: Sequence[Cell], room: int) -> list[st
 
 
 def show_report(report: Report) -> None:
-    """Print a report's tables, and on a terminal its remarks, too."""
+    """Print a report's tables and remarks, and on a terminal what ± and the intervals are."""
     for table in report.tables:
         show(table.head, table.rows, table.title)
         print()
-    for remark in report.remarks:
-        print(textwrap.fill(remark, Console().width) if Console().is_terminal else remark)
+    console = Console()
+    for text in [*report.remarks, *([_MEANING] if console.is_terminal else [])]:
+        print(textwrap.fill(text, console.width) if console.is_terminal else text)
