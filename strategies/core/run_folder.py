@@ -382,6 +382,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the flat configuration of the run in ``path``, in the words of this version."""
     try:
         config = flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path} is not the folder of a run: it has no config.toml") from error
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} is not the folder of a run: {error}") from error
     if config.get("server-optimizer") == "adam" and config.get("method") not in _ADAM_BEFORE_0_2:
