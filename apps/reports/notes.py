@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from florilegium.apps.provenance import differences
 from florilegium.apps.reports.pairs import not_compared
-from florilegium.apps.reports.pools import Pool, Section, text_of
+from florilegium.apps.reports.pools import Pool, Section, ranges, text_of
 from florilegium.apps.settings import defaults
 
 
@@ -42,7 +42,7 @@ def _not_numbers(section: Section) -> list[str]:
 
 def _seeds(section: Section) -> list[str]:
     """Return a sentence if pools have different seeds, since their means are then of other clients."""
-    seeds = {pool.label: ", ".join(map(str, pool.seeds)) for pool in section.pools}
+    seeds = {pool.label: ranges(pool.seeds) for pool in section.pools}
     if len({*seeds.values()}) < 2:
         return []
     told = "; ".join(f"{label}: {own}" for label, own in seeds.items())

@@ -81,7 +81,7 @@ class Section:
         models = [str(model) for model in dict.fromkeys(run.config["model"] for run in self.runs)]
         words = [f"{first.config['dataset']}, partitioner {first.config['partitioner']}", *keys]
         words += [f"{span(run.summary['clients'] for run in self.runs)} clients", f"model {', '.join(models)}"]
-        words += [f"seeds {', '.join(map(str, sorted({run.seed for run in self.runs})))}"]
+        words += [f"seeds {ranges({run.seed for run in self.runs})}"]
         return ", ".join(words)
 
 
@@ -89,6 +89,17 @@ def span(numbers: Iterable[int]) -> str:
     """Return a number, or the smallest and the largest one."""
     found = sorted(set(numbers))
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers in words, three and more in a row as a range: "1-5, 8, 9"."""
+    rows: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:

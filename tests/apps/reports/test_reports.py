@@ -13,7 +13,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import curve, plot_pools, reader
-from florilegium.apps.reports.pools import Pool, sections
+from florilegium.apps.reports.pools import Pool, ranges, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
 from florilegium.apps.reports.writing import write_report
@@ -31,7 +31,7 @@ class TestPools:
         )
         assert [(pool.label, pool.seeds) for pool in section.pools] == [("fedavg", [1, 2, 3]), ("local", [1])]
         assert notes(section) == [
-            "Seeds are not the same (fedavg: 1, 2, 3; local: 1). Paired differences count common seeds alone."
+            "Seeds are not the same (fedavg: 1-3; local: 1). Paired differences count common seeds alone."
         ]
 
     @pytest.mark.parametrize("keys", [{"dataset": "mnist"}, {"num-clients": 7}, {"classes-per-client": 4}])
@@ -82,6 +82,9 @@ class TestPools:
         first, second = sections([made_run(**keys), held])
         assert "evaluate-on = validation" in second.title()
         assert "evaluate-on" not in first.title()
+
+    def test_seeds_in_a_row_are_a_range(self) -> None:
+        assert ranges([3, 1, 2, 8, 9, 2, 12]) == "1-3, 8, 9, 12"
 
 
 class TestPairs:
