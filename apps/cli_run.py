@@ -175,7 +175,7 @@ def _several(
     outcome = _carry_out_all(wanted, folder, assignments, workers, engine)
     if outcome.completed:
         target = output or folder / report_name(wanted)
-        title = ", ".join(methods) or recipe or wanted[0].name
+        title = (", ".join(methods) or recipe or wanted[0].name) + (f", tuned ({tuned})" if tuned else "")
         show_report(write_report(outcome.completed, target, title, html=html))
         print(target)
     outcome.all()
