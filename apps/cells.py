@@ -27,7 +27,7 @@ from florilegium.apps.origins import origins_of
 from florilegium.apps.provenance import by_other_code
 from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError, FileError, RunError
-from florilegium.common.settings import Value
+from florilegium.common.settings import Value, folder
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.results import SUMMARY
 from florilegium.strategies.core.run_folder import (
@@ -132,6 +132,11 @@ def comparison(
             raise ConfigurationError(f"{named[0]}: several runs are named after their settings; leave it out")
         found.append(Cell(_name(keys), keys))
     return [Cell(cell.name, {**cell.keys, "run-name": cell.name}) for cell in found]
+
+
+def folder_of(wanted: Sequence[Cell]) -> Path:
+    """Return the folder of the runs of a comparison, which is the same for all."""
+    return folder(str(complete(wanted[0].keys)["runs-dir"]))
 
 
 def report_name(wanted: Sequence[Cell]) -> str:

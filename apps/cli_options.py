@@ -36,6 +36,7 @@ Seeds = Annotated[
     str | None, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")
 ]
 Html = Annotated[bool, typer.Option("--html", help="also write report.html: one file with all tables and pictures")]
+ReportFolder = Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")]
 MOST_SEEDS = 10_000
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 

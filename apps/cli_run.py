@@ -17,6 +17,7 @@ from florilegium.apps.cli_options import (
     EngineOption,
     Html,
     Recipe,
+    ReportFolder,
     RunName,
     RunsDir,
     Seeds,
@@ -94,6 +95,14 @@ def _options(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
     return {"runs-dir": str(runs_dir)} if runs_dir else {}
 
 
+def _runs_dir(assignments: Sequence[str] | None, runs_dir: Path | None) -> str:
+    """Return the folder of runs: that of ``--runs-dir``, else that of ``--set runs-dir=…``, else the default."""
+    from florilegium.apps.experiment import read_assignments
+
+    named = {} if runs_dir else read_assignments(assignments or [])
+    return str(named.get("runs-dir", runs_folder(runs_dir)))
+
+
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """Context in which a run's words on being stopped become an error message."""
@@ -139,7 +148,7 @@ def compare(
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
-    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+    output: ReportFolder = None,
     html: Html = False,
     tuned: Annotated[str, typer.Option(help="use what `tune RECIPE NAME` has chosen: NAME, or its tuned.toml")] = "",
 ) -> None:
@@ -162,16 +171,16 @@ def _several(
     tuned: str = "",
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
-    from florilegium.apps.cells import comparison, report_name
+    from florilegium.apps.cells import comparison, folder_of, report_name
     from florilegium.apps.reports.writing import write_report
 
-    options, best = {"runs-dir": runs_folder(runs_dir)}, None
+    best = None
     if tuned:
         from florilegium.apps.tuning.chosen import read_tuned
 
-        best = read_tuned(recipe, tuned, options["runs-dir"])
-    wanted = comparison(methods, seeds, recipe, assignments or [], options, best)
-    folder = Path(str(wanted[0].keys["runs-dir"]))
+        best = read_tuned(recipe, tuned, _runs_dir(assignments, runs_dir))
+    wanted = comparison(methods, seeds, recipe, assignments or [], _options(runs_dir), best)
+    folder = folder_of(wanted)
     outcome = _carry_out_all(wanted, folder, assignments, workers, engine)
     if outcome.completed:
         target = output or folder / report_name(wanted)
@@ -192,7 +201,7 @@ def sweep(
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
-    output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
+    output: ReportFolder = None,
     html: Html = False,
 ) -> None:
     """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
@@ -200,7 +209,7 @@ def sweep(
     from florilegium.apps.reports.sweeps import write_sweep
     from florilegium.apps.sweep import cells, read_sweep
 
-    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(assignments, runs_dir)})
     wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine).all()
     target = output or folder / f"{recipe_name(recipe)}-{name}"
@@ -226,7 +235,7 @@ def tune(
     from florilegium.apps.tuning.report import choices
     from florilegium.apps.tuning.trials import tune as carry_out
 
-    overrides = resolve(None, assignments or [], {"runs-dir": runs_folder(runs_dir)})
+    overrides = resolve(None, assignments or [], {"runs-dir": _runs_dir(assignments, runs_dir)})
     with _stoppable():
         tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
     table = choices(tuning)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import Run
-from florilegium.apps.cells import comparison, run_cells, unfinished
+from florilegium.apps.cells import comparison, folder_of, run_cells, unfinished
 from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
@@ -181,7 +181,7 @@ def compare(
     given = read_keywords(keys)
     wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given, best)
     warn_of_idle_keys(given, [cell.keys for cell in wanted])
-    folder = Path(str(complete(wanted[0].keys)["runs-dir"])).expanduser()
+    folder = folder_of(wanted)
     left = unfinished(wanted, folder)
     display = numbered(_display(progress), len(left))
     with choose(engine, workers, left) as chosen:

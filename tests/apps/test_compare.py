@@ -53,6 +53,15 @@ def test_a_lengthened_run_is_told_from_the_compared_one(tmp_path: Path) -> None:
     assert "keeps the name when `resume` changes them. Ask for the same (--set rounds=2), choose another" in said
 
 
+@pytest.mark.parametrize("command", [["compare", "fedavg"], ["run", "--seeds", "1"]])
+def test_the_folder_of_runs_may_be_set_like_any_key(command: list[str], tmp_path: Path) -> None:
+    words = _words(tmp_path)[:-2]  # without --runs-dir
+    done = CliRunner().invoke(cli, [*command, *words, "--set", f"runs-dir={tmp_path}"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert len([*tmp_path.glob("fedavg-digits-*/summary.json")]) == 1
+    assert len([*tmp_path.glob("compare-fedavg-*/report.md")]) == 1
+
+
 def test_seeds_are_numbers_and_ranges() -> None:
     assert read_seeds("1-3, 7,10 - 11") == [1, 2, 3, 7, 10, 11]
     assert len(read_seeds(f"1-{MOST_SEEDS}")) == MOST_SEEDS
