@@ -21,7 +21,7 @@ from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.results import CLIENTS, read_clients, read_summary
+from florilegium.strategies.core.results import read_clients, read_summary
 from florilegium.strategies.core.run_folder import deciding, read_config, read_origins
 
 FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir", "own"}
@@ -116,13 +116,7 @@ def read_run(path: Path) -> Run:
     if problem := METHODS.problem(str(config["method"])):
         raise ConfigurationError(f"run {path.name}: {problem}")
     read_provenance(path)  # if it is damaged, that is to be said of this run
-    run = Run(path, config, read_summary(path), read_metrics(path), read_clients(path), read_origins(path))
-    for figure in ("accuracy", "loss"):
-        try:
-            run.figures(figure)
-        except ValueError as error:
-            raise RunError(f"run {path.name}: {CLIENTS} is damaged: {error}") from error
-    return run
+    return Run(path, config, read_summary(path), read_metrics(path), read_clients(path), read_origins(path))
 
 
 def load_run(path: Path) -> Run:

@@ -79,7 +79,7 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
     remove_report(target)
     tables: list[Table] = []
     remarks: list[str] = list(skipped)
-    text, sources = [f"# {title}\n"], list[str]()
+    text = [f"# {title}\n"]
     for number, section in enumerate(found, start=1):
         own, said = _tables(section), notes(section)
         name = "report.png" if number == 1 else f"report-{number}.png"
@@ -94,9 +94,8 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
         for pool in section.pools
         for run in pool.runs
     ]
-    write_text(
-        target / "report.md", "\n".join([*text, *skipped, MEANING, "", PAIRS_MEANING, "", "Runs:\n", *sources]) + "\n"
-    )
+    text += [f"{paragraph}\n" for paragraph in (*skipped, MEANING, PAIRS_MEANING, "Runs:")]
+    write_text(target / "report.md", "\n".join([*text, *sources]) + "\n")
     if html:
         from florilegium.apps.reports.html import write_html
 

@@ -68,7 +68,7 @@ class Failing(Listening):
 
 
 class Unusable(Listening):
-    """Says so before the run."""
+    """Reports before the run that it cannot be used."""
 
     @classmethod
     def check(cls) -> None:
