@@ -79,9 +79,8 @@ def _outputs(waiting: Sequence[Waiting]) -> Tensor:
     for begin in range(0, int(sizes[0]), _BLOCK):
         active = int((sizes > begin).sum())
         places = torch.arange(begin, min(begin + _BLOCK, int(sizes[0])))
-        rows = first[:active, None] + torch.minimum(
-            places, sizes[:active, None] - 1
-        )  # a short client's last is repeated
+        # The last example of a client with fewer ones is repeated.
+        rows = first[:active, None] + torch.minimum(places, sizes[:active, None] - 1)
         blocks.append((rows, form([parameter[:active] for parameter in parameters], x[rows.to(device)])))
     result = blocks[0][1].new_empty(len(x), *blocks[0][1].shape[2:])
     for rows, outputs in blocks:
