@@ -1,0 +1,134 @@
+"""The suite's own methods, by name, in the order in which they are listed."""
+
+from __future__ import annotations
+
+from florilegium.apps.method import Method
+
+_STRATEGIES, _CLIENTS, _KEYS = "florilegium.strategies", "florilegium.clients", "florilegium.clients.hyper"
+_FEDAVG = f"{_STRATEGIES}.fedavg:FedAvg"
+_SHARED_BODY = f"{_STRATEGIES}.families.decoupled:SharedBody"
+_HEAD_KEYS = f"{_KEYS}.personal:HeadHyper"
+
+
+def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KMeansClient") -> Method:
+    return Method(
+        title, source, f"{_STRATEGIES}.clustering.{strategy}", f"{_CLIENTS}.clustering.{client}",
+        f"{_KEYS}.clustering:KMeansHyper", task="clustering", table="kmeans",
+    )  # fmt: skip
+
+
+OWN_METHODS: dict[str, Method] = {
+    "fedavg": Method("Federated averaging", "McMahan et al. 2017", _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient"),
+    "fedprox": Method(
+        "Proximal local objectives", "Li et al. 2020",
+        f"{_STRATEGIES}.fedprox:FedProx", f"{_CLIENTS}.fedprox:FedProxClient", f"{_KEYS}.federated:FedProxHyper",
+    ),
+    "scaffold": Method(
+        "Steps corrected by control variates", "Karimireddy et al. 2020",
+        f"{_STRATEGIES}.scaffold:Scaffold", f"{_CLIENTS}.scaffold:ScaffoldClient", f"{_KEYS}.federated:ScaffoldHyper",
+    ),
+    "fedgtst": Method(
+        "Features that transfer, by gradient norms", "FedGTST",
+        f"{_STRATEGIES}.fedgtst:FedGTST", f"{_CLIENTS}.fedgtst:FedGTSTClient", f"{_KEYS}.federated:FedGTSTHyper",
+    ),
+    "fedsr": Method(
+        "Simple representations", "Nguyen et al. 2022",
+        f"{_STRATEGIES}.fedsr:FedSR", f"{_CLIENTS}.fedsr:FedSRClient", f"{_KEYS}.federated:FedSRHyper",
+    ),
+    "fediir": Method(
+        "Aligned gradients of classifiers", "Guo et al. 2023",
+        f"{_STRATEGIES}.fediir:FedIIR", f"{_CLIENTS}.fediir:FedIIRClient", f"{_KEYS}.federated:FedIIRHyper",
+    ),
+    "fedper": Method(
+        "Shared body, personal head", "Arivazhagan et al. 2019",
+        _SHARED_BODY, f"{_CLIENTS}.fedper:FedPerClient", _HEAD_KEYS,
+    ),
+    "fedrep": Method(
+        "Shared body, head fitted first", "Collins et al. 2021",
+        _SHARED_BODY, f"{_CLIENTS}.fedrep:FedRepClient", f"{_KEYS}.personal:FedRepHyper",
+    ),
+    "fedbabu": Method(
+        "Shared body under a fixed head", "Oh et al. 2022",
+        _SHARED_BODY, f"{_CLIENTS}.fedbabu:FedBABUClient", f"{_KEYS}.personal:FedBABUHyper",
+    ),
+    "fedbn": Method(
+        "Shared network, personal batch norm", "Li et al. 2021",
+        f"{_STRATEGIES}.fedbn:FedBN", f"{_CLIENTS}.fedbn:FedBNClient",
+    ),
+    "fedl2p": Method(
+        "Learning how to fine-tune", "Lee et al. 2023",
+        f"{_STRATEGIES}.fedl2p:FedL2P", f"{_CLIENTS}.fedl2p:FedL2PClient", f"{_KEYS}.fedl2p:FedL2PHyper",
+    ),
+    "l2p": Method(
+        "FedL2P without averaging: each client alone", "Lee et al. 2023",
+        f"{_STRATEGIES}.l2p:L2P", f"{_CLIENTS}.l2p:L2PClient", f"{_KEYS}.fedl2p:FedL2PHyper", table="fedl2p",
+    ),
+    "lg-fedavg": Method(
+        "Personal body, shared head", "Liang et al. 2020",
+        f"{_STRATEGIES}.families.decoupled:SharedHead", f"{_CLIENTS}.lg_fedavg:LGFedAvgClient", _HEAD_KEYS,
+    ),
+    "ditto": Method(
+        "Personal models tied to the global one", "Li et al. 2021",
+        _FEDAVG, f"{_CLIENTS}.ditto:DittoClient", f"{_KEYS}.personal:DittoHyper",
+    ),
+    "pfedfda": Method(
+        "Adapted generative classifiers", "McLaughlin, Su 2024",
+        f"{_STRATEGIES}.pfedfda:PFedFDA", f"{_CLIENTS}.pfedfda:PFedFDAClient", f"{_KEYS}.personal:PFedFDAHyper",
+    ),
+    "ppfe": Method(
+        "Progressive personalised ensembles", "Emrani et al.",
+        f"{_STRATEGIES}.ppfe:PPFE", f"{_CLIENTS}.ppfe:PPFEClient", f"{_KEYS}.ppfe:PPFEHyper",
+    ),
+    "ppfe-linear": Method(
+        "PPFE for linear regression", "Emrani et al., section 6.1",
+        f"{_STRATEGIES}.ppfe_linear:PPFELinear", f"{_CLIENTS}.ppfe_linear:PPFELinearClient",
+        f"{_KEYS}.ppfe:PPFELinearHyper", task="regression",
+    ),
+    "per-fedavg": Method(
+        "A model that adapts in a step", "Fallah et al. 2020",
+        _FEDAVG, f"{_CLIENTS}.per_fedavg:PerFedAvgClient", f"{_KEYS}.personal:PerFedAvgHyper",
+    ),
+    "pfedme": Method(
+        "Personal models by Moreau envelopes", "Dinh et al. 2020",
+        _FEDAVG, f"{_CLIENTS}.pfedme:PFedMeClient", f"{_KEYS}.personal:PFedMeHyper",
+    ),
+    "knn-per": Method(
+        "Nearest neighbours beside a global model", "Marfoq et al. 2022",
+        _FEDAVG, f"{_CLIENTS}.knn_per:KNNPerClient", f"{_KEYS}.personal:KNNPerHyper",
+    ),
+    "pefll": Method(
+        "Models made of clients' descriptors", "Scott, thesis, chapter 4",
+        f"{_STRATEGIES}.pefll:PeFLL", f"{_CLIENTS}.pefll:PeFLLClient", f"{_KEYS}.hypernetworks:PeFLLHyper",
+    ),
+    "pfedhn": Method(
+        "Models made of learned descriptors", "Shamsian et al. 2021",
+        f"{_STRATEGIES}.pfedhn:PFedHN", f"{_CLIENTS}.pfedhn:PFedHNClient", f"{_KEYS}.hypernetworks:PFedHNHyper",
+    ),
+    "feddp-kmeans": _clustering(
+        "Private clustering", "Scott, thesis, chapter 6", "feddp_kmeans:FedDPKMeans", "feddp_kmeans:FedDPKMeansClient"
+    ),
+    "server-kmeans++": _clustering("k-means++ of the server's data", "reference", "server_kmeans_pp:ServerKMeansPP"),
+    "server-lloyds": _clustering("k-means of the server's data", "reference", "server_lloyds:ServerLloyds"),
+    "sphere-packing": _clustering("Centres without data", "Su et al. 2017", "sphere_packing:SpherePacking"),
+    "k-fed": _clustering(
+        "One-shot clustering of centres", "Dennis et al. 2021", "k_fed:KFed", "k_fed:KFedClient"
+    ),
+    "optimal": _clustering("k-means of all data in one place", "reference", "optimal:Optimal"),
+    "flowdup": Method(
+        "Models of unlabeled data, in a subspace", "FLowDUP",
+        f"{_STRATEGIES}.flowdup:FLowDUP", f"{_CLIENTS}.flowdup:FLowDUPClient", f"{_KEYS}.subspace:FLowDUPHyper",
+    ),
+    "ld-fedavg": Method(
+        "FedAvg in a random subspace", "FLowDUP, section 5.1",
+        f"{_STRATEGIES}.ld_fedavg:LDFedAvg", f"{_CLIENTS}.ld_fedavg:LDFedAvgClient", f"{_KEYS}.subspace:SubspaceHyper",
+    ),
+    "fedtta": Method(
+        "A model that adapts to unlabeled inputs", "Ye et al. 2024",
+        f"{_STRATEGIES}.fedtta:FedTTA", f"{_CLIENTS}.fedtta:FedTTAClient", f"{_KEYS}.subspace:FedTTAHyper",
+    ),
+    "mdm": Method(
+        "How clients differ: a mixture model", "Scott, thesis, chapter 3",
+        f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
+    ),
+    "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
+}  # fmt: skip
