@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from florilegium.apps.code_version import code_version
-from florilegium.apps.methods import METHODS, Method, table_of
+from florilegium.apps.method import Method
+from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.origins import origins_of
 from florilegium.apps.packages import in_notebook, used_code, versions
 from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import AfterValidator, ValidationError
 
-from florilegium.apps.methods import METHODS, Method, table_of
+from florilegium.apps.method import Method
+from florilegium.apps.methods import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.settings import NoHyper, Section, Value, key
