@@ -18,14 +18,16 @@ from florilegium.apps.cli_data import data
 from florilegium.apps.cli_device import device
 from florilegium.apps.cli_groups import DEVICES
 from florilegium.apps.cli_look import looking
+from florilegium.apps.cli_new import writing
 from florilegium.apps.cli_privacy import private
 from florilegium.apps.cli_run import running
+from florilegium.apps.cli_several import together
 from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.references import add_folder
 
 cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for group in (running, looking, data):
+for group in (running, together, writing, looking, data):
     cli.add_typer(group)
 cli.add_typer(device, name="device", rich_help_panel=DEVICES)
 for group in (private, studies):

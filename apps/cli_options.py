@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from florilegium.apps.completion import complete_recipe, complete_run
+from florilegium.common.errors import ConfigurationError, StoppedError
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -48,14 +51,34 @@ def runs_folder(runs_dir: Path | None) -> str:
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
 
 
+def options_of(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
+    """Return the keys that the option ``--runs-dir`` sets."""
+    return {"runs-dir": str(runs_dir)} if runs_dir else {}
+
+
+def runs_dir_of(assignments: Sequence[str] | None, runs_dir: Path | None) -> str:
+    """Return the folder of runs: that of ``--runs-dir``, else that of ``--set runs-dir=…``, else the default."""
+    from florilegium.apps.experiment import read_assignments
+
+    named = {} if runs_dir else read_assignments(assignments or [])
+    return str(named.get("runs-dir", runs_folder(runs_dir)))
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Context in which a run's words on being stopped become an error message."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(str(error) or "stopped") from error
+
+
 def read_seeds(text: str) -> list[int]:
     """Parse seeds: numbers and ranges separated by commas, as in "1-5" or "1,2,10-12".
 
     Raises:
         ConfigurationError: if the text is something else, or has more than ``MOST_SEEDS`` seeds.
     """
-    from florilegium.common.errors import ConfigurationError
-
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,20})(?:\s*-\s*(\d{1,20}))?\s*", part)

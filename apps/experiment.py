@@ -69,12 +69,24 @@ def pick(word: str, table: Mapping[str, T], where: str, what: str) -> T:
 
 @dataclass(frozen=True)
 class Layers:
-    """A recipe merged with those it extends: its keys, each variant's keys, its sweeps and tuning tables as in TOML."""
+    """A recipe merged with those it extends.
+
+    Attributes:
+        keys: its keys.
+        variants: each variant's keys.
+        sweeps, tune: its sweeps and tuning tables as in TOML.
+        published: accuracies published for its methods, by source, as in TOML; not those of recipes it extends.
+    """
 
     keys: dict[str, Value]
     variants: dict[str, dict[str, Value]]
     sweeps: dict[str, dict[str, Any]]
     tune: dict[str, dict[str, Any]]
+    published: dict[str, dict[str, Any]]
+
+
+_TABLES = ("variants", "sweeps", "tune", "published")
+"""Tables of a recipe that are not keys."""
 
 
 def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
@@ -86,19 +98,19 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
         seen: recipes already read, to detect a cycle.
 
     Raises:
-        ConfigurationError: if there is no such recipe, it is not valid TOML, or variants, sweeps, tune are no tables.
+        ConfigurationError: if there is no such recipe, it is not valid TOML, or one of ``_TABLES`` has no tables.
     """
     path, content = _read_toml(name, beside)
-    base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in ("variants", "sweeps", "tune")}
+    base, own = content.pop("extends", ""), {what: content.pop(what, {}) for what in _TABLES}
     if path in seen or not isinstance(base, str):
         raise ConfigurationError(f"{path}: extends must name another recipe, and not one that extends this")
     for what, tables in own.items():
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             raise ConfigurationError(f"{path}: {what} must be tables, such as [{what}.fast]")
-    under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {}, {})
+    under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {}, {}, {})
     variants = {variant: flatten(keys) for variant, keys in own["variants"].items()}
     keys, sweeps, tune = under.keys | flatten(content), under.sweeps | own["sweeps"], under.tune | own["tune"]
-    return Layers(keys, under.variants | variants, sweeps, tune)
+    return Layers(keys, under.variants | variants, sweeps, tune, own["published"])
 
 
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.app import Message
@@ -31,6 +32,11 @@ class LocalGrid(Grid):
 
     def __init__(self) -> None:
         identify()
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """Ids of the processes that carry out the run: this one, and its workers if it has any."""
+        return [os.getpid()]
 
     def set_run(self, run: Run) -> None:
         """Do nothing: Flower knows of no run here."""

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import torch
 from flwr.app import Message
-from flwr.serverapp import Grid
 from threadpoolctl import threadpool_limits
 
 from florilegium.apps.assembly import Assembly, assemble, open_folder, outcome_noted
 from florilegium.apps.local_grid import LocalGrid
+from florilegium.apps.peak_memory import forget_peaks, peak_memory
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import pack
 from florilegium.common.settings import Value
@@ -80,12 +80,15 @@ def run_here(
         run = open_folder(path, config, assembly.settings.method, watcher)
         with outcome_noted(run), _grid(assembly, workers, fork) as grid:
             strategy = assembly.strategy(run)
+            forget_peaks(grid.processes)
             strategy.start(grid, pack(assembly.initial), num_rounds=assembly.settings.rounds)
+            if (peak := peak_memory(grid.processes)) is not None:
+                run.attempts.note(peak_memory_mb=round(peak / 1e6))
     return path
 
 
 @contextmanager
-def _grid(assembly: Assembly, workers: int, fork: bool) -> Iterator[Grid]:
+def _grid(assembly: Assembly, workers: int, fork: bool) -> Iterator[LocalGrid]:
     if workers == 1:
         yield OneProcess(assembly.host(assembly.simulated_clients()), assembly.code)
         return

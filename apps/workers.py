@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -45,6 +45,10 @@ _GRACE = 5.0
 
 class Process(Protocol):
     """A worker's process: forked, or started anew."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its id."""
 
     def kill(self) -> None:
         """End it."""
@@ -107,6 +111,12 @@ class WorkerGrid(LocalGrid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the numbers of the workers."""
         return [*self._workers]
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """Ids of this process and of its workers'."""
+        pids = [worker.process.pid for worker in self._workers.values()]
+        return [*super().processes, *(pid for pid in pids if pid is not None)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send each message to its worker and yield its id; "" if the worker has not replied to the one before."""

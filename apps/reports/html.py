@@ -6,7 +6,7 @@ import base64
 import io
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,35 @@ class Picture:
     text: str
 
 
+@dataclass(frozen=True)
+class Lead:
+    """What comes before the sections of a report: a table, a picture if there is one, and words about both."""
+
+    table: Table
+    figure: Figure | None = None
+    words: str = ""
+
+
 def write_html(
-    found: Sequence[Section], skipped: Sequence[str], target: Path, title: str, lead: tuple[Table, Figure] | None = None
-) -> Path:
-    """Write ``report.html`` to folder ``target``; return its path.
+    found: Sequence[Section],
+    skipped: Sequence[str],
+    file: Path,
+    title: str,
+    leads: Sequence[Lead] = (),
+    varied: Collection[str] = (),
+    *,
+    compared: bool = True,
+) -> None:
+    """Write a report as one HTML file.
 
     Args:
         found: the sections of the report.
-        skipped: a sentence for each run that is not in the report.
-        target: a folder.
+        skipped: remarks that come first: a sentence for each run that is not in the report.
+        file: the file to write.
         title: the report's title.
-        lead: a table and a picture that come first, such as those of a sweep.
+        leads: what comes before the sections, such as the table and picture of a sweep.
+        varied: keys that differ on purpose.
+        compared: whether the sections show curves and paired differences, which take much room with many methods.
     """
     environment = Environment(
         loader=PackageLoader("florilegium.apps.reports", ""),
@@ -70,29 +88,28 @@ def write_html(
     )
     text = environment.get_template("report.html.j2").render(
         title=title, version=version(), date=time.strftime("%Y-%m-%d"), skipped=skipped, meaning=MEANING,
-        pairs_meaning=PAIRS_MEANING, sections=[_section(section) for section in found],
-        lead=lead and (lead[0], picture_of(lead[1], title)),
+        pairs_meaning=PAIRS_MEANING, sections=[_section(section, varied, compared) for section in found],
+        leads=[(one.table, one.figure and picture_of(one.figure, title), one.words) for one in leads],
     )  # fmt: skip
-    write_text(target / FILE, text)
-    return target / FILE
+    write_text(file, text)
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _section(section: Section, varied: Collection[str], compared: bool) -> dict[str, Any]:
     """Return everything that the template shows of a section."""
-    pools, between = section.pools, pairs(section)
+    pools, between = section.pools, pairs(section) if compared else []
     figure = figure_of(pools)
-    drawn = any(len(curve(pool, reader(group, figure), "round")[0]) for pool in pools for group in GROUPS)
+    drawn = compared and any(len(curve(pool, reader(group, figure), "round")[0]) for pool in pools for group in GROUPS)
     pictures = [
         picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}") for x in PLACES if drawn
     ]
-    if any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
+    if compared and any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
         pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
-    if any(run.figures("accuracy") for pool in pools for run in pool.runs):
+    if compared and any(run.figures("accuracy") for pool in pools for run in pool.runs):
         pictures.append(picture_of(plot_clients(pools), "Distribution of the clients' final accuracies"))
     partition, why = _partition(pools[0])
     return {
         "title": section.title(),
-        "notes": notes(section),
+        "notes": notes(section, varied),
         "figures": figures_table(section),
         "pairs": pairs_table(between) if between else None,
         "differences": picture_of(plot_pairs(between), "Paired differences between methods") if between else None,

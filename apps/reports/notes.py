@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from florilegium.apps.provenance import differences
 from florilegium.apps.reports.pairs import not_compared
@@ -11,12 +11,12 @@ from florilegium.apps.reports.pools import Pool, Section, ranges, text_of
 from florilegium.apps.settings import defaults
 
 
-def notes(section: Section, varied: str = "") -> list[str]:
+def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
     """Return all remarks on a section, as sentences.
 
     Args:
         section: the section.
-        varied: a key that differs on purpose.
+        varied: keys that differ on purpose.
     """
     return [
         *section.repeated, *_unknown(section), *_not_numbers(section), *_seeds(section), *not_compared(section),
@@ -49,13 +49,13 @@ def _seeds(section: Section) -> list[str]:
     return [f"Seeds are not the same ({told}). Paired differences count common seeds alone."]
 
 
-def _unequal(pools: Sequence[Pool], varied: str) -> list[str]:
+def _unequal(pools: Sequence[Pool], varied: Collection[str]) -> list[str]:
     """Return a sentence for each common setting, not a method's own, in which pools of different methods differ."""
     settings = {pool.label: pool.runs[0].setting for pool in pools}
     if len({pool.runs[0].method for pool in pools}) < 2:
         return []
     common = [
-        key for key in defaults() if key not in ("method", varied) and ("." not in key or key.startswith("privacy."))
+        key for key in defaults() if key not in {"method", *varied} and ("." not in key or key.startswith("privacy."))
     ]
     found = []
     for key in common:

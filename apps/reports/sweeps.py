@@ -76,7 +76,7 @@ def write_sweep(
     for value, section in zip(values, sections_of, strict=True):
         if sweep.clients != TARGET and (between := pairs(section, figure, sweep.clients)):
             tables.append(pairs_table(between, f"{sweep.over} = {value}" if sweep.over else "paired differences"))
-    remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, sweep.over)))
+    remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
     picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
     remove_report(target)
     write_picture(picture, target / "report.png")
@@ -88,9 +88,10 @@ def write_sweep(
         f"# {title}\n\n{about}.\n\n{report.markdown()}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
     )
     if html:
-        from florilegium.apps.reports.html import write_html
+        from florilegium.apps.reports.html import FILE, Lead, write_html
 
-        write_html(sections([run for pool in pools.values() for run in pool.runs]), [], target, title, (main, picture))
+        found_runs = [run for pool in pools.values() for run in pool.runs]
+        write_html(sections(found_runs), [], target / FILE, title, [Lead(main, picture)])
     return report
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,13 @@ class Table:
         title: what it is about; "" if the text around says it.
         head: the columns' headings.
         rows: a text for each heading.
+        quiet: headings of columns that are there for comparison alone; they are shown in grey, or in italics.
     """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    quiet: Collection[str] = ()
 
 
 def scale(figure: str) -> float:
@@ -60,7 +62,11 @@ def shown(value: Estimate | None, figure: str) -> str:
 
 def markdown(table: Table) -> str:
     """Return a table in Markdown, without its title."""
-    lines = [table.head, ["---"] * len(table.head), *table.rows]
+    rows = [
+        [f"*{cell}*" if name in table.quiet and cell else cell for name, cell in zip(table.head, row, strict=True)]
+        for row in table.rows
+    ]
+    lines = [table.head, ["---"] * len(table.head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 

@@ -97,9 +97,9 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
     text += [f"{paragraph}\n" for paragraph in (*skipped, MEANING, PAIRS_MEANING, "Runs:")]
     write_text(target / "report.md", "\n".join([*text, *sources]) + "\n")
     if html:
-        from florilegium.apps.reports.html import write_html
+        from florilegium.apps.reports.html import FILE, write_html
 
-        write_html(found, skipped, target, title)
+        write_html(found, skipped, target / FILE, title)
     return Report(tables, remarks)
 
 

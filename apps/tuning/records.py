@@ -58,6 +58,11 @@ class Result:
         done = [trial for trial in self.trials if trial.state == "complete"]
         return max(done, key=self._goodness) if done else None
 
+    @property
+    def failure(self) -> str:
+        """Why no trial has completed: the reason of the first that failed."""
+        return next((trial.reason for trial in self.trials if trial.reason), "all were ended early")
+
     def curve(self) -> list[float | None]:
         """Return the best objective of the completed trials so far, after each trial."""
         best: list[float | None] = []
@@ -104,8 +109,7 @@ class Tuning:
         ]
         for result in self.results:
             if result.best is None:
-                reason = next((trial.reason for trial in result.trials if trial.reason), "all were ended early")
-                words.append(f"{result.subject.name}: none of {len(result.trials)} trials completed: {reason}")
+                words.append(f"{result.subject.name}: none of {len(result.trials)} trials completed: {result.failure}")
         return words
 
     def require_choices(self) -> None:

@@ -23,7 +23,7 @@ def write_page(tuning: Tuning) -> None:
     for kind in ("png", "svg"):
         write_atomically(folder / f"report.{kind}", partial(figure.savefig, dpi=130, format=kind))
     parts = [
-        f"# Tuning of {tuning.plan.title}", _about(tuning), markdown(choices(tuning)),
+        f"# Tuning of {tuning.plan.title}", about(tuning), markdown(choices(tuning)),
         "![Best objective over the trials](report.png)",
         "Filled marks are trials that completed, hollow ones were ended early, crosses at the bottom failed.",
         "## Importance of the keys", _importances(tuning), "## Notes", "\n".join(_notes(tuning)),
@@ -112,7 +112,8 @@ def _number(tuning: Tuning, value: float | None) -> str:
     return f"{_unit(tuning)[0] * value:.{1 if tuning.plan.table.figure == 'validation_accuracy' else 4}f}"
 
 
-def _about(tuning: Tuning) -> str:
+def about(tuning: Tuning) -> str:
+    """Return in words how many trials there were, of what, and what they were judged by."""
     plan = tuning.plan
     config = complete(plan.subjects[0].keys)
     clients = max((trial.clients for result in tuning.results for trial in result.trials), default=0)

@@ -42,6 +42,11 @@ class Attempts:
             self._parts[-1]["seconds"] = round(time.monotonic() - self._started, 3)
             self._write()
 
+    def note(self, **facts: Any) -> None:
+        """Add facts (JSON values) to the part that has begun."""
+        self._parts[-1] |= facts
+        self._write()
+
     def _write(self) -> None:
         write_text(self._folder / PROVENANCE, json.dumps(self._parts, indent=2) + "\n")
 

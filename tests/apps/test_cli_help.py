@@ -22,7 +22,7 @@ from tests.processes import ROOT
 
 TOP = typer.main.get_command(cli)
 GROUPS = {
-    "Run": ["run", "compare", "sweep", "tune", "resume", "reproduce", "new", "app"],
+    "Run": ["run", "resume", "reproduce", "compare", "sweep", "tune", "board", "new", "app"],
     "Look": ["watch", "report", "runs", "predict", "export", "personalise", "methods", "recipes", "keys", "track"],
     "Data": ["datasets", "partition", "pictures", "speech", "census", "schema", "split"],
     "Devices": ["device"],

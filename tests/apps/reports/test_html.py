@@ -68,7 +68,9 @@ class TestHtml:
         runs[0].summary["privacy"] = {"unit": "client", "epsilon": 8.125}  # type: ignore[index]
         runs.append(made_run("local", **{"num-clients": 7}))
         runs = [replace(run, config={**run.config, "cache-dir": str(CACHE)}) for run in runs]
-        return write_html(sections(runs), ["Not in this report: x."], tmp_path_factory.mktemp("page"), "A <title>")
+        file: Path = tmp_path_factory.mktemp("page") / "report.html"
+        write_html(sections(runs), ["Not in this report: x."], file, "A <title>")
+        return file
 
     @pytest.fixture(scope="class")
     def page(self, file: Path) -> _Page:

@@ -1,0 +1,117 @@
+"""What a board says of each method: accuracies, effort, and its rank among methods that can be told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from florilegium.apps.reports.pairs import pairs
+from florilegium.apps.reports.pools import Pool, Section
+from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.statistics import Estimate, estimate
+from florilegium.strategies.core.attempts import read_provenance
+from florilegium.strategies.core.metrics_file import is_evaluated
+
+TARGET = 0.9
+"""Effort is counted until this share of a run's final accuracy is reached."""
+APART = 2.0
+"""Standard errors by which the paired difference of two methods must exceed 0 to tell them apart."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method on a board, for one group of clients; accuracies are fractions, means over clients, then over seeds.
+
+    Attributes:
+        label: the method's name on the board.
+        rank: the best and the worst rank that it may have: methods that cannot be told apart share ranks.
+        last: accuracy in the last evaluation.
+        chosen: accuracy in the evaluation with the best accuracy on held-back training examples of the seen clients;
+            None if none are held back.
+        best: the best accuracy of all evaluations on the test examples, which no user could choose.
+        worst: mean accuracy of the worst tenth of the clients.
+        megabytes, seconds: sent both ways for all clients, and spent in training rounds, until the accuracy reached
+            ``TARGET`` of its final value; means over seeds.
+        memory: peak memory of all processes in MB, mean over seeds; NaN if unknown.
+    """
+
+    label: str
+    rank: tuple[int, int]
+    last: Estimate
+    chosen: Estimate | None
+    best: Estimate
+    worst: Estimate | None
+    megabytes: float
+    seconds: float
+    memory: float
+
+
+def entries(section: Section, group: str) -> list[Entry]:
+    """Return the methods that have figures of a group of clients, the best first."""
+    shown = [pool for pool in section.pools if pool.figure(group, "accuracy")]
+    ranked = ranks(Section(tuple(shown)), group)
+    found = [_entry(pool, group, ranked[pool.label]) for pool in shown]
+    return sorted(found, key=lambda entry: -entry.last.mean if math.isfinite(entry.last.mean) else math.inf)
+
+
+def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
+    last = pool.figure(group, "accuracy")
+    assert last is not None
+    curves = [_evaluations(run, group) for run in pool.runs]
+    chosen = [own for lines in curves if (own := _by_validation(lines, group)) is not None]
+    megabytes, seconds = np.mean([_effort(lines, group) for lines in curves], axis=0)
+    return Entry(
+        pool.label, rank, last, estimate(chosen) if len(chosen) == len(curves) else None,
+        estimate([max(line[group]["accuracy"] for line in lines) for lines in curves]),
+        pool.figure(group, "worst_decile"), megabytes, seconds, float(np.mean([_memory(run) for run in pool.runs])),
+    )  # fmt: skip
+
+
+def _evaluations(run: Run, group: str) -> list[Mapping[str, Any]]:
+    return [line for line in run.metrics if is_evaluated(line) and "accuracy" in line.get(group, {})]
+
+
+def _by_validation(lines: Sequence[Mapping[str, Any]], group: str) -> float | None:
+    known = [line for line in lines if line.get("seen", {}).get("validation_accuracy") is not None]
+    if not known:
+        return None
+    return float(max(known, key=lambda line: line["seen"]["validation_accuracy"])[group]["accuracy"])
+
+
+def _effort(lines: Sequence[Mapping[str, Any]], group: str) -> tuple[float, float]:
+    """Return MB and seconds until ``TARGET`` of the final accuracy was reached for the first time."""
+    enough = TARGET * lines[-1][group]["accuracy"]
+    first = next((line for line in lines if line[group]["accuracy"] >= enough), lines[-1])
+    return (first["bytes_down"] + first["bytes_up"]) / 1e6, first["seconds"]
+
+
+def _memory(run: Run) -> float:
+    return max((float(part.get("peak_memory_mb", math.nan)) for part in read_provenance(run.path)), default=math.nan)
+
+
+def ranks(section: Section, group: str) -> dict[str, tuple[int, int]]:
+    """Return the best and the worst rank that each method may have.
+
+    Two methods are told apart if the mean paired difference of their clients' accuracies exceeds ``APART`` standard
+    errors, the larger one of those over clients and over seeds. A method's best rank counts those that are better than
+    it beyond doubt, its worst rank those that are not worse beyond doubt.
+    """
+    better, worse = ({pool.label: 0 for pool in section.pools} for _ in range(2))
+    for pair in pairs(section, "accuracy", group):
+        over = pair.difference
+        errors = [error for error in (over.over_clients.error, over.over_seeds.error) if not math.isnan(error)]
+        mean = over.over_seeds.mean
+        if errors and abs(mean) > APART * max(errors):
+            first, second = (pair.first, pair.second) if mean > 0 else (pair.second, pair.first)
+            better[first] += 1
+            worse[second] += 1
+    return {label: (1 + better[label], len(better) - worse[label]) for label in better}
+
+
+def text_of(rank: tuple[int, int]) -> str:
+    """Return a rank in words: "3", or "1-4"."""
+    return str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}-{rank[1]}"

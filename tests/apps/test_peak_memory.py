@@ -1,0 +1,50 @@
+"""Peak memory of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from florilegium.apps.one_process import run_here
+from florilegium.apps.peak_memory import forget_peaks, peak_memory
+from florilegium.strategies.core.attempts import read_provenance
+from tests.support import config
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells the peak of a process")
+LARGE = 200_000_000
+
+
+def _hold(size: int) -> None:
+    held = bytearray(size)
+    held[::4096] = b"\1" * len(held[::4096])  # memory that nobody wrote to is not used
+
+
+def test_a_peak_is_seen_and_forgotten() -> None:
+    forget_peaks([os.getpid()])
+    before = peak_memory([os.getpid()])
+    _hold(LARGE)
+    held = peak_memory([os.getpid()])
+    forget_peaks([os.getpid()])
+    after = peak_memory([os.getpid()])
+    assert before and held and after
+    assert held - before > 0.9 * LARGE
+    assert after < held - 0.9 * LARGE
+
+
+def test_processes_are_added_up_and_an_ended_one_is_unknown() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        both, own = peak_memory([os.getpid(), other.pid]), peak_memory([os.getpid()])
+        assert both and own
+        assert 1e6 < both - own < 1e8
+        other.kill()
+    assert peak_memory([os.getpid(), other.pid]) is None
+
+
+def test_a_run_keeps_its_peak(tmp_path: Path) -> None:
+    run_here(config(rounds=1, num_clients=2, run_name="run", runs_dir=str(tmp_path)), tmp_path / "run")
+    (part,) = read_provenance(tmp_path / "run")
+    assert part["peak_memory_mb"] == pytest.approx((peak_memory([os.getpid()]) or 0) / 1e6, rel=0.2)
