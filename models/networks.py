@@ -27,6 +27,7 @@ _OWN = {
     "cnn64": "florilegium.models.convnets:cnn64",
     "cnn128": "florilegium.models.convnets:cnn128",
     "cnn": "florilegium.models.convnets:cnn",
+    "cnn512": "florilegium.models.convnets:cnn512",
     "cnn-bn": "florilegium.models.convnets:cnn_bn",
     "linear": "florilegium.models.mlp:linear",
     "mlp": "florilegium.models.mlp:mlp",

@@ -47,6 +47,7 @@ SIZES = {
         _conv(3, 64, 5), _conv(64, 128, 5), _dense(128 * 5 * 5, 256), _dense(256, 128), _dense(128, 100)
     ],
     ("cnn", CIFAR, 10): [_conv(3, 32, 5), _conv(32, 64, 5), _dense(64 * 5 * 5, 60), _dense(60, 10)],
+    ("cnn512", MNIST, 10): [_conv(1, 32, 5), _conv(32, 64, 5), _dense(64 * 4 * 4, 512), _dense(512, 10)],
     ("linear", (100,), 1): [_dense(100, 1)],
     ("mlp", (1, 8, 8), 10): [_dense(64, 64), _dense(64, 32), _dense(32, 10)],
     ("mlp", (108,), 2): [_dense(108, 64), _dense(64, 32), _dense(32, 2)],
@@ -67,6 +68,7 @@ BLOCKS = {
     "cnn64": ["conv1", "conv2", "fc1", "fc2", "fc3"],
     "cnn128": ["conv1", "conv2", "fc1", "fc2", "fc3"],
     "cnn": ["conv1", "conv2", "fc1", "fc2"],
+    "cnn512": ["conv1", "conv2", "fc1", "fc2"],
     "cnn-bn": ["conv1", "conv2", "conv3", "fc"],
     "linear": ["fc"],
     "mlp": ["fc1", "fc2", "fc3"],

@@ -1,0 +1,74 @@
+"""What holds for every method that learns from classes, whatever it computes.
+
+Resuming is exact, a client that fails does not end the run, and new clients have a model.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from florilegium.apps.methods import METHODS
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.metrics_file import read_evaluations
+from florilegium.strategies.core.run_folder import read_checkpoint
+from tests.fingerprints import cases
+from tests.runs import Runs
+from tests.support import mostly_long
+
+CLASSIFIERS = [name for name, method in METHODS.items() if method.task == "classification"]
+TESTED_ELSEWHERE = {
+    "fedprox", "scaffold", "fedgtst", "fedsr", "fediir", "fedrep", "fedbabu", "fedbn", "fedl2p", "l2p", "lg-fedavg",
+    "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",
+}  # fmt: skip
+"""Methods whose own tests resume runs."""
+FEW: dict[str, Value] = {
+    "unseen-fraction": 0.34, "participation": 1.0, "min-success": 0.5, "samples-per-client": 30, "rounds": 2,
+    "evaluate-every": 1,
+}  # fmt: skip
+"""Six clients, two of them unseen."""
+
+
+def _kept(run: Path) -> dict[str, Any]:
+    """Return what the clients of a run keep in the end, by client, part and name."""
+    found: dict[str, Any] = {}
+    for path in sorted((run / "clients").rglob("*.safetensors")):  # later rounds come after earlier ones
+        part = re.sub(r"-\d+-\d+-\w+$", "", path.stem)
+        found |= {f"{path.parent.name} {part} {name}": array for name, array in load_file(path).items()}
+    return found
+
+
+@pytest.mark.parametrize("method", mostly_long(CLASSIFIERS, *({*CLASSIFIERS} - TESTED_ELSEWHERE)))
+def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    perform = BaseClient.perform
+
+    def failing(self: BaseClient, name: str, arrays: Arrays, arguments: Any) -> Answer:
+        if self.client_id == "1" and name != "test":
+            raise RunError("it has no power left")
+        return perform(self, name, arrays, arguments)
+
+    monkeypatch.setattr(BaseClient, "perform", failing)
+    more: dict[str, Value] = {"rounds": 3} if method == "ppfe" else {}
+    whole, broken = Runs(tmp_path, {**cases()[method], **FEW, **more}).whole_and_broken(2)
+    first, second = read_checkpoint(whole), read_checkpoint(broken)
+    assert first.facts["own"] == second.facts["own"]
+    for before, after in (
+        (first.arrays, second.arrays), (first.state, second.state), (_kept(whole), _kept(broken)),
+    ):  # fmt: skip
+        assert before.keys() == after.keys()
+        assert all(np.array_equal(array, after[name]) and np.isfinite(array).all() for name, array in before.items())
+    figures = read_evaluations(whole)[-1]
+    resumed = read_evaluations(broken)[-1]
+    assert all(figures[group] == resumed[group] for group in ("seen", "unseen"))
+    assert all(0 <= figures[group]["accuracy"] <= 1 for group in ("seen", "unseen"))
+    failures = (whole / "failures.jsonl").read_text(encoding="utf-8").splitlines()
+    assert failures
+    assert all("it has no power left" in line for line in failures)
