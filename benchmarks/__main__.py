@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks import board as every_method
 from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, private, regulariser, suite
 from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
@@ -244,6 +245,16 @@ def vectorised(workers: int) -> list[Row]:
     return rows
 
 
+def board(workers: int) -> list[Row]:
+    """Measure a round of every method relative to its own passes through its modules in a plain loop, on one core."""
+    rows = []
+    for method in every_method.methods():
+        ours, loop = every_method.measure(method)
+        details = f"{1000 * ours:.0f} ms against {1000 * loop:.0f} ms, ten clients, one epoch of 100 images"
+        rows.append(Row(f"`{method}`, `lenet`: a round ÷ its passes in a plain loop", ours / loop, 1.3, "", details))
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
@@ -260,6 +271,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "fedl2p": fedl2p,
     "privacy": privacy,
     "vectorised": vectorised,
+    "board": board,
 }
 
 

@@ -1,0 +1,153 @@
+"""Every method's round against its own arithmetic: the same passes through the same modules in a plain loop.
+
+A round is carried out once with hooks that note each outermost call of a module: the module, its inputs and whether
+gradients are computed. The plain loop repeats these calls, each with its backward pass and an SGD step where the method
+computed gradients. What a method computes outside of modules is not part of the loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from florilegium.apps.methods import METHODS
+from florilegium.apps.one_process import one_thread, run_here
+from florilegium.apps.settings import complete
+from florilegium.common.settings import Value
+from florilegium.strategies.core.metrics_file import read_metrics
+
+KEYS: dict[str, Value] = {
+    "dataset": "benchmarks.vectorised:pictures", "partitioner": "classes", "classes-per-client": 5, "model": "lenet",
+    "num-clients": 10, "samples-per-client": 100, "participation": 1.0, "local-epochs": 1, "batch-size": 10,
+    "learning-rate": 0.01, "evaluate-every": 0, "evaluate-clients": 1, "rounds": 4,
+}  # fmt: skip
+"""Ten clients with 100 training images of CIFAR-10's size each, all in every round, one epoch."""
+OWN: Mapping[str, dict[str, Value]] = {
+    "fedbn": {"model": "cnn-bn"},
+    "fedl2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 0},
+    "l2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1},
+    "ppfe": {"ppfe.stage-rounds": "1,1,1,1"},
+}
+"""What a method needs besides the common keys."""
+
+
+def methods() -> list[str]:
+    """Return the methods that are measured: all that learn from classes."""
+    return [name for name, method in METHODS.items() if method.task == "classification"]
+
+
+@dataclass
+class _Recorder:
+    """Notes the calls of modules in round 2; follows a run as :class:`florilegium.strategies.core.run_folder.Watcher`.
+
+    Attributes:
+        calls: of each call the module's and the inputs' place in ``modules`` and ``inputs``, and whether gradients of
+            its parameters are computed.
+    """
+
+    interrupted: bool = False
+    modules: dict[int, nn.Module] = field(default_factory=dict)
+    inputs: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    calls: list[tuple[int, tuple[Any, ...], bool]] = field(default_factory=list)
+    _round: int = 1
+    _depth: int = 0
+
+    def progressed(self, status: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def recorded(self, line: Mapping[str, Any]) -> bool:
+        """Begin the next round."""
+        self._round = int(line["round"]) + 1
+        return False
+
+    def before(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Note a call that no other module makes."""
+        self._depth += 1
+        if self._depth > 1 or self._round != 2:
+            return
+        shapes = tuple(tuple(each.shape) for each in inputs if isinstance(each, Tensor))
+        if id(module) not in self.modules:
+            self.modules[id(module)] = copy.deepcopy(module)
+        place = (id(module), shapes)
+        if place not in self.inputs:
+            self.inputs[place] = tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
+        learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+        self.calls.append((id(module), place, learns))
+
+    def after(self, *_: object) -> None:
+        """Leave a call."""
+        self._depth -= 1
+
+
+@contextmanager
+def _hooked(recorder: _Recorder) -> Iterator[None]:
+    handles = [
+        register_module_forward_pre_hook(recorder.before),
+        register_module_forward_hook(recorder.after, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _config(method: str, folder: str, name: str) -> dict[str, Value]:
+    return complete({**KEYS, **OWN.get(method, {}), "method": method, "runs-dir": folder, "run-name": name})
+
+
+def measure(method: str, repeats: int = 2) -> tuple[float, float]:
+    """Return the seconds of a method's round, and those of its passes in a plain loop; both on one core."""
+    rounds, loops = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = _Recorder()
+        with _hooked(recorder):
+            run_here(_config(method, folder, "hooked"), Path(folder) / "hooked", recorder)
+        for repeat in range(repeats):
+            run = run_here(_config(method, folder, str(repeat)), Path(folder) / str(repeat))
+            seconds = [0.0, *(line["seconds"] for line in read_metrics(run))]
+            rounds.append(seconds[2] - seconds[1])
+            with one_thread():
+                loops.append(_repeated(recorder))
+    return float(np.median(rounds)), float(np.median(loops))
+
+
+def _repeated(recorder: _Recorder) -> float:
+    """Return the seconds that the recorded calls take."""
+    for module in recorder.modules.values():
+        module.train()
+    begun = time.perf_counter()
+    for place, inputs, learns in recorder.calls:
+        module = recorder.modules[place]
+        with torch.set_grad_enabled(learns):
+            result = module(*recorder.inputs[inputs])
+        if learns:
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            _total(result).backward()
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            with torch.no_grad():
+                moved: list[Tensor] = [parameter for parameter in parameters if parameter.grad is not None]
+                torch._foreach_add_(moved, gradients, alpha=-1e-12)
+            for parameter in parameters:
+                parameter.grad = None
+    return time.perf_counter() - begun
+
+
+def _total(result: Any) -> Tensor:
+    """Return the sum of everything that a module returns."""
+    if isinstance(result, Tensor):
+        return result.sum()
+    values = result.values() if isinstance(result, Mapping) else result
+    total: Tensor = sum((_total(each) for each in values), torch.zeros(()))
+    return total
