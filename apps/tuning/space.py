@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -93,6 +94,13 @@ class Range(BaseModel):
         if place <= near:
             return low * (1 - EDGE) if low > 0 and not whole else low - step
         return high + step if place >= 1 - near else None
+
+
+def listed(ranges: Mapping[str, Range], most: int) -> list[dict[str, Value]]:
+    """Return all combinations of values if every range is a list and there are at most ``most``; otherwise none."""
+    if not all(found.values for found in ranges.values()) or math.prod(len(r.values) for r in ranges.values()) > most:
+        return []
+    return [dict(zip(ranges, values, strict=True)) for values in product(*(found.values for found in ranges.values()))]
 
 
 class Tune(BaseModel):

@@ -17,9 +17,10 @@ from florilegium.apps.origins import origins_of
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.tuning.plan import Plan, Subject
 from florilegium.apps.tuning.records import Result, Trial
-from florilegium.apps.tuning.space import Range
+from florilegium.apps.tuning.space import Range, listed
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import entropy
+from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import differing_settings
 
 if TYPE_CHECKING:
@@ -131,9 +132,15 @@ class MethodStudy:
         number, waiting = self.next, self._study.get_trials(states=(TrialState.WAITING,))
         seed = entropy(self._settings.seed, "tune", self.subject.name, number) % 2**32
         self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=_STARTUP, seed=seed)
-        if number == 0 and not waiting:
-            self._study.enqueue_trial(self.subject.own)
+        if not waiting and (chosen := self._fixed()) is not None:
+            self._study.enqueue_trial(chosen)
         return self._study.ask({key: _distribution(found) for key, found in self.subject.ranges.items()})
+
+    def _fixed(self) -> dict[str, Value] | None:
+        """Return the values of the next trial if they are not sampled: the recipe's own, or others of a short list."""
+        tried = [one.params for one in self._ended()]
+        fixed = [self.subject.own, *listed(self.subject.ranges, self._plan.table.trials)]
+        return next((values for values in fixed if values not in tried), None)
 
     def tell(self, trial: optuna.Trial, ended: Trial) -> None:
         """Record how a trial has ended."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from florilegium.apps.tuning.plan import HELD_BACK, Plan, read_plan
-from florilegium.apps.tuning.space import Range, read_tune
+from florilegium.apps.tuning.space import Range, listed, read_tune
 from florilegium.common.errors import ConfigurationError
 
 LR = "learning-rate = { low = 0.001, high = 0.3, log = true }"
@@ -110,3 +110,10 @@ def test_the_edge_of_a_range(found: Range, inside: list[Any], below: dict[Any, A
     assert [found.beyond(value) for value in inside] == [None] * len(inside)
     for value, outside in (below | above).items():
         assert found.beyond(value) == pytest.approx(outside)
+
+
+def test_short_lists_are_tried_as_a_whole() -> None:
+    ranges = {"a": Range(values=[1, 2]), "b": Range(values=["x", "y", "z"])}
+    assert listed(ranges, 6) == [{"a": a, "b": b} for a in (1, 2) for b in "xyz"]
+    assert listed(ranges, 5) == []
+    assert listed({**ranges, "c": Range(low=0.1, high=1.0)}, 100) == []
