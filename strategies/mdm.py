@@ -26,9 +26,10 @@ from florilegium.partitions.features import find_feature
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 
@@ -38,7 +39,7 @@ CLEAR = 3
 """A component should represent at least this many standard deviations of the noise, in clients, to be detectable."""
 
 
-class MDM(CohortStrategy):
+class MDM(OwnPrivacy):
     """Fits a mixture model to the clients' histograms, from sums over clients alone."""
 
     broadcasts_model: ClassVar[bool] = False
@@ -50,7 +51,7 @@ class MDM(CohortStrategy):
         self.numbers = parse_whole(self.hyper.components)
         if self.settings.rounds < 1:
             raise ConfigurationError("rounds: 'mdm' needs at least 1")
-        find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins)
+        self._categories = find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins).categories
         self._course: list[list[float]] = []
         self._history: dict[str, list[Array]] = {"tau": [], "alpha": []}
         self._reseeded: list[dict[str, int]] = []
@@ -135,7 +136,7 @@ class MDM(CohortStrategy):
                 run has another budget than before, or would ask real devices twice.
         """
         super().summary()
-        cohort, most = len(self.sample(1)), max(self.numbers)
+        cohort, most = self.cohort_size(1), max(self.numbers)
         if most >= cohort:
             raise ConfigurationError(
                 f"mdm.components: {most} components need more clients than that in a round; there are {cohort}"
@@ -226,12 +227,20 @@ class MDM(CohortStrategy):
         self, round: Round, cohort: Sequence[str], phase: str, arrays: Arrays, *, evaluation: bool = False
     ) -> Outcome:
         """Have ``cohort`` carry out ``phase``; return the outcome, with noise on its sums in a private run."""
-        outcome = round.ask(phase, cohort, send=arrays, reduce="sum", evaluation=evaluation)
+        outcome = self.ask_sums(round, phase, cohort, arrays, self._shapes(phase), evaluation=evaluation)
         scale = self.comparing_noise if phase == "compare" else self.noise
         for name, array in outcome.arrays.items() if scale else ():
             rng = secret_generator() if self.roster.deployed else self._rng("noise", round.number, phase, name)
             outcome.arrays[name] = array + draw(rng, "gaussian", scale, array.shape)
         return outcome
+
+    def _shapes(self, phase: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the sums that the clients of the fit send in a private run."""
+        rows = sum(self.numbers)
+        wide, sizes = (rows, self._categories), (rows, len(self.edges) - 1)
+        if phase == "initialise":
+            return {"sizes": sizes, "first": wide, "second": wide}
+        return {"weights": (rows,), "sizes": sizes, "numerator": wide, "denominator": (rows,)}
 
     def _rng(self, *purpose: str | int) -> np.random.Generator:
         return numpy_generator(self.settings.seed, "mdm", *purpose)

@@ -249,6 +249,30 @@ class TestPrivacy:
             low, high = chi2.ppf([1e-4, 1 - 1e-4], size)
             assert low < (noise**2).sum() < high
 
+    def test_each_client_takes_part_independently(self, run: Runs) -> None:
+        """So that a client more or less changes a sum by its own clipped contribution: no other one replaces it."""
+        keys = {**PRIVATE, "participation": 0.5, "rounds": 12, "mdm.components": "1"}
+        run("sampled", **keys)
+        asked: dict[int, set[str]] = {}
+        for message in run.grid.sent:
+            if message.metadata.message_type == "train":
+                request = Request.unpack(message.content, trains=True, run="")
+                asked.setdefault(request.work.round, set()).update(request.clients)
+        sizes = [len(asked[number]) for number in range(13)]  # binomial: mean 20, variance 10
+        low, high = chi2.ppf([1e-6, 1 - 1e-6], 13)
+        assert low < np.square((np.array(sizes) - 20) / np.sqrt(10)).sum() < high
+
+    def test_of_nobody_noise_alone_is_released(self, run: Runs) -> None:
+        keys = {**PRIVATE, "participation": 0.05, "rounds": 12, "mdm.components": "1"}
+        found = _summary(run("nobody", **keys))
+        trained = [m.content["config"]["round"] for m in run.grid.sent if m.metadata.message_type == "train"]
+        assert 3 < len({*trained}) < 13  # of rounds 0 to 12; each is empty with probability 0.13
+        assert np.isfinite(found["mdm"]["alpha"]).all()
+
+    def test_cohorts_of_a_fixed_size_are_refused(self, run: Runs) -> None:
+        with pytest.raises(ConfigurationError, match=r"cohort-size, oversample: .* independently of the others"):
+            run("fixed", **{**PRIVATE, "cohort-size": 20})
+
     def test_devices_draw_noise_that_nobody_can_repeat(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         federation, dataset = federate(settings(**{"num-clients": 3}))
         nodes = []

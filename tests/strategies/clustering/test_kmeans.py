@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2
+from scipy.stats import binom, chi2, chisquare
 from sklearn.cluster import KMeans as ScikitKMeans
 
 from florilegium.apps.assembly import assemble, open_folder
@@ -345,6 +346,61 @@ class TestNoise:
             private.ask(Round(private, grid, 1), "outer", {})
         tolerant, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device", "kmeans.dropout": 0.1})
         assert len(tolerant.ask(Round(tolerant, grid, 1), "outer", {})["outer"]) == 5050
+
+
+class TestCohorts:
+    """Neighbours for client-level privacy: federations of which one has one client more."""
+
+    CLIENT: ClassVar[dict[str, Value]] = {"kmeans.privacy-unit": "client", "kmeans.epsilons": "1,1,1,1,1,1"}
+
+    def test_each_client_takes_part_independently(self, tmp_path: Path) -> None:
+        """Cohort sizes are binomial: in cohorts of a fixed size another client would replace one that is removed."""
+        keys = {**self.CLIENT, "participation": 0.25, "samples-per-client": 20, "rounds": 4000, "num-clients": 10}
+        private, _ = _server(tmp_path, method="server-lloyds", **{**keys, "kmeans.epsilons": "", "server-missing": 0})
+        private.__dict__["budget"] = None
+        drawn = [private.sample(number) for number in range(1, 4001)]
+        counts = np.bincount([len(cohort) for cohort in drawn], minlength=11)
+        expected = 4000 * binom.pmf(range(7), 10, 0.25)
+        seen = np.array([*counts[:6], counts[6:].sum()])
+        assert chisquare(seen, [*expected[:6], 4000 - expected[:6].sum()]).pvalue > 1e-4
+        taking = np.array([[client in cohort for client in private.trainable()] for cohort in drawn])
+        assert np.abs(taking.mean(axis=0) - 0.25).max() < 0.035
+        assert np.abs(np.corrcoef(taking.T) - np.eye(10)).max() < 0.08
+
+    def test_the_rate_does_not_depend_on_the_number_of_clients(self, tmp_path: Path) -> None:
+        for n in (3, 5):  # a fixed cohort would have 1 of 3 and 2 of 5, rates of 1/3 and 2/5
+            keys = {**self.CLIENT, "participation": 0.4, "samples-per-client": 20, "num-clients": n, "rounds": 2}
+            private, _ = _server(tmp_path / str(n), **keys)
+            assert np.mean([len(private.sample(number)) for number in range(1, 3001)]) / n == pytest.approx(
+                0.4, abs=0.03
+            )
+
+    def test_of_nobody_noise_alone_is_released(self, tmp_path: Path) -> None:
+        keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3}
+        private, grid = _server(tmp_path, **keys)
+        k, d, s = 10, 100, 300
+        sent: dict[str, tuple[Arrays, dict[str, tuple[int, ...]]]] = {
+            "outer": ({}, {"outer": (5050,)}),
+            "weigh": ({"basis": np.eye(d)[:, :k], "points": private.points[:, :k]}, {"weights": (s,)}),
+            "locate": ({"basis": np.eye(d)[:, :k], "centers": np.eye(k)}, {"sums": (k, d), "counts": (k,)}),
+            "lloyd": ({"centers": private.points[:k]}, {"sums": (k, d), "counts": (k,)}),
+        }
+        for phase, (arrays, shapes) in sent.items():
+            released = private.ask(Round(private, grid, 1), phase, arrays)
+            assert {name: array.shape for name, array in released.items()} == shapes
+            assert all(np.abs(array).min() > 0 for array in released.values())
+
+    def test_devices_add_no_noise_if_nobody_takes_part(self, tmp_path: Path) -> None:
+        keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3, "kmeans.noise-at": "device"}
+        private, grid = _server(tmp_path, **keys)
+        with pytest.raises(RunError, match="0 of 0 devices added their noise, 1 must"):
+            private.ask(Round(private, grid, 1), "outer", {})
+
+    @pytest.mark.parametrize("keys", [{"cohort-size": 6}, {"oversample": 1.5}])
+    def test_cohorts_of_a_fixed_size_are_refused(self, run: Runs, keys: dict[str, Value]) -> None:
+        with pytest.raises(ConfigurationError, match="each client must take part independently of the others"):
+            run("fixed", **{**self.CLIENT, **keys})
+        run("example", **FAST, **keys)  # an example more or less changes no cohort
 
 
 class TestBudget:
