@@ -19,6 +19,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
@@ -124,6 +125,24 @@ class TestPerFedAvg:
     def test_without_adaptation_it_is_fedavg(self, run: Run) -> None:
         keys = {**ONE_CLIENT, "local-steps": 3, "rounds": 2}
         _same(run("avg", **keys), run("per", method="per-fedavg", **keys, **{"per-fedavg.adaptation-rate": 1e-9}), 1e-6)
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+    def test_a_test_is_after_plain_steps(self, tmp_path: Path, optimizer: str) -> None:
+        """θ ← θ − α∇f(θ) twice, whatever optimizer, momentum, weight decay and rate the outer steps have."""
+        keys = {**ONE_CLIENT, "method": "per-fedavg", "optimizer": optimizer, "weight-decay": 0.1, "finetune-epochs": 2,
+                "per-fedavg.adaptation-rate": 0.3, "learning-rate-decay": 0.1}  # fmt: skip
+        keys |= {"momentum": 0.9} if optimizer == "sgd" else {}
+        generator = torch.Generator().manual_seed(0)
+        x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
+        client = make_client(Examples(x, y), build("linear", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        start = get_arrays(client.model)
+        perform(client, "test", start, round=5)
+        (w, b) = (torch.from_numpy(array.copy()).requires_grad_() for array in start.values())
+        for _ in range(2):
+            steps = torch.autograd.grad(cross_entropy(x.flatten(1) @ w.T + b, y), (w, b))
+            (w, b) = ((p - 0.3 * step).detach().requires_grad_() for p, step in zip((w, b), steps, strict=True))
+        for found, expected in zip(get_arrays(client.model).values(), (w, b), strict=True):
+            np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
 
     def test_clients_adapt_before_a_test(self, run: Run) -> None:
         keys = {"method": "per-fedavg", "rounds": 5, "unseen-fraction": 0.34, "per-fedavg.adaptation-rate": 0.05}
