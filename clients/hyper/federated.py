@@ -12,8 +12,8 @@ from florilegium.common.settings import Section, key
 class FedProxHyper(Section):
     """Keys ``fedprox.*``."""
 
-    mu: float = key(0.01, "weight μ of the proximal term; 0 is FedAvg; not used if `fedprox.adaptive`", ge=0)
-    adaptive: bool = key(False, "adapt μ to the training loss, starting from 1 (Li et al. 2020, section 5.3.2)")
+    mu: float = key(0.01, "weight μ of the proximal term, or its start if `fedprox.adaptive`; 0 is FedAvg", ge=0)
+    adaptive: bool = key(False, "adapt μ to the training loss (after Li et al. 2020, section 5.3.2)")
 
 
 class ScaffoldHyper(Section):
