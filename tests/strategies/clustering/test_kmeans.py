@@ -169,6 +169,14 @@ class TestExactLimits:
             other = _summary(run(method.replace("+", "p"), method=method, **NOTHING))["kmeans"]["cost"]
             assert other >= best.inertia_ / len(x) - 1e-6
 
+    def test_sphere_packing_stays_among_the_points(self, tmp_path: Path) -> None:
+        """The cube reaches as far as the largest coordinate; a cube of the largest norm leaves most centres empty."""
+        server, _ = _server(tmp_path, method="sphere-packing", rounds=2, **NOTHING)
+        centers = server.initialise(None)  # type: ignore[arg-type]
+        largest = np.abs(server._server_points).max()
+        assert 0.95 * largest < np.abs(centers).max() <= largest
+        assert len({*((_points()[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)}) >= 9
+
     def test_summary_has_cost_and_accuracy(self, run: Runs) -> None:
         path = run("accuracy", **NOTHING)
         x, centers = _points(), _centers(path)
