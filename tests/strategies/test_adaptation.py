@@ -182,6 +182,27 @@ class TestPFedMe:
             moved = w[name] - η * λ * (w[name] - p.detach())
             np.testing.assert_allclose(_model(path)[name], moved.numpy(), atol=1e-6)
 
+    def test_a_new_clients_model_follows_the_same_objective(self, tmp_path: Path) -> None:
+        """θ ← θ − γ(∇f(θ) + λ(θ − w)) from θ = w, three full batches; γ is the personal learning rate."""
+        λ, γ = 3.0, 0.2
+        keys = {**ONE_CLIENT, "method": "pfedme", "finetune-epochs": 3, "pfedme.regularization": λ,
+                "pfedme.personal-learning-rate": γ}  # fmt: skip
+        generator = torch.Generator().manual_seed(0)
+        x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
+        client = make_client(Examples(x, y), build("linear", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        start = get_arrays(client.model)
+        perform(client, "test", start, round=5)
+        w = [torch.from_numpy(array.copy()) for array in start.values()]
+        θ = [p.clone().requires_grad_() for p in w]
+        for _ in range(3):
+            steps = torch.autograd.grad(cross_entropy(x.flatten(1) @ θ[0].T + θ[1], y), θ)
+            θ = [
+                (p - γ * (step + λ * (p - own))).detach().requires_grad_()
+                for p, step, own in zip(θ, steps, w, strict=True)
+            ]
+        for found, expected in zip(get_arrays(client.model).values(), θ, strict=True):
+            np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
+
     def test_seen_clients_use_their_model_and_new_ones_make_one(self, run: Run, tmp_path: Path) -> None:
         keys = {"method": "pfedme", "rounds": 5, "participation": 1.0, "unseen-fraction": 0.34, "finetune-epochs": 5}
         path = run("made", **keys)
