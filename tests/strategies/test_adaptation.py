@@ -130,7 +130,7 @@ class TestPerFedAvg:
     def test_a_test_is_after_plain_steps(self, tmp_path: Path, optimizer: str) -> None:
         """θ ← θ − α∇f(θ) twice, whatever optimizer, momentum, weight decay and rate the outer steps have."""
         keys = {**ONE_CLIENT, "method": "per-fedavg", "optimizer": optimizer, "weight-decay": 0.1, "finetune-epochs": 2,
-                "per-fedavg.adaptation-rate": 0.3, "learning-rate-decay": 0.1}  # fmt: skip
+                "per-fedavg.adaptation-rate": 0.3, "learning-rate-decay": 0.1, "decay-rounds": 1}  # fmt: skip
         keys |= {"momentum": 0.9} if optimizer == "sgd" else {}
         generator = torch.Generator().manual_seed(0)
         x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
