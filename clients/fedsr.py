@@ -2,7 +2,8 @@
 
 Receives and returns the model and, beside it, the parameters of the representation (of its standard deviation σ, and
 the classes' Gaussians). All blocks but the last compute μ(x); in training the last block classifies
-z ~ N(μ(x), σ(x)²). Minimises ℓ + α_L2R · E‖z‖² + α_CMI · E KL(p(z|x) ‖ r(z|y)). Tests use z = μ(x).
+z ~ N(μ(x), σ(x)²). Minimises ℓ + α_L2R · ℓ^L2R + α_CMI · E KL(p(z|x) ‖ r(z|y)), where ℓ^L2R is E‖z‖ or E‖z‖². Tests use
+z = μ(x).
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class FedSRClient(BaseClient):
                 p = representation(z)
                 penalty = self.hyper.information_penalty * representation.information(p, y[rows])
                 z = p.loc + p.scale * torch.randn(z.shape, generator=noise).to(z)
-            penalty = penalty + self.hyper.norm_penalty * z.square().sum(dim=1).mean()
-            return cross_entropy(classifier(z), y[rows]) + penalty
+            norms = z.square().sum(dim=1) if self.hyper.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
+            return cross_entropy(classifier(z), y[rows]) + penalty + self.hyper.norm_penalty * norms.mean()
 
         both = nn.ModuleList([self.model, representation])
         loss = self.descend(model=both, objective=objective)

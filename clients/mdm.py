@@ -1,4 +1,4 @@
-"""MDM, client side: statistics of the client's histogram, for several numbers of components (Scott, thesis, chapter 3).
+"""MDM, client side: statistics of the client's histogram, for all mixtures that are fitted (Scott, thesis, chapter 3).
 
 Receives the edges of the size bins, (S + 1,), and the stacked mixtures ``tau`` (ΣK,), ``pi`` (ΣK, S), ``alpha``
 (ΣK, C). Returns the client's terms of the sums in algorithms 5 and 6, stacked in the same way.
@@ -15,7 +15,6 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
-from florilegium.common.settings import parse_whole
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
 from florilegium.partitions.features import find_feature, uncovered
@@ -36,12 +35,14 @@ class MDMClient(BaseClient):
     def initialise(self, arrays: Arrays) -> Answer:
         """Return ``sizes``, ``first``, ``second`` for one randomly drawn component of every mixture (algorithm 5)."""
         counts, edges = self._histogram(arrays["edges"])
-        parts = []
-        for k in self.numbers:
-            # On a device the drawn component must stay secret, so the run's seed is used only in simulations.
-            rng = numpy_generator(self.settings.seed, "client", self.client_id, "component", k)
-            chosen = (rng if self.data.simulated else secret_generator()).integers(k, size=1)
-            parts.append(moments(counts, chosen, k, edges))
+        # On a device the drawn components must stay secret, so the run's seed is used only in simulations.
+        generators = {
+            k: numpy_generator(self.settings.seed, "client", self.client_id, "component", k)
+            if self.data.simulated
+            else secret_generator()
+            for k in sorted({*self.numbers})
+        }
+        parts = [moments(counts, generators[k].integers(k, size=1), k, edges) for k in self.numbers]
         return self._sent({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     @phase
@@ -84,8 +85,8 @@ class MDMClient(BaseClient):
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers K of components."""
-        return parse_whole(self.hyper.components)
+        """The numbers of components of the mixtures: each K once for every start."""
+        return self.hyper.fitted
 
     @property
     def _private(self) -> bool:

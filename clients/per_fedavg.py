@@ -2,7 +2,7 @@
 
 For each batch D: w̃ = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(w̃; D') with two more batches D', D''. The term
 with the second derivative is ignored ("first-order"), or is (∇f(w + δg; D'') − ∇f(w − δg; D''))/2δ with g = ∇f(w̃; D')
-("hessian-free"). Before a test a client adapts the received model with learning rate α for ``finetune-epochs``.
+("hessian-free"). Before a test a client adapts the received model for ``finetune-epochs`` by plain steps of size α.
 
 Strategy: FedAvg (``strategies/fedavg.py``); only the clients' steps differ.
 """
@@ -60,12 +60,12 @@ class PerFedAvgClient(BaseClient):
         return hook
 
     def personalise(self) -> bool:
-        """Adapt the received model with learning rate α for ``finetune-epochs``, if the client has labels."""
+        """Adapt the received model for ``finetune-epochs`` by steps θ ← θ − α∇f(θ), if the client has labels."""
         epochs = self.settings.finetune_epochs
         if not epochs or not self.data.labeled:
             return False
         with self.finetuning():
-            group = Group(list(self.model.parameters()), self.hyper.adaptation_rate, decays=False)
+            group = Group(list(self.model.parameters()), self.hyper.adaptation_rate, decays=False, plain=True)
             self.descend(epochs=epochs, groups=[group])
         return True
 

@@ -1,4 +1,4 @@
-"""Sphere packing: centres that depend on the radius of the data alone (Su et al. 2017; Scott, thesis, D.7.3)."""
+"""Sphere packing: centres that depend on the range of the data alone (Su et al. 2017; Scott, thesis, D.7.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sphere_packing(radius: float, d: int, k: int, rng: np.random.Generator) -> A
     and at least 2a from each other. The largest feasible a is found by bisection; its centres are returned.
 
     Args:
-        radius: radius Δ of the data, > 0.
+        radius: Δ > 0, half the side of the cube: the largest coordinate of the data.
         d, k: dimension and number of centres.
         rng: the generator of the attempts.
     """

@@ -38,7 +38,7 @@ class PrivacySettings(Section):
     sampling: Literal["poisson", "fixed"] = key(
         "poisson",
         "for `unit = client`: sample each client independently, which amplifies privacy; or cohorts of a fixed size, "
-        "accounted as if all clients took part in every round",
+        "accounted as if all clients took part in every round ([neighbours](privacy.md#clients))",
     )
     noise_at: Literal["server", "device"] = key("server", "for `unit = client`: who adds the noise")
 

@@ -1,13 +1,15 @@
 """FedProx, server side (Li et al. 2020, Algorithm 2; adaptive μ: section 5.3.2).
 
-Sends the global model wᵗ and μ; aggregates as FedAvg. With ``fedprox.adaptive``, μ starts at 1, decreases by 0.1 after
-the cohort's mean training loss has fallen in 5 rounds in a row, and increases by 0.1 whenever it rises. μ = 0: FedAvg.
+Sends the global model wᵗ and μ; aggregates as FedAvg. With ``fedprox.adaptive``, μ starts at ``fedprox.mu`` and follows
+the cohorts' training loss (:class:`AdaptiveMu`). μ = 0: FedAvg.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from florilegium.clients.hyper.federated import FedProxHyper
 from florilegium.common.errors import ConfigurationError
@@ -18,30 +20,35 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
 STEP = 0.1
-PATIENCE = 5
+ROUNDS = 5
+"""Number of rounds whose losses are averaged before they are compared."""
 
 
 class AdaptiveMu:
-    """The heuristic that adapts μ to the training loss.
+    """The rule that adapts μ to the training loss.
+
+    After every 5 rounds their mean loss is compared with that of the 5 rounds before: μ rises by 0.1 if the loss has
+    risen, and falls by 0.1, not below 0, if it has fallen. The losses of single rounds cannot be compared, since
+    each is that of other clients.
 
     Attributes:
         mu: the present μ.
-        last: the previous round's loss, if any.
-        falling: number of rounds in a row in which the loss has fallen.
+        before: the mean loss of the last 5 rounds that were compared, if any.
+        losses: the losses of the rounds since then.
     """
 
-    def __init__(self, mu: float = 1.0, last: float | None = None, falling: int = 0) -> None:
-        self.mu, self.last, self.falling = mu, last, falling
+    def __init__(self, mu: float, before: float | None = None, losses: Sequence[float] = ()) -> None:
+        self.mu, self.before, self.losses = mu, before, list(losses)
 
     def observe(self, loss: float) -> None:
         """Adapt μ to the training loss of a round."""
-        if self.last is not None and loss > self.last:
-            self.mu, self.falling = self.mu + STEP, 0
-        elif self.last is not None and loss < self.last:
-            self.falling += 1
-            if self.falling == PATIENCE:
-                self.mu, self.falling = max(0.0, self.mu - STEP), 0
-        self.last = loss
+        self.losses.append(loss)
+        if len(self.losses) < ROUNDS:
+            return
+        mean = float(np.mean(self.losses))
+        if self.before is not None:
+            self.mu = max(0.0, self.mu + STEP * float(np.sign(mean - self.before)))
+        self.before, self.losses = mean, []
 
 
 class FedProx(FedAvg):
@@ -54,22 +61,18 @@ class FedProx(FedAvg):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._adaptive = AdaptiveMu()
+        self._adaptive = AdaptiveMu(self.hyper.mu)
         if self.hyper.adaptive and self.settings.privacy.unit != "none":
             raise ConfigurationError("fedprox.adaptive: μ would follow the clients' losses, which are not protected")
 
-    @property
-    def mu(self) -> float:
-        """The present μ."""
-        return self._adaptive.mu if self.hyper.adaptive else self.hyper.mu
-
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Return μ, which every client receives."""
-        return {"mu": self.mu}
+        return {"mu": self._adaptive.mu}
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
-        """Adapt μ to the cohort's mean training loss."""
-        self._adaptive.observe(outcome.mean("loss"))
+        """Adapt μ to the cohort's mean training loss, with ``fedprox.adaptive``."""
+        if self.hyper.adaptive:
+            self._adaptive.observe(outcome.mean("loss"))
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return FedAvg's state, and that of the heuristic for μ."""
@@ -79,8 +82,9 @@ class FedProx(FedAvg):
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Restore FedAvg's state, and that of the heuristic for μ."""
         super().restore(arrays, facts)
-        self._adaptive = AdaptiveMu(**facts["mu"])
+        rule = facts["mu"]
+        self._adaptive = AdaptiveMu(rule["mu"], rule["before"], rule["losses"])
 
     def report(self) -> dict[str, Any]:
         """Return the final μ, for ``summary.json``."""
-        return {"fedprox": {"mu": self.mu}}
+        return {"fedprox": {"mu": self._adaptive.mu}}

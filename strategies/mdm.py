@@ -1,8 +1,9 @@
 """MDM, server side: fit a mixture of Dirichlet-multinomials to clients' histograms by sums (Scott, thesis, chapter 3).
 
 Before round 1 clients draw components at random, and moments of the histograms initialise the mixtures (algorithm 5).
-Every round is a step of generalised EM (algorithm 6), for several numbers K of components at once. At the end K is
-chosen with held-out clients (appendix A.1). See ``clients/mdm.py`` for the arrays that are sent and received.
+Every round is a step of generalised EM (algorithm 6), for several numbers K of components and several random starts of
+each at once. The best start of each K is kept, and at the end K is chosen with held-out clients (appendix A.1). See
+``clients/mdm.py`` for the arrays that are sent and received.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ from florilegium.partitions.features import find_feature
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 
+LAST = 10
+"""Number of last rounds whose likelihoods are averaged to compare starts; in each, all are of the same clients."""
 CLEAR = 3
 """A component should represent at least this many standard deviations of the noise, in clients, to be detectable."""
 
 
-class MDM(CohortStrategy):
+class MDM(OwnPrivacy):
     """Fits a mixture model to the clients' histograms, from sums over clients alone."""
 
     broadcasts_model: ClassVar[bool] = False
@@ -47,15 +51,15 @@ class MDM(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.numbers = parse_whole(self.hyper.components)
+        self.numbers, self.fitted = parse_whole(self.hyper.components), self.hyper.fitted
         if self.settings.rounds < 1:
             raise ConfigurationError("rounds: 'mdm' needs at least 1")
-        find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins)
+        self._categories = find_feature(dataset_of(self.settings), self.hyper.feature, self.hyper.bins).categories
         self._course: list[list[float]] = []
         self._history: dict[str, list[Array]] = {"tau": [], "alpha": []}
         self._reseeded: list[dict[str, int]] = []
         self._compared: list[dict[str, float]] = []
-        self._chosen = 0
+        self._chosen: int | None = None  # which of the fitted mixtures held-out clients have chosen
         self._everybody = False  # whether all clients took part in the last round
         self._latest: list[Mixture] = []
         self._begun: dict[str, Any] = {}
@@ -76,19 +80,25 @@ class MDM(CohortStrategy):
         """Return the held-out clients, with which K is chosen.
 
         Raises:
-            RunError: if K is to be chosen, but all of these clients are offline.
+            RunError: if they are to choose a mixture, but all of these clients are offline.
         """
         clients = sorted(self._validating())
-        if len(self.numbers) > 1 and not clients:
-            raise RunError("no client is left to choose among several mdm.components; resume when some are back")
+        if self._compares and not clients:
+            raise RunError("no client is left to choose among several mixtures; resume when some are back")
         return clients
 
     def _counted(self) -> list[str]:
         return self.roster.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
 
+    @property
+    def _compares(self) -> bool:
+        """Whether held-out clients choose: among several K; in a private run also among starts."""
+        private = self.hyper.privacy_unit != "none"
+        return len(self.numbers) > 1 or (private and len(self.fitted) > 1)
+
     def _validating(self) -> set[str]:
-        """Return the held-out clients, always the same ones; empty if there is only one K."""
-        if len(self.numbers) < 2:
+        """Return the held-out clients, always the same ones; empty if they have nothing to choose."""
+        if not self._compares:
             return set()
         share, seed = self.hyper.validation_fraction, self.settings.seed
         return {client for client in self._counted() if _lot(seed, client) < share}
@@ -135,15 +145,15 @@ class MDM(CohortStrategy):
                 run has another budget than before, or would ask real devices twice.
         """
         super().summary()
-        cohort, most = len(self.sample(1)), max(self.numbers)
+        cohort, most = self.cohort_size(1), max(self.numbers)
         if most >= cohort:
             raise ConfigurationError(
                 f"mdm.components: {most} components need more clients than that in a round; there are {cohort}"
             )
-        if len(self.numbers) > 1 and not self._validating():
+        if self._compares and not self._validating():
             raise ConfigurationError(
                 f"mdm.validation-fraction: {self.hyper.validation_fraction:g} of {len(self._counted())} clients are "
-                "none, but some must choose among several mdm.components; raise it"
+                "none, but some must choose among several mdm.components or mdm.restarts; raise it"
             )
         if self.settings.resume and self._begun != self.privacy():
             raise ConfigurationError(
@@ -155,7 +165,10 @@ class MDM(CohortStrategy):
                 "same, and asking again would cost more than the budget"
             )
         bins = len(self.edges) - 1
-        log.info("mdm: sizes up to %d in %d bins; components: %s", self.edges[-1] - 1, bins, self.hyper.components)
+        log.info(
+            "mdm: sizes up to %d in %d bins; components: %s; starts of each: %d",
+            self.edges[-1] - 1, bins, self.hyper.components, self._starts,
+        )  # fmt: skip
         if self.noise:
             self._tell_privacy(cohort / most)
 
@@ -226,12 +239,20 @@ class MDM(CohortStrategy):
         self, round: Round, cohort: Sequence[str], phase: str, arrays: Arrays, *, evaluation: bool = False
     ) -> Outcome:
         """Have ``cohort`` carry out ``phase``; return the outcome, with noise on its sums in a private run."""
-        outcome = round.ask(phase, cohort, send=arrays, reduce="sum", evaluation=evaluation)
+        outcome = self.ask_sums(round, phase, cohort, arrays, self._shapes(phase), evaluation=evaluation)
         scale = self.comparing_noise if phase == "compare" else self.noise
         for name, array in outcome.arrays.items() if scale else ():
             rng = secret_generator() if self.roster.deployed else self._rng("noise", round.number, phase, name)
             outcome.arrays[name] = array + draw(rng, "gaussian", scale, array.shape)
         return outcome
+
+    def _shapes(self, phase: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the sums that the clients of the fit send in a private run."""
+        rows = sum(self.fitted)
+        wide, sizes = (rows, self._categories), (rows, len(self.edges) - 1)
+        if phase == "initialise":
+            return {"sizes": sizes, "first": wide, "second": wide}
+        return {"weights": (rows,), "sizes": sizes, "numerator": wide, "denominator": (rows,)}
 
     def _rng(self, *purpose: str | int) -> np.random.Generator:
         return numpy_generator(self.settings.seed, "mdm", *purpose)
@@ -248,15 +269,15 @@ class MDM(CohortStrategy):
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Take a step of EM for all mixtures; in round 1 initialise them first. Return the new mixtures, stacked."""
-        mixtures = split(model, self.numbers) if round.number > 1 else self._initialise(round.numbered(0))
+        mixtures = split(model, self.fitted) if round.number > 1 else self._initialise(round.numbered(0))
         cohort = round.sample()
         outcome = self.ask(round, cohort, "expect", stack(mixtures))
         self._everybody = len(cohort) >= len(self.trainable())
         if "likelihood" in outcome.arrays:
             self._course.append((outcome.arrays["likelihood"] / len(outcome.clients)).tolist())
         moved = [
-            self._revive(update(mixture, sums, self.noise), round.number, sums)
-            for mixture, sums in zip(mixtures, self._apart(outcome.arrays), strict=True)
+            self._revive(update(mixture, sums, self.noise), round.number, index % self._starts, sums)
+            for index, (mixture, sums) in enumerate(zip(mixtures, self._apart(outcome.arrays), strict=True))
         ]
         self._latest = moved
         stacked = stack(moved)
@@ -270,24 +291,24 @@ class MDM(CohortStrategy):
 
     def _apart(self, sums: Arrays) -> list[Arrays]:
         """Split stacked sums into those of each mixture."""
-        ends = np.cumsum(self.numbers)
+        ends = np.cumsum(self.fitted)
         rows = {name: array for name, array in sums.items() if name != "likelihood"}
         return [
-            {name: array[b - k : b] for name, array in rows.items()} for k, b in zip(self.numbers, ends, strict=True)
+            {name: array[b - k : b] for name, array in rows.items()} for k, b in zip(self.fitted, ends, strict=True)
         ]
 
-    def _revive(self, mixture: Mixture, server_round: int, sums: Arrays) -> Mixture:
+    def _revive(self, mixture: Mixture, server_round: int, start: int, sums: Arrays) -> Mixture:
         """Re-initialise components with almost no weight: each at most once, and not in the last round."""
         number = len(mixture.tau)
         if server_round == self.settings.rounds:
             return mixture
         for k in np.flatnonzero(sums["weights"] < EMPTY):
-            place = {"k": number, "component": int(k)}
+            place = {"k": number, "start": start, "component": int(k)}
             if any(place.items() <= earlier.items() for earlier in self._reseeded):
                 continue
             log.warning("round %d: component %d of %d is empty and starts anew", server_round, k + 1, number)
             self._reseeded.append({"round": server_round, **place})
-            mixture = start_anew(mixture, int(k), self._rng("anew", server_round, number, int(k)))
+            mixture = start_anew(mixture, int(k), self._rng("anew", server_round, number, start, int(k)))
         return mixture
 
     def finished(self, server_round: int) -> bool:
@@ -304,16 +325,28 @@ class MDM(CohortStrategy):
 
     # ------------------------------------------------------------------------------------- choice of K
 
+    @property
+    def _starts(self) -> int:
+        """Number of starts of each K."""
+        return len(self.fitted) // len(self.numbers)
+
+    def _best(self, scores: Array) -> list[int]:
+        """Return for each K which of the fitted mixtures is its start with the best of ``scores``."""
+        firsts = range(0, len(self.fitted), self._starts)
+        return [first + int(np.argmax(scores[first : first + self._starts])) for first in firsts]
+
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
-        """Have the held-out clients compare the mixtures; choose K."""
+        """Have the held-out clients compare the mixtures; choose K, and in a private run each K's start."""
         outcome = self.ask(round, clients, "compare", model, evaluation=True)
         n = len(outcome.clients)
-        means = outcome.arrays["relative"] / n
-        self._chosen = choose(self.numbers, means, outcome.arrays["products"] / n, n)
+        means, products = outcome.arrays["relative"] / n, outcome.arrays["products"] / n
+        best = self._best(np.mean(self._course[-LAST:], axis=0) if self._course else means)
+        k = choose(self.numbers, means[best], products[np.ix_(best, best)], n)
+        self._chosen = best[self.numbers.index(k)]
         shown = outcome.arrays["likelihood"] / n if "likelihood" in outcome.arrays else means
         kind = "log_likelihood" if shown is not means else "relative"
-        self._compared = [{"k": k, kind: float(value)} for k, value in zip(self.numbers, shown, strict=True)]
-        log.info("round %d: k = %d is chosen", round.number, self._chosen)
+        self._compared = [{"k": k, kind: float(value)} for k, value in zip(self.numbers, shown[best], strict=True)]
+        log.info("round %d: k = %d is chosen", round.number, k)
         return outcome
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
@@ -333,17 +366,23 @@ class MDM(CohortStrategy):
         """Restore the state that :meth:`state` returned."""
         self._history = {name: list(arrays[name]) for name in self._history}
         last = {name: steps[-1] for name, steps in self._history.items()}
-        self._latest = split({**last, "pi": arrays["pi"], "edges": arrays["edges"]}, self.numbers)
+        self._latest = split({**last, "pi": arrays["pi"], "edges": arrays["edges"]}, self.fitted)
         self._course, self._reseeded = list(facts["course"]), list(facts["reseeded"])
         self._begun = facts["privacy"]
         self.__dict__["edges"] = arrays["edges"]  # sizes of the present clients may differ from those at the start
 
     def report(self) -> dict[str, Any]:
-        """Return the chosen mixture in the form of ``mdm-params``, and the course of the fit and of the comparison."""
-        chosen = self._chosen or self.numbers[0]
-        mixture = self._latest[self.numbers.index(chosen)]
+        """Return the chosen mixture in the form of ``mdm-params``, and the course of the fit and of the comparison.
+
+        ``mixture`` is its index among all that were fitted, each K once for every start, as in ``course``.
+        """
+        chosen = self._chosen
+        if chosen is None:
+            chosen = self._best(np.mean(self._course[-LAST:], axis=0))[0] if self._course else 0
+        mixture = self._latest[chosen]
         facts = {
-            "k": chosen,
+            "k": self.fitted[chosen],
+            "mixture": chosen,
             "feature": self.hyper.feature,
             "bins": self.hyper.bins,
             "tau": mixture.tau.tolist(),

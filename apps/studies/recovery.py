@@ -16,6 +16,7 @@ from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.mdm_params import NAMED
+from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import read_checkpoint
 
 Array = NDArray[np.float64]
@@ -40,8 +41,10 @@ def errors(run: Path) -> tuple[str, Array, Array]:
     if not isinstance(hyper, MDMHyper) or name not in NAMED or hyper.components != str(len(NAMED[name][0])):
         raise RunError(f"run {run} has not fitted a named law (mdm-params) with as many components as that has")
     τ, α = (np.array(value) for value in NAMED[name])
+    first = read_summary(run)["mdm"]["mixture"] * len(τ)  # the best start
+    rows = range(first, first + len(τ))
     last = history["alpha"][-1]
-    order = list(min(permutations(range(len(τ))), key=lambda p: normalised_error(last[list(p)], α)))
+    order = list(min(permutations(rows), key=lambda p: normalised_error(last[list(p)], α)))
     return (
         name,
         np.array([normalised_error(step[order], α) for step in history["alpha"]]),

@@ -58,6 +58,8 @@ class Group:
     learning_rate: float
     decays: bool = True
     """Whether ``learning-rate-decay`` applies to this learning rate."""
+    plain: bool = False
+    """Whether the steps are plain gradient steps, whatever ``optimizer``, ``momentum`` and ``weight-decay`` say."""
 
 
 def trained_groups(model: nn.Module, settings: ClientSettings, groups: Sequence[Group] | None) -> list[Group]:
@@ -68,8 +70,10 @@ def trained_groups(model: nn.Module, settings: ClientSettings, groups: Sequence[
 
 
 def make_optimizer(settings: ClientSettings, group: Group, decay: float = 1.0) -> Optimizer:
-    """Return the configured optimizer for the parameters of ``group``, at its learning rate times ``decay``."""
+    """Return the configured optimizer, or plain SGD, for the parameters of ``group``, at its rate times ``decay``."""
     rate = group.learning_rate * (decay if group.decays else 1.0)
+    if group.plain:
+        return SGD(group.parameters, rate, momentum=0.0, weight_decay=0.0)
     if settings.optimizer == "adam":
         return Adam(group.parameters, rate, settings.weight_decay)
     return SGD(group.parameters, rate, settings.momentum, settings.weight_decay)

@@ -12,8 +12,8 @@ from florilegium.common.settings import Section, key
 class FedProxHyper(Section):
     """Keys ``fedprox.*``."""
 
-    mu: float = key(0.01, "weight μ of the proximal term; 0 is FedAvg; not used if `fedprox.adaptive`", ge=0)
-    adaptive: bool = key(False, "adapt μ to the training loss, starting from 1 (Li et al. 2020, section 5.3.2)")
+    mu: float = key(0.01, "weight μ of the proximal term, or its start if `fedprox.adaptive`; 0 is FedAvg", ge=0)
+    adaptive: bool = key(False, "adapt μ to the training loss (after Li et al. 2020, section 5.3.2)")
 
 
 class ScaffoldHyper(Section):
@@ -27,14 +27,17 @@ class ScaffoldHyper(Section):
 class FedIIRHyper(Section):
     """Keys ``fediir.*``."""
 
-    penalty: float = key(0.001, "γ, weight of the squared distance between client gradient and mean gradient", ge=0)
+    penalty: float = key(0.01, "γ, weight of the squared distance between client gradient and mean gradient", ge=0)
     momentum: float = key(0.95, "m, momentum of the running mean gradient over rounds", ge=0, lt=1)
 
 
 class FedSRHyper(Section):
     """Keys ``fedsr.*``."""
 
-    norm_penalty: float = key(0.01, "α_L2R, weight of ℓ^L2R, the mean squared norm of representations", ge=0)
+    norm_penalty: float = key(0.01, "α_L2R, weight of ℓ^L2R, the mean norm of representations", ge=0)
+    norm: Literal["length", "squared"] = key(
+        "length", "ℓ^L2R: the mean of ‖z‖, as in the authors' code, or of ‖z‖², as in the paper"
+    )
     information_penalty: float = key(
         0.001, "α_CMI, weight of ℓ^CMI, the conditional mutual information; 0: representations without noise", ge=0
     )

@@ -9,6 +9,9 @@ from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from florilegium.common.settings import Section, key, parse_whole
 
+STARTS = 8
+"""Default number of random starts; in a private run they would share one clipping bound, and so the noise."""
+
 
 def _check_sizes(text: str) -> str:
     if text and (len(edges := parse_whole(text)) < 2 or any(a >= b for a, b in pairwise(edges))):
@@ -36,6 +39,11 @@ class MDMHyper(Section):
     components: Annotated[str, AfterValidator(_check_different)] = key(
         "3", "K, number of components; or several numbers to choose from, separated by commas"
     )
+    restarts: int = key(
+        0,
+        "random starts of each fit, carried on together, of which the best is kept; 0: 8, or 1 in a private run",
+        ge=0,
+    )
     feature: str = key("label", "what is counted: `label`, or a column of a table", min_length=1)
     bins: Annotated[str, AfterValidator(_check_bins)] = key(
         "", "bin edges for a numeric column, for example `0:200000:5000,inf`"
@@ -58,6 +66,12 @@ class MDMHyper(Section):
     epsilon: float = key(8.0, "ε of the whole run", gt=0)
     delta: float = key(1e-06, "δ of the whole run", gt=0, lt=1)
     clip: float = key(5.0, "private runs: norm to which all that a client sends in one exchange is clipped", gt=0)
+
+    @property
+    def fitted(self) -> list[int]:
+        """Numbers of components of all mixtures that are fitted together: each K once for every start."""
+        starts = self.restarts or (STARTS if self.privacy_unit == "none" else 1)
+        return [k for k in parse_whole(self.components) for _ in range(starts)]
 
     @field_validator("max_size")
     @classmethod

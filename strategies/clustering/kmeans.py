@@ -29,8 +29,9 @@ from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.noise import secret_generator
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 
@@ -42,7 +43,7 @@ def protects_itself(hyper: Any) -> str:
     return "it protects its sums itself; set kmeans.epsilon"
 
 
-class KMeans(CohortStrategy):
+class KMeans(OwnPrivacy):
     """Finds initial centres in round 1, and refines them by private steps of Lloyd's algorithm."""
 
     hyper: KMeansHyper
@@ -171,10 +172,10 @@ class KMeans(CohortStrategy):
         cohort = round.sample()
         guards = self.budget.guards(phase) if self.budget else {}
         by_devices = self.hyper.noise_at == "device" and bool(guards)
-        shares = ceil((1 - self.hyper.dropout) * cohort.wanted)
+        shares = max(1, ceil((1 - self.hyper.dropout) * cohort.wanted))
         unit = self.hyper.privacy_unit
-        outcome = round.ask(
-            phase, cohort, send=arrays, reduce="sum", shares=shares,
+        outcome = self.ask_sums(
+            round, phase, cohort, arrays, {name: self._shape(name, arrays) for name in guards}, shares=shares,
             radius=self.radius if unit == "example" else None,
             bounds=[guard.bound for guard in guards.values()] if unit == "client" else None,
             scales=[guard.scale for guard in guards.values()] if by_devices else None,
@@ -190,6 +191,11 @@ class KMeans(CohortStrategy):
             name: array + guards[name].noise(self._noise(round.number, phase, name), array.shape)
             for name, array in outcome.arrays.items()
         }
+
+    def _shape(self, name: str, sent: Arrays) -> tuple[int, ...]:
+        """Return the shape of the sum ``name`` that clients return for the arrays ``sent``."""
+        d, rows = self.points.shape[1], len(sent.get("centers", sent.get("points", ())))
+        return {"outer": (d * (d + 1) // 2,), "sums": (rows, d)}.get(name, (rows,))
 
     def _noise(self, *path: str | int) -> np.random.Generator:
         """Return the random generator for noise: a secret one with real devices, else one from the run's seed."""

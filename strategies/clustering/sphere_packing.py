@@ -1,9 +1,13 @@
-"""SpherePacking, server side: centres spread over a ball of radius Δ, then FedDP-Lloyds (Scott, thesis, D.7.3).
+"""SpherePacking, server side: centres spread over a cube, then FedDP-Lloyds (Scott, thesis, D.7.3).
+
+The cube's half-side is the largest coordinate of the server's points, which the thesis calls the data radius there.
 
 Client: KMeansClient (``clients/clustering/kmeans.py``).
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from florilegium.models.clustering import Array
 from florilegium.models.sphere_packing import sphere_packing
@@ -12,10 +16,11 @@ from florilegium.strategies.core.round import Round
 
 
 class SpherePacking(KMeans):
-    """Starts from centres that depend only on the data's radius and dimension."""
+    """Starts from centres that depend only on the data's largest coordinate and dimension."""
 
     privacy_gap = staticmethod(protects_itself)
 
     def initialise(self, round: Round) -> Array:
         """Return centres from a sphere packing; no client is asked."""
-        return sphere_packing(self.radius, self.points.shape[1], self.k, self.rng("packing"))
+        half_side = float(np.abs(self.points).max())
+        return sphere_packing(half_side, self.points.shape[1], self.k, self.rng("packing"))

@@ -23,6 +23,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.privacy.accounting import Release, calibrate
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import draw, secret_generator
+from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.core.settings import ServerSettings
@@ -88,8 +89,7 @@ class ClientPrivacy:
 
     def choose(self, clients: Sequence[str], rate: float) -> list[str]:
         """Return a Poisson sample of ``clients``: each takes part independently with probability ``rate``."""
-        taking_part = self.rng.random(len(clients)) < rate
-        return [client for client, chosen in zip(clients, taking_part, strict=True) if chosen]
+        return poisson_sample(self.rng, clients, rate)
 
     def request(self, expected: int) -> dict[str, float]:
         """Return a request's privacy fields: the adaptive bound, and each of ``expected`` clients' share of noise."""

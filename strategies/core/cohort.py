@@ -209,7 +209,7 @@ class CohortStrategy(WithoutHooks):
         s = self.settings
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
-            len(self.roster.nodes), len(self.sample(1)) if self.protection is None else self.cohort_size(1), s.rounds,
+            len(self.roster.nodes), self.cohort_size(1) if self.poisson else len(self.sample(1)), s.rounds,
         )  # fmt: skip
 
     def _population(self) -> str:
@@ -244,6 +244,11 @@ class CohortStrategy(WithoutHooks):
         """Return the ids of the clients that may train. By default: the seen clients with labels."""
         return self.roster.ids("seen")
 
+    @property
+    def poisson(self) -> bool:
+        """Whether cohorts are Poisson samples, in which each client takes part independently of the others."""
+        return self.protection is not None and self.settings.privacy.sampling == "poisson"
+
     def cohort_size(self, server_round: int) -> int:
         """Return the size of a round's cohort; with Poisson sampling, the expected size."""
         share, size = self.settings.participation, self.settings.cohort_size
@@ -260,7 +265,7 @@ class CohortStrategy(WithoutHooks):
         """
         clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
-        if self.protection is not None and self.settings.privacy.sampling == "poisson":
+        if self.protection is not None and self.poisson:
             drawn = self.protection.choose(clients, size / len(clients))
             return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)

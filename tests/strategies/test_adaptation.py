@@ -19,6 +19,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
@@ -125,6 +126,24 @@ class TestPerFedAvg:
         keys = {**ONE_CLIENT, "local-steps": 3, "rounds": 2}
         _same(run("avg", **keys), run("per", method="per-fedavg", **keys, **{"per-fedavg.adaptation-rate": 1e-9}), 1e-6)
 
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+    def test_a_test_is_after_plain_steps(self, tmp_path: Path, optimizer: str) -> None:
+        """θ ← θ − α∇f(θ) twice, whatever optimizer, momentum, weight decay and rate the outer steps have."""
+        keys = {**ONE_CLIENT, "method": "per-fedavg", "optimizer": optimizer, "weight-decay": 0.1, "finetune-epochs": 2,
+                "per-fedavg.adaptation-rate": 0.3, "learning-rate-decay": 0.1, "decay-rounds": 1}  # fmt: skip
+        keys |= {"momentum": 0.9} if optimizer == "sgd" else {}
+        generator = torch.Generator().manual_seed(0)
+        x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
+        client = make_client(Examples(x, y), build("linear", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        start = get_arrays(client.model)
+        perform(client, "test", start, round=5)
+        (w, b) = (torch.from_numpy(array.copy()).requires_grad_() for array in start.values())
+        for _ in range(2):
+            steps = torch.autograd.grad(cross_entropy(x.flatten(1) @ w.T + b, y), (w, b))
+            (w, b) = ((p - 0.3 * step).detach().requires_grad_() for p, step in zip((w, b), steps, strict=True))
+        for found, expected in zip(get_arrays(client.model).values(), (w, b), strict=True):
+            np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
+
     def test_clients_adapt_before_a_test(self, run: Run) -> None:
         keys = {"method": "per-fedavg", "rounds": 5, "unseen-fraction": 0.34, "per-fedavg.adaptation-rate": 0.05}
         figures = read_metrics(run("adapt", **keys, **{"finetune-epochs": 5}))[-1]
@@ -162,6 +181,27 @@ class TestPFedMe:
             np.testing.assert_allclose(p.grad + λ * (p.detach() - w[name]), np.zeros(p.shape), atol=1e-5)
             moved = w[name] - η * λ * (w[name] - p.detach())
             np.testing.assert_allclose(_model(path)[name], moved.numpy(), atol=1e-6)
+
+    def test_a_new_clients_model_follows_the_same_objective(self, tmp_path: Path) -> None:
+        """θ ← θ − γ(∇f(θ) + λ(θ − w)) from θ = w, three full batches; γ is the personal learning rate."""
+        λ, γ = 3.0, 0.2
+        keys = {**ONE_CLIENT, "method": "pfedme", "finetune-epochs": 3, "pfedme.regularization": λ,
+                "pfedme.personal-learning-rate": γ}  # fmt: skip
+        generator = torch.Generator().manual_seed(0)
+        x, y = torch.randn(8, 1, 8, 8, generator=generator), torch.randint(10, (8,), generator=generator)
+        client = make_client(Examples(x, y), build("linear", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        start = get_arrays(client.model)
+        perform(client, "test", start, round=5)
+        w = [torch.from_numpy(array.copy()) for array in start.values()]
+        θ = [p.clone().requires_grad_() for p in w]
+        for _ in range(3):
+            steps = torch.autograd.grad(cross_entropy(x.flatten(1) @ θ[0].T + θ[1], y), θ)
+            θ = [
+                (p - γ * (step + λ * (p - own))).detach().requires_grad_()
+                for p, step, own in zip(θ, steps, w, strict=True)
+            ]
+        for found, expected in zip(get_arrays(client.model).values(), θ, strict=True):
+            np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
 
     def test_seen_clients_use_their_model_and_new_ones_make_one(self, run: Run, tmp_path: Path) -> None:
         keys = {"method": "pfedme", "rounds": 5, "participation": 1.0, "unseen-fraction": 0.34, "finetune-epochs": 5}

@@ -22,7 +22,7 @@ from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
-from tests.support import Value, config, settings
+from tests.support import Value, config, make_client, perform, settings
 
 Run = Callable[..., Path]
 HEAD = {"fc3.weight", "fc3.bias"}
@@ -188,6 +188,22 @@ class TestEvaluation:
         assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
 
     @pytest.mark.parametrize("part", ["whole", "head", "body"])
+    def test_fedbabus_step_before_a_test_is_in_the_part_that_is_named(self, part: str, tmp_path: Path) -> None:
+        """One full-batch step: θ − η∇F(θ) in the arrays of that part, θ in the others."""
+        keys: dict[str, Value] = {"method": "fedbabu", "finetune-epochs": 1, "batch-size": 100, "learning-rate": 0.3,
+                                  "fedbabu.finetune": part}  # fmt: skip
+        data = simulated(*federate(settings(num_clients=40)), 0).train
+        client = make_client(data, build("mlp", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        model, start = build("mlp", (1, 8, 8), 10, 1), _initial()
+        torch.nn.functional.cross_entropy(model(data.x), data.y).backward()
+        perform(client, "test", {name: array for name, array in start.items() if name not in HEAD})
+        tuned = {"whole": set(start), "head": HEAD, "body": start.keys() - HEAD}[part]
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            expected = start[name] - (0.3 * parameter.grad.numpy() if name in tuned else 0)
+            np.testing.assert_allclose(get_arrays(client.model)[name], expected, atol=1e-6)
+
+    @pytest.mark.parametrize("part", ["whole", "head", "body"])
     def test_fedbabu_tunes_what_it_was_told(self, part: str, run: Run) -> None:
         path = run(
             part, method="fedbabu", rounds=8, **{"batch-size": 10, "finetune-epochs": 5, "fedbabu.finetune": part}
@@ -195,9 +211,21 @@ class TestEvaluation:
         figures = read_metrics(path)[-1]["seen"]
         assert figures["accuracy"] > figures["accuracy_global"] + 0.05
 
-    def test_ditto_reports_both_models(self, run: Run) -> None:
-        figures = read_metrics(run("both", method="ditto"))[-1]["seen"]
-        assert {"accuracy", "accuracy_global"} <= figures.keys()
+    def test_ditto_measures_the_personal_model_beside_the_received_one(self, tmp_path: Path) -> None:
+        data = simulated(*federate(settings(num_clients=40)), 0).train
+        client = make_client(data, build("mlp", (1, 8, 8), 10, 1), folder=tmp_path, method="ditto")
+        received, own = _initial(), {name: 1.5 * array for name, array in _initial().items()}
+        client.state.save(own)
+        metrics = perform(client, "test", received, round=2).metrics
+        model = build("mlp", (1, 8, 8), 10, 1)
+        for arrays, suffix in ((received, "_global"), (own, "")):
+            set_arrays(model, arrays)
+            outputs = model(data.x).detach()
+            assert metrics["loss" + suffix] == pytest.approx(torch.nn.functional.cross_entropy(outputs, data.y).item())
+            right = (outputs.argmax(dim=1) == data.y).float().mean().item()
+            assert metrics["accuracy" + suffix] == pytest.approx(right)
+        for name, array in get_arrays(client.predictor).items():
+            np.testing.assert_array_equal(array, own[name])
 
     @pytest.mark.parametrize("method", DECOUPLED)
     def test_shared_and_own_blocks_start_from_the_model_of_another_run(self, method: str, run: Run) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from florilegium.apps.settings import parse
 from florilegium.clients.core.wire import BESIDE, unpack
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -17,7 +18,7 @@ from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import make_client, perform
+from tests.support import config, make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fediir", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -104,6 +105,11 @@ def test_running_mean(run: Runs) -> None:
     assert state
     for name, array in state.items():
         np.testing.assert_allclose(array, m * (1 - m) * means[0][name] + (1 - m) * means[1][name], rtol=1e-4, atol=1e-7)
+
+
+def test_defaults_are_the_authors_for_rotated_mnist() -> None:
+    _, hyper = parse(config(method="fediir"))
+    assert (hyper.penalty, hyper.momentum) == (0.01, 0.95)
 
 
 def test_resume_and_packing(run: Runs) -> None:

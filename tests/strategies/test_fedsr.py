@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal
+from torch.func import functional_call
+from torch.nn.functional import softplus
 
+from florilegium.apps.settings import parse
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.models.representation import build_representation
+from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
+from tests.support import config, make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fedsr", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -53,6 +58,55 @@ def test_information_is_zero_where_inputs_tell_no_more_than_the_class() -> None:
         spread = torch.nn.functional.softplus(representation.class_spreads[:1])
         p = Normal(torch.tensor([[1.0, 2.0, 3.0]]), spread)
         assert representation.information(p, torch.tensor([0])).item() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["length", "squared"])
+def test_step_is_along_the_objective(norm: str) -> None:
+    """One full-batch step, against autograd's gradient of ℓ + α_L2R·E‖z‖ (or ‖z‖²) + α_CMI·E KL, written out."""
+    keys = {**KEYS, "local-steps": 1, "batch-size": 8, "learning-rate": 1.0, "momentum": 0.0, "fedsr.norm": norm,
+            "fedsr.norm-penalty": 0.3, "fedsr.information-penalty": 0.2}  # fmt: skip
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(8, 1, 8, 8, generator=g), torch.randint(10, (8,), generator=g)
+    client = make_client(Examples(x, y), model := build("mlp", (1, 8, 8), 10, 1), **keys)
+    start = {name: torch.from_numpy(array) for name, array in get_arrays(model).items()}
+    spread = build_representation(32, 10, 1)
+    r = {name: 0.3 * torch.randn(p.shape, generator=g) + (name == "scale") for name, p in spread.named_parameters()}
+    sent = {n: a.numpy() for n, a in start.items()} | {BESIDE + n: a.numpy() for n, a in r.items()}
+    answer = perform(client, "train", sent).arrays
+
+    leaves = {name: array.clone().requires_grad_() for name, array in (start | r).items()}
+    rows = torch.randperm(8, generator=client.generator())
+    ε = torch.randn((8, 32), generator=client.generator("noise"))
+    μ = functional_call(model[:-1], {name: leaves[name] for name in start if not name.startswith("fc3")}, x[rows])
+    σ = softplus(μ @ leaves["spread.weight"].T + leaves["spread.bias"])
+    z = μ + σ * ε
+    c, m, s = leaves["scale"], leaves["class_means"][y[rows]], softplus(leaves["class_spreads"][y[rows]])
+    kl = (torch.log(s / (c * σ)) + ((c * σ) ** 2 + (c * μ - m) ** 2) / (2 * s**2) - 0.5).sum(dim=1).mean()
+    squares = (z**2).sum(dim=1)
+    scores = z @ leaves["fc3.weight"].T + leaves["fc3.bias"]
+    loss = -torch.log_softmax(scores, dim=1)[torch.arange(8), y[rows]].mean()
+    (loss + 0.3 * (squares if norm == "squared" else squares.sqrt()).mean() + 0.2 * kl).backward()
+    for name, leaf in leaves.items():
+        moved = sent[name if name in start else BESIDE + name] - answer[name if name in start else BESIDE + name]
+        np.testing.assert_allclose(moved, leaf.grad, rtol=2e-3, atol=2e-4)
+
+
+def test_without_information_penalty_nothing_is_drawn() -> None:
+    """z = μ(x) in training too; a representation of zeros has no slope."""
+    keys = {**KEYS, "local-steps": 1, "batch-size": 2, "fedsr.information-penalty": 0.0}
+    client = make_client(
+        Examples(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1])), build("mlp", (1, 8, 8), 10, 1), **keys
+    )
+    zeros = {name: np.zeros_like(array) for name, array in get_arrays(client.model).items()}
+    own = {BESIDE + name: array for name, array in get_arrays(build_representation(32, 10, 1)).items()}
+    answer = perform(client, "train", zeros | own).arrays
+    assert all(np.isfinite(array).all() for array in answer.values())
+    assert not answer["fc3.weight"].any()
+
+
+def test_defaults_are_the_authors() -> None:
+    _, hyper = parse(config(method="fedsr"))
+    assert (hyper.norm_penalty, hyper.information_penalty, hyper.norm) == (0.01, 0.001, "length")
 
 
 def test_without_penalties_it_is_fedavg(run: Runs) -> None:

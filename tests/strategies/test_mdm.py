@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from tests.support import config, perform, settings
 KEYS: dict[str, Value] = {
     "method": "mdm", "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 40,
     "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "rounds": 4, "evaluate-every": 0,
-    "mdm.components": "2", "mdm.tolerance": 0.0,
+    "mdm.components": "2", "mdm.tolerance": 0.0, "mdm.restarts": 1,
 }  # fmt: skip
 
 
@@ -117,10 +118,63 @@ class TestEM:
 
         monkeypatch.setattr("florilegium.strategies.mdm.initial", starved)
         path = run("empty", rounds=3)
-        assert _summary(path)["mdm"]["reseeded"] == [{"round": 1, "k": 2, "component": 1}]
+        assert _summary(path)["mdm"]["reseeded"] == [{"round": 1, "k": 2, "start": 0, "component": 1}]
         assert min(_summary(path)["mdm"]["tau"]) > 0.01
         last = run("late", rounds=1)
         assert _summary(last)["mdm"]["reseeded"] == []  # no round is left to fit it
+
+
+class TestStarts:
+    KEYS: ClassVar[dict[str, Value]] = {"mdm.restarts": 3}
+
+    def test_each_start_is_an_em_of_its_own(self, run: Runs) -> None:
+        """Clients draw a component for each start in turn; the starts do not meet in the rounds."""
+        history, counts = read_checkpoint(run("three", rounds=2, **self.KEYS)).state, _counts()
+        generators = [numpy_generator(1, "client", str(i), "component", 2) for i in range(40)]
+        for index in range(3):
+            draws = np.array([int(generator.integers(2)) for generator in generators])
+            mixture = start(counts, draws, 2, np.arange(1, 14))
+            for step in range(2):
+                mixture = em(counts, mixture)
+                rows = slice(2 * index, 2 * index + 2)
+                np.testing.assert_allclose(history["tau"][step][rows], mixture.tau, rtol=0, atol=1e-10)
+                np.testing.assert_allclose(history["alpha"][step][rows], mixture.alpha, rtol=0, atol=1e-10)
+
+    def test_the_start_with_the_best_likelihood_is_kept(self, run: Runs) -> None:
+        """By the mean of the last ten rounds, of each K alone; K is then chosen among these."""
+        path = run("several", rounds=12, **self.KEYS, **{"mdm.components": "1,2", "mdm.validation-fraction": 0.3})
+        found, history = _summary(path)["mdm"], read_checkpoint(path).state
+        scores = np.array(found["course"])[2:].mean(axis=0)
+        assert scores.shape == (6,)
+        best = [int(scores[:3].argmax()), 3 + int(scores[3:].argmax())]
+        assert found["mixture"] == best[[1, 2].index(found["k"])]
+        row = {1: found["mixture"], 2: 3 + 2 * (found["mixture"] - 3)}[found["k"]]
+        np.testing.assert_array_equal(found["alpha"], history["alpha"][-1][row : row + found["k"]])
+        assert [entry["k"] for entry in found["compared"]] == [1, 2]
+        alone = run("alone", rounds=12, **self.KEYS)
+        scores = np.array(_summary(alone)["mdm"]["course"])[2:].mean(axis=0)
+        assert len({*scores}) == 3
+        assert _summary(alone)["mdm"]["mixture"] == scores.argmax()
+
+    def test_held_out_clients_choose_in_a_private_run(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Likelihoods of the fitted clients are not sent; the noise is left out to see what is chosen."""
+        monkeypatch.setattr(MDM, "_scale", lambda self, releases: 1e-12)
+        keys = {**PRIVATE, **self.KEYS, "mdm.clip": 1e6, "mdm.validation-fraction": 0.3, "mdm.size-bins": "1,13"}
+        path = run("private", **{**keys, "mdm.max-size": 0})
+        found, history = _summary(path)["mdm"], read_checkpoint(path).state
+        asked = [m for m in run.grid.sent if m.metadata.message_type == "evaluate"]
+        clients = [int(c) for m in asked for c in Request.unpack(m.content, trains=False, run="").clients]
+        assert 4 < len(clients) < 24
+        means = []
+        for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
+            τ, α = history["tau"][-1][rows], history["alpha"][-1][rows]
+            pmf = np.stack([dirichlet_multinomial.pmf(_counts()[clients], α[k], 12) for k in range(2)], axis=1)
+            means.append(np.log(pmf @ τ).mean())
+        assert found["mixture"] == int(np.argmax(means))
+
+    def test_several_starts_are_the_default_but_in_private_runs(self) -> None:
+        assert parse(config(**{**KEYS, "mdm.restarts": 0}))[1].fitted == [2] * 8
+        assert parse(config(**{**KEYS, **PRIVATE, "mdm.restarts": 0, "mdm.components": "1,2"}))[1].fitted == [1, 2]
 
 
 class TestSumsOnly:
@@ -248,6 +302,30 @@ class TestPrivacy:
             assert len(noise) == size
             low, high = chi2.ppf([1e-4, 1 - 1e-4], size)
             assert low < (noise**2).sum() < high
+
+    def test_each_client_takes_part_independently(self, run: Runs) -> None:
+        """So that a client more or less changes a sum by its own clipped contribution: no other one replaces it."""
+        keys = {**PRIVATE, "participation": 0.5, "rounds": 12, "mdm.components": "1"}
+        run("sampled", **keys)
+        asked: dict[int, set[str]] = {}
+        for message in run.grid.sent:
+            if message.metadata.message_type == "train":
+                request = Request.unpack(message.content, trains=True, run="")
+                asked.setdefault(request.work.round, set()).update(request.clients)
+        sizes = [len(asked[number]) for number in range(13)]  # binomial: mean 20, variance 10
+        low, high = chi2.ppf([1e-6, 1 - 1e-6], 13)
+        assert low < np.square((np.array(sizes) - 20) / np.sqrt(10)).sum() < high
+
+    def test_of_nobody_noise_alone_is_released(self, run: Runs) -> None:
+        keys = {**PRIVATE, "participation": 0.05, "rounds": 12, "mdm.components": "1"}
+        found = _summary(run("nobody", **keys))
+        trained = [m.content["config"]["round"] for m in run.grid.sent if m.metadata.message_type == "train"]
+        assert 3 < len({*trained}) < 13  # of rounds 0 to 12; each is empty with probability 0.13
+        assert np.isfinite(found["mdm"]["alpha"]).all()
+
+    def test_cohorts_of_a_fixed_size_are_refused(self, run: Runs) -> None:
+        with pytest.raises(ConfigurationError, match=r"cohort-size, oversample: .* independently of the others"):
+            run("fixed", **{**PRIVATE, "cohort-size": 20})
 
     def test_devices_draw_noise_that_nobody_can_repeat(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         federation, dataset = federate(settings(**{"num-clients": 3}))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.wire import unpack
 from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.clients.pfedfda import COVARIANCE, MEANS, best_interpolation, classifier, estimate, folds_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.pfedfda import PFedFDA
 from tests.grid import run_app
-from tests.support import config
+from tests.support import config, make_client, perform
 
 HYPER = PFedFDAHyper(shrinkage=1e-4, ridge=0.0, folds=2)
 
@@ -95,6 +101,77 @@ class TestInterpolation:
     def test_too_few_examples_to_validate(self) -> None:
         z, y, means = _blobs(1, 3)
         assert best_interpolation(z, y, means, np.eye(4), np.ones(3) / 3, HYPER, np.random.default_rng(1)) == 0.0
+
+
+class TestClient:
+    """A client of 30 digits with β fixed at 0.25, against the formulas written out."""
+
+    @pytest.fixture
+    def data(self) -> Examples:
+        rng = np.random.default_rng(1)
+        y = np.array([0] * 15 + [1] * 10 + [2] * 5)
+        x = rng.normal(size=(30, 1, 8, 8)) + y[:, None, None, None]
+        return Examples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+
+    @pytest.fixture
+    def client(self, data: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setattr("florilegium.clients.pfedfda.best_interpolation", lambda *arguments: 0.25)
+        keys: dict[str, Value] = {"method": "pfedfda", "local-steps": 2, "batch-size": 30, "learning-rate": 0.1,
+                                  "momentum": 0.0}  # fmt: skip
+        return make_client(data, build("mlp", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+
+    @pytest.fixture
+    def received(self) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(2)
+        body = {n: a for n, a in get_arrays(build("mlp", (1, 8, 8), 10, 1)).items() if not n.startswith("fc3")}
+        root = np.eye(32) + 0.1 * rng.normal(size=(32, 32))
+        gaussians = {MEANS: rng.normal(size=(10, 32)), COVARIANCE: root @ root.T}
+        return body | {name: array.astype(np.float32) for name, array in gaussians.items()}
+
+    @staticmethod
+    def _bayes(μ: np.ndarray, Σ: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return weights Σ⁻¹μ_c and biases ln π_c − ½ μ_cᵀΣ⁻¹μ_c for the client's smoothed class frequencies."""
+        π = np.array([15, 10, 5] + [0] * 7) / 30 + 1e-4
+        inverse = np.linalg.inv((1 - 1e-4) * Σ + 1e-4 * np.trace(Σ) / 32 * np.eye(32))
+        return μ @ inverse, np.log(π / π.sum()) - 0.5 * np.array([m @ inverse @ m for m in μ])
+
+    @staticmethod
+    def _own(z: np.ndarray, y: np.ndarray, μ: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        means = np.array([z[y == c].mean(axis=0) if (y == c).any() else μ[c] for c in range(10)])
+        return means, (z - means[y]).T @ (z - means[y]) / 29 + np.eye(32)
+
+    def test_the_extractor_is_trained_under_a_fixed_classifier(
+        self, client: Any, data: Examples, received: dict[str, np.ndarray]
+    ) -> None:
+        """Two steps of the extractor; then β of the own Gaussians of its features, the rest of the global ones."""
+        answer = perform(client, "train", received).arrays
+        model, μ, Σ = build("mlp", (1, 8, 8), 10, 1), received[MEANS].astype(float), received[COVARIANCE].astype(float)
+        weights, biases = (torch.from_numpy(a.astype(np.float32)) for a in self._bayes(μ, Σ))
+        body = model[:-1]
+        for _ in range(2):
+            loss = cross_entropy(body(data.x) @ weights.T + biases, data.y)
+            slopes = torch.autograd.grad(loss, list(body.parameters()))
+            with torch.no_grad():
+                for parameter, slope in zip(body.parameters(), slopes, strict=True):
+                    parameter -= 0.1 * slope
+        for name, array in get_arrays(model).items():
+            if not name.startswith("fc3"):
+                np.testing.assert_allclose(answer[name], array, atol=1e-5)
+        own_μ, own_Σ = self._own(body(data.x).detach().double().numpy(), data.y.numpy(), μ)
+        np.testing.assert_allclose(answer[MEANS], 0.25 * own_μ + 0.75 * μ, atol=1e-4)
+        np.testing.assert_allclose(answer[COVARIANCE], 0.25 * own_Σ + 0.75 * Σ, atol=1e-4)
+
+    def test_a_test_is_by_the_interpolated_classifier(
+        self, client: Any, data: Examples, received: dict[str, np.ndarray]
+    ) -> None:
+        metrics = perform(client, "test", received).metrics
+        model, μ, Σ = build("mlp", (1, 8, 8), 10, 1), received[MEANS].astype(float), received[COVARIANCE].astype(float)
+        z = model[:-1](data.x).detach().double().numpy()
+        own_μ, own_Σ = self._own(z, data.y.numpy(), μ)
+        for suffix, β in (("", 0.25), ("_global", 0.0)):
+            weights, biases = self._bayes(β * own_μ + (1 - β) * μ, β * own_Σ + (1 - β) * Σ)
+            loss = cross_entropy(torch.from_numpy(z @ weights.T + biases), data.y).item()
+            assert metrics["loss" + suffix] == pytest.approx(loss, rel=1e-4)
 
 
 def test_the_extractor_and_the_gaussians_travel_and_learn(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2
+from scipy.stats import binom, chi2, chisquare
 from sklearn.cluster import KMeans as ScikitKMeans
 
 from florilegium.apps.assembly import assemble, open_folder
@@ -35,6 +36,7 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples, simulat
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.kmeans import KMeans
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint
@@ -167,6 +169,40 @@ class TestExactLimits:
         for method in ("k-fed", "feddp-kmeans", "server-lloyds", "server-kmeans++"):
             other = _summary(run(method.replace("+", "p"), method=method, **NOTHING))["kmeans"]["cost"]
             assert other >= best.inertia_ / len(x) - 1e-6
+
+    def test_sphere_packing_stays_among_the_points(self, tmp_path: Path) -> None:
+        """The cube reaches as far as the largest coordinate; a cube of the largest norm leaves most centres empty."""
+        server, _ = _server(tmp_path, method="sphere-packing", rounds=2, **NOTHING)
+        centers = server.initialise(None)  # type: ignore[arg-type]
+        largest = np.abs(server._server_points).max()
+        assert 0.95 * largest < np.abs(centers).max() <= largest
+        assert len({*((_points()[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)}) >= 9
+
+    def test_server_lloyds_clusters_all_of_the_servers_points(self, tmp_path: Path) -> None:
+        """As well as scikit-learn's k-means of these, and at a fixed point of Lloyd's algorithm on them."""
+        server, _ = _server(tmp_path, method="server-lloyds", rounds=2, **NOTHING)
+        points, centers = server.points, server.initialise(None)  # type: ignore[arg-type]
+        assert len(points) == 300
+        squares = ((points[:, None] - centers) ** 2).sum(axis=2)
+        best = ScikitKMeans(10, n_init=20, random_state=7).fit(points).inertia_
+        assert squares.min(axis=1).sum() < 1.01 * best
+        labels = squares.argmin(axis=1)
+        np.testing.assert_allclose(centers, [points[labels == j].mean(axis=0) for j in range(10)], atol=1e-6)
+
+    def test_server_kmeans_pp_draws_points_far_from_each_other(self, tmp_path: Path) -> None:
+        """Of each of four far groups one point, although the first 60 points are of one group; another seed, others."""
+        drawn = []
+        for seed in (1, 2):
+            server, _ = _server(tmp_path / str(seed), method="server-kmeans++", rounds=2, seed=seed, **NOTHING,
+                                **{"kmeans.k": 4})  # fmt: skip
+            groups = np.repeat(np.arange(4), [60, 20, 20, 20])
+            points = 1e4 * np.eye(5)[groups] + np.random.default_rng(1).normal(size=(120, 5))
+            server.__dict__["points"] = points
+            centers = server.initialise(None)  # type: ignore[arg-type]
+            rows = [int(np.flatnonzero((points == center).all(axis=1))[0]) for center in centers]
+            assert sorted(groups[rows]) == [0, 1, 2, 3]
+            drawn.append(rows)
+        assert drawn[0] != drawn[1]
 
     def test_summary_has_cost_and_accuracy(self, run: Runs) -> None:
         path = run("accuracy", **NOTHING)
@@ -347,6 +383,61 @@ class TestNoise:
         assert len(tolerant.ask(Round(tolerant, grid, 1), "outer", {})["outer"]) == 5050
 
 
+class TestCohorts:
+    """Neighbours for client-level privacy: federations of which one has one client more."""
+
+    CLIENT: ClassVar[dict[str, Value]] = {"kmeans.privacy-unit": "client", "kmeans.epsilons": "1,1,1,1,1,1"}
+
+    def test_each_client_takes_part_independently(self, tmp_path: Path) -> None:
+        """Cohort sizes are binomial: in cohorts of a fixed size another client would replace one that is removed."""
+        keys = {**self.CLIENT, "participation": 0.25, "samples-per-client": 20, "rounds": 4000, "num-clients": 10}
+        private, _ = _server(tmp_path, method="server-lloyds", **{**keys, "kmeans.epsilons": "", "server-missing": 0})
+        private.__dict__["budget"] = None
+        drawn = [private.sample(number) for number in range(1, 4001)]
+        counts = np.bincount([len(cohort) for cohort in drawn], minlength=11)
+        expected = 4000 * binom.pmf(range(7), 10, 0.25)
+        seen = np.array([*counts[:6], counts[6:].sum()])
+        assert chisquare(seen, [*expected[:6], 4000 - expected[:6].sum()]).pvalue > 1e-4
+        taking = np.array([[client in cohort for client in private.trainable()] for cohort in drawn])
+        assert np.abs(taking.mean(axis=0) - 0.25).max() < 0.035
+        assert np.abs(np.corrcoef(taking.T) - np.eye(10)).max() < 0.08
+
+    def test_the_rate_does_not_depend_on_the_number_of_clients(self, tmp_path: Path) -> None:
+        for n in (3, 5):  # a fixed cohort would have 1 of 3 and 2 of 5, rates of 1/3 and 2/5
+            keys = {**self.CLIENT, "participation": 0.4, "samples-per-client": 20, "num-clients": n, "rounds": 2}
+            private, _ = _server(tmp_path / str(n), **keys)
+            assert np.mean([len(private.sample(number)) for number in range(1, 3001)]) / n == pytest.approx(
+                0.4, abs=0.03
+            )
+
+    def test_of_nobody_noise_alone_is_released(self, tmp_path: Path) -> None:
+        keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3}
+        private, grid = _server(tmp_path, **keys)
+        k, d, s = 10, 100, 300
+        sent: dict[str, tuple[Arrays, dict[str, tuple[int, ...]]]] = {
+            "outer": ({}, {"outer": (5050,)}),
+            "weigh": ({"basis": np.eye(d)[:, :k], "points": private.points[:, :k]}, {"weights": (s,)}),
+            "locate": ({"basis": np.eye(d)[:, :k], "centers": np.eye(k)}, {"sums": (k, d), "counts": (k,)}),
+            "lloyd": ({"centers": private.points[:k]}, {"sums": (k, d), "counts": (k,)}),
+        }
+        for phase, (arrays, shapes) in sent.items():
+            released = private.ask(Round(private, grid, 1), phase, arrays)
+            assert {name: array.shape for name, array in released.items()} == shapes
+            assert all(np.abs(array).min() > 0 for array in released.values())
+
+    def test_devices_add_no_noise_if_nobody_takes_part(self, tmp_path: Path) -> None:
+        keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3, "kmeans.noise-at": "device"}
+        private, grid = _server(tmp_path, **keys)
+        with pytest.raises(RunError, match="0 of 0 devices added their noise, 1 must"):
+            private.ask(Round(private, grid, 1), "outer", {})
+
+    @pytest.mark.parametrize("keys", [{"cohort-size": 6}, {"oversample": 1.5}])
+    def test_cohorts_of_a_fixed_size_are_refused(self, run: Runs, keys: dict[str, Value]) -> None:
+        with pytest.raises(ConfigurationError, match="each client must take part independently of the others"):
+            run("fixed", **{**self.CLIENT, **keys})
+        run("example", **FAST, **keys)  # an example more or less changes no cohort
+
+
 class TestBudget:
     def test_the_total_is_dp_accountings(self, tmp_path: Path) -> None:
         keys = {"kmeans.epsilons": "0.2,0.1,0.5,0.1,0.4,0.2"}
@@ -380,6 +471,21 @@ class TestBudget:
         assert found["sums"] == 12.5
         assert found["counts"] == 10
         assert found["outer"] < 200 * Δ**2  # what clients of the server's points would send at most
+
+    def test_bounds_of_clients_in_closed_form(self) -> None:
+        """Points at three corners r·e_j: means of squared norm r², and Σ ppᵀ = r²·diag(n) for n points of each."""
+        r, points = 7.0, 7.0 * np.repeat(np.eye(3), 50, axis=0)
+        for m in (2, 60):
+            _, hyper = parse(config(**KEYS))
+            bounds = client_bounds(hyper, points, 3, m, np.random.default_rng(1))
+            assert bounds["sums"] == pytest.approx(np.sqrt(min(3, m)) * r)
+            assert (bounds["weights"], bounds["counts"]) == (m, min(3, m))
+            possible = [r**2 * np.linalg.norm([a, b, m - a - b]) for a in range(m + 1) for b in range(m + 1 - a)]
+            assert np.abs(np.array(possible) - bounds["outer"]).min() < 1e-9
+            assert bounds["outer"] > r**2 * m / np.sqrt(3)  # the largest of a hundred clients', not the evenest one's
+        own = {"outer": 1.0, "weights": 2.0, "sums": 3.0, "counts": 4.0}
+        _, hyper = parse(config(**KEYS, **{f"kmeans.clip-{name}": bound for name, bound in own.items()}))
+        assert client_bounds(hyper, points, 3, 60, np.random.default_rng(1)) == own
 
     def test_it_is_told_and_written_before_a_client_is_asked(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -423,6 +529,15 @@ class TestBudget:
         fallback = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
         found = private.divide(released, "locate", fallback)
         np.testing.assert_allclose(found, [[2.0, 2.0], [2.0, 2.0], [3.0, 3.0]])
+
+    def test_centres_are_clipped_as_the_points_are(self, tmp_path: Path) -> None:
+        """Noise may carry a centre out of the ball of radius Δ; without privacy nothing is clipped."""
+        released = {"sums": np.array([[60.0, 80.0], [3.0, 4.0]]), "counts": np.array([5.0, 5.0])}
+        fallback = np.zeros((2, 2))
+        private, _ = _server(tmp_path, **FAST, **{"kmeans.radius": 10.0})
+        np.testing.assert_allclose(private.divide(released, "locate", fallback), [[6.0, 8.0], [0.6, 0.8]])
+        free, _ = _server(tmp_path, **NOTHING)
+        np.testing.assert_allclose(free.divide(released, "locate", fallback), [[12.0, 16.0], [0.6, 0.8]])
 
     def test_light_points_never_reach_k_means(self, tmp_path: Path) -> None:
         private, _ = _server(tmp_path, **FAST, **{"kmeans.k": 2})
