@@ -1,4 +1,4 @@
-"""Draw ``splits.png``, the public splits of docs/partitions.md, on MNIST: ``python docs/images/splits.py [dataset]``."""
+"""Draw ``splits.png``, the splits that papers share, on MNIST: ``python docs/images/splits.py [dataset]``."""
 
 from __future__ import annotations
 

@@ -241,6 +241,9 @@ class TestNoise:
             ):
                 noise = (decoded(federation, dataset, client, part)[0] - split.x[rows]) / 255
                 assert kstest(noise.ravel(), "norm", args=(0, level)).pvalue > 1e-3
+        seed, rows = federation.noise.seed, federation.test[1]
+        expected = add_noise(dataset.test.x[rows], 0.2, seed, rows, 1)  # not the noise of these rows in training
+        np.testing.assert_allclose(decoded(federation, dataset, 1, "test")[0], expected, rtol=1e-5, atol=1e-3)
         x = simulated(federation, dataset, 2).train.x
         assert x.dtype == torch.float32
         assert torch.equal(x, simulated(federation, dataset, 2).train.x)
