@@ -96,6 +96,8 @@ def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
     columns |= {"test": [str(size) for size in federation.test.sizes]}
     if any(federation.angles):
         columns["angle"] = [f"{angle:g}" for angle in federation.angles]
+    if federation.noise is not None:
+        columns["noise"] = [f"{level:.3g}" for level in federation.noise.levels]
     clients = [*zip(*columns.values(), strict=True)]
     names = [*columns, *(str(label) for label in range(dataset.spec.classes))]
     rows: list[list[Cell]] = [

@@ -11,7 +11,7 @@ import numpy as np
 from florilegium.common.errors import DataError, FlorilegiumError
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Rows
+from florilegium.partitions.shares import Federation, Rows
 from florilegium.partitions.split_table import SplitTable
 
 if TYPE_CHECKING:
@@ -75,6 +75,21 @@ def split_of(settings: FederationSettings, partitioning: Partitioning) -> SplitT
     if not isinstance(table, SplitTable):
         raise DataError(f"partitioner '{settings.partitioner}' returned {type(table).__name__}, expected a SplitTable")
     return table
+
+
+def check_tests(settings: FederationSettings, federation: Federation) -> None:
+    """Check that no example is two clients' test example, and none is a training and a test example.
+
+    Raises:
+        DataError: if one is.
+    """
+    parts = [np.unique(federation.train.rows)] if federation.test_from_train else []
+    rows, counts = np.unique(np.concatenate([*parts, federation.test.rows]), return_counts=True)
+    if counts.max(initial=0) > 1:
+        raise DataError(
+            f"partitioner '{settings.partitioner}': row {rows[counts.argmax()]} would be a test example and also a "
+            "training example, or another client's test example"
+        )
 
 
 @contextmanager

@@ -165,19 +165,39 @@ def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
     return interpolate(x, size=tuple(shape[1:]), mode="bilinear", align_corners=False)
 
 
-def decoded(
-    federation: Federation, dataset: Dataset, client: int, part: str
-) -> tuple[NDArray[np.generic], NDArray[Any]]:
-    """Return inputs and labels of a client's ``part`` ("train" or "test"), with its rotation and canaries applied.
+def as_seen(
+    federation: Federation, client: int, x: NDArray[np.generic], rows: NDArray[np.int64], test_split: bool
+) -> NDArray[np.generic]:
+    """Return decoded rows as ``client`` sees them: images rotated and with noise, where the partitioner says so.
 
-    The inputs are decoded rows, not network inputs yet.
+    Args:
+        federation: the federation.
+        client: the client, 0..n-1.
+        x: the decoded rows, (m, …).
+        rows: their numbers in their split, (m,).
+        test_split: whether this is the test split.
     """
-    split, rows = client_rows(federation, dataset, client, part)
-    x: NDArray[np.generic] = np.asarray(split.x[rows])
     if federation.angles[client]:
         from florilegium.partitions.partitioners.rotation import rotate_images
 
         x = rotate_images(x, float(federation.angles[client]))
+    if federation.noise is not None:
+        from florilegium.partitions.partitioners.noise import add_noise
+
+        x = add_noise(x, float(federation.noise.levels[client]), federation.noise.seed, rows, int(test_split))
+    return x
+
+
+def decoded(
+    federation: Federation, dataset: Dataset, client: int, part: str
+) -> tuple[NDArray[np.generic], NDArray[Any]]:
+    """Return inputs and labels of a client's ``part`` ("train" or "test"), with rotation, noise and canaries applied.
+
+    The inputs are decoded rows, not network inputs yet. With noise, pixels are not whole numbers and may lie outside
+    0..255.
+    """
+    split, rows = client_rows(federation, dataset, client, part)
+    x = as_seen(federation, client, np.asarray(split.x[rows]), rows, split is not dataset.train)
     y = split.y[rows]
     if part == "train" and len(own := np.flatnonzero(federation.canaries.clients == client)):
         wrong = dict(zip(federation.canaries.rows[own], federation.canaries.classes[own], strict=True))

@@ -14,6 +14,7 @@ from florilegium.common.seeds import entropy
 from florilegium.common.settings import Section
 from florilegium.partitions.asking import asked, check, failures_named, made
 from florilegium.partitions.natural_clients import choose_natural, client_names
+from florilegium.partitions.own_partitioners import OWN_PARTITIONERS
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
@@ -24,52 +25,6 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
     from florilegium.partitions.partitioning import Make
-
-_HERE = "florilegium.partitions.partitioners"
-_KEYS = f"{_HERE}.keys"
-
-_OWN: dict[str, Partitioning | str] = {
-    "iid": Partitioning("identically distributed clients", f"{_HERE}.iid:make", rows="all"),
-    "classes": Partitioning(
-        "S classes for each client", f"{_HERE}.classes:make", rows="shared", chooses_rows=True, numbers=False
-    ),
-    "dirichlet": Partitioning("class shares from a Dirichlet", f"{_HERE}.dirichlet:make", rows="all", numbers=False),
-    "rotation": Partitioning("each client's images rotated", f"{_HERE}.rotation:make", rows="all", numbers=False),
-    "natural": Partitioning("clients named by a column", f"{_HERE}.natural:make", natural=True),
-    "mdm": Partitioning(
-        "histograms from a mixture model", f"{_HERE}.mdm:make", columns=f"{_HERE}.mdm:columns", chooses_rows=True,
-        numbers=False,
-    ),
-    "shard": Partitioning(
-        "shards of rows sorted by class", f"{_HERE}.shard:make", f"{_KEYS}:ShardKeys", numbers=False
-    ),
-    "size": Partitioning("given sizes", f"{_HERE}.sizes:make", f"{_KEYS}:SizeKeys"),
-    "linear": Partitioning("sizes that grow linearly", f"{_HERE}.sizes:make_linear", rows="all"),
-    "square": Partitioning("sizes that grow as squares", f"{_HERE}.sizes:make_square", rows="all"),
-    "exponential": Partitioning("sizes that grow exponentially", f"{_HERE}.sizes:make_exponential", rows="all"),
-    "inner-dirichlet": Partitioning(
-        "given sizes, class mixes from a Dirichlet", f"{_HERE}.inner_dirichlet:make", f"{_KEYS}:InnerDirichletKeys",
-        columns=f"{_HERE}.inner_dirichlet:columns", numbers=False,
-    ),
-    "distribution": Partitioning(
-        "few classes, amounts from a distribution", f"{_HERE}.distribution:make", f"{_KEYS}:DistributionKeys",
-        numbers=False, files=("file",),
-    ),
-    "pathological": Partitioning(
-        "a fixed number of classes", f"{_HERE}.pathological:make", f"{_KEYS}:PathologicalKeys", numbers=False
-    ),
-    "continuous": Partitioning(
-        "rows sorted by a number, with noise", f"{_HERE}.continuous:make", f"{_KEYS}:ContinuousKeys",
-        columns=f"{_HERE}.continuous:columns", rows="all",
-    ),
-    "grouped-natural": Partitioning(
-        "groups of natural clients", f"{_HERE}.grouped_natural:make", f"{_KEYS}:GroupedNaturalKeys", natural=True
-    ),
-    "file": Partitioning(
-        "a split of your own", keys=f"{_KEYS}:FileKeys", split="florilegium.partitions.split_files:read", rows="shared",
-        files=("path",),
-    ),
-}  # fmt: skip
 
 
 def _read(found: Any, reference: str) -> Partitioning:
@@ -128,7 +83,7 @@ def _maker(cls: type[Partitioner]) -> Make:
     return make
 
 
-PARTITIONERS: Registry[Partitioning] = Registry("partitioner", "a partitioner", _OWN, _read)
+PARTITIONERS: Registry[Partitioning] = Registry("partitioner", "a partitioner", OWN_PARTITIONERS, _read)
 """All partitioners by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
 

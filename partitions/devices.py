@@ -21,11 +21,14 @@ def write_device(federation: Federation, dataset: Dataset, client: int, folder: 
     """Write the data of ``client`` to ``folder``, in the dataset's schema; a SuperNode can use it as ``data-path``.
 
     Raises:
-        DataError: for data that are not images; copy a device's rows from the source files instead.
+        DataError: for data that are not images (copy a device's rows from the source files instead), and for images
+            with noise.
     """
     spec = dataset.spec
     if spec.kind != "image":
         raise DataError(f"only image datasets can be written as device folders, not '{spec.name}'")
+    if federation.noise is not None:
+        raise DataError("partitioner: PNG files hold whole numbers of 0 to 255, but images with noise leave this range")
     for part in ("train", "test"):
         rows, labels = decoded(federation, dataset, client, part)
         images = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from florilegium.common.files import write_atomically
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
-from florilegium.partitions.asking import split_of
+from florilegium.partitions.asking import check_tests, split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partition
 from florilegium.partitions.loading import dataset_of, load_dataset
@@ -25,6 +25,7 @@ from florilegium.partitions.natural_clients import (
     client_column,
     has_names,
     hold_back,
+    hold_out,
     rows_of,
     with_enough_tests,
 )
@@ -32,11 +33,11 @@ from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.pooled import pooled
 from florilegium.partitions.server_rows import choose_rows
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Canaries, Federation, Rows, Shares
+from florilegium.partitions.shares import Canaries, Federation, Noise, Rows, Shares
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable
 
-_FORMAT = 5
+_FORMAT = 6
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
 
@@ -88,14 +89,15 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
         key += fingerprint(settings.mdm_params)
     name = f"{dataset.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = folder(settings.cache_dir) / "federations" / name
+    table = split_of(settings, PARTITIONERS[settings.partitioner])
     if PARTITIONERS.reference(settings.partitioner).startswith("__main__:"):
         # Another notebook may have another partitioner of the same name.
-        return build(settings, dataset), _arranged(settings, dataset)
+        return build(settings, dataset), _arranged(settings, table, dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             _save(build(settings, dataset), path)
-    return _restore(path), _arranged(settings, dataset)
+    return _restore(path), _arranged(settings, table, dataset)
 
 
 def whole_dataset(settings: FederationSettings) -> Dataset:
@@ -113,10 +115,10 @@ def whole_dataset(settings: FederationSettings) -> Dataset:
     return load_dataset(settings, settings.embeddings)
 
 
-def _arranged(settings: FederationSettings, dataset: Dataset) -> Dataset:
-    """Return ``dataset`` as the federation counts its rows: with one pooled split if the partitioner's split does."""
-    table = split_of(settings, PARTITIONERS[settings.partitioner])
-    return pooled(dataset, settings.cache_dir) if table is not None and table.pooled else dataset
+def _arranged(settings: FederationSettings, table: SplitTable | None, dataset: Dataset) -> Dataset:
+    """Return ``dataset`` as the federation counts its rows: with one pooled split if the partitioner divides both."""
+    pools = PARTITIONERS[settings.partitioner].held_out > 0 if table is None else table.pooled
+    return pooled(dataset, settings.cache_dir) if pools else dataset
 
 
 def _save(federation: Federation, path: Path) -> None:
@@ -135,6 +137,8 @@ def _save(federation: Federation, path: Path) -> None:
                 names=federation.names,
                 server=federation.server,
                 canaries=np.stack(astuple(federation.canaries)),
+                noise_levels=federation.noise.levels if federation.noise else np.zeros(0, np.float32),
+                noise_seed=federation.noise.seed if federation.noise else 0,
             )
 
     write_atomically(path, save)
@@ -153,6 +157,7 @@ def _restore(path: Path) -> Federation:
             file["names"],
             file["server"],
             Canaries(clients, rows, classes, present.astype(bool)),
+            Noise(file["noise_levels"], int(file["noise_seed"])) if len(file["noise_levels"]) else None,
         )
 
 
@@ -163,6 +168,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     which it has c training examples. t ≤ 1 is the same for all clients and classes (of a domain, if there are domains):
     the largest value for which no test row is used twice. For a class that is rare in training, or has too few test
     rows, a client gets its share of the rows there are. Natural clients keep the test rows that carry their name. A
+    partitioner with ``held_out`` divides training and test rows together and holds out a share of each client's rows. A
     split that is fixed as a whole decides itself.
 
     Raises:
@@ -172,22 +178,18 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     rng = numpy_generator(settings.seed, "federation", "rows")
     partitioning = PARTITIONERS[settings.partitioner]
     table = split_of(settings, partitioning)
+    whole, dataset = dataset, _arranged(settings, table, dataset)
     train, test, names, test_from_train, server = (
-        _divided(settings, partitioning, dataset, rng) if table is None else _fixed(settings, table, dataset, rng)
+        _divided(settings, partitioning, dataset, rng) if table is None else _fixed(settings, table, whole, rng)
     )
-    if table is not None and table.pooled:
-        dataset = pooled(dataset, settings.cache_dir)
     empty = [i for i, rows in enumerate(train) if len(rows) == 0]
     if empty:
         raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
     count = len(train)
-    angles = np.zeros(count, np.float32)
-    if settings.partitioner == "rotation":
-        from florilegium.partitions.partitioners.rotation import draw_angles
-
-        if dataset.spec.kind != "image":
-            raise ConfigurationError(f"partitioner: 'rotation' turns images, but '{dataset.spec.name}' has none")
-        angles = draw_angles(settings)
+    if partitioning.views and dataset.spec.kind != "image":
+        raise ConfigurationError(
+            f"partitioner: '{settings.partitioner}' changes images, but '{dataset.spec.name}' has none"
+        )
     unseen = np.zeros(count, dtype=bool)
     unseen[rng.permutation(count)[: round(settings.unseen_fraction * count)]] = True
     seen = np.flatnonzero(~unseen)
@@ -196,8 +198,12 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
     federation = Federation(
-        Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, angles, np.array(names), server
-    )
+        Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, np.zeros(count, np.float32),
+        np.array(names), server,
+    )  # fmt: skip
+    federation = replace(federation, **partitioning.seen(settings))
+    if table is None:  # a split that is fixed as a whole has been checked, and may share rows
+        check_tests(settings, federation)
     return plant(federation, dataset, settings) if settings.canaries else federation
 
 
@@ -215,11 +221,19 @@ def _divided(
         raise ConfigurationError(
             "domain-column: natural clients are not dealt out; leave it empty, or use client-column"
         )
+    if settings.domain_column and partitioning.held_out:
+        raise ConfigurationError(
+            f"domain-column: '{settings.partitioner}' divides the rows of all domains together; leave it empty"
+        )
     if settings.min_test_examples and settings.partitioner != "natural":
         raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
     test_from_train = dataset.test is None or (column is not None and not has_names(dataset.test, column))
     train_rows = rng.permutation(len(dataset.train))
     train_rows, server = choose_rows(settings, dataset, train_rows)
+    if partitioning.held_out:
+        parts, _ = partition(settings, dataset, train_rows, None, rng)
+        train, test = hold_out(parts, partitioning.held_out, rng)
+        return train, test, [""] * len(parts), True, server
     if test_from_train and not natural:
         held = int(len(train_rows) * HELD_BACK)
         test_rows, train_rows = train_rows[:held], train_rows[held:]

@@ -39,11 +39,12 @@ def fingerprint_of_federation(federation: Federation) -> str:
 
 
 def _add(digest: Any, value: object) -> None:
-    """Add an array, or all fields of a dataclass, to a hash."""
+    """Add an array, or all fields of a dataclass that are not None, to a hash."""
     if is_dataclass(value):
         for field in fields(value):
-            digest.update(field.name.encode())
-            _add(digest, getattr(value, field.name))
+            if (part := getattr(value, field.name)) is not None:
+                digest.update(field.name.encode())
+                _add(digest, part)
         return
     array: NDArray[np.generic] = np.ascontiguousarray(np.asarray(value))
     digest.update(repr((array.dtype.str, array.shape)).encode() + array.tobytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,6 +108,18 @@ def choose_natural(settings: FederationSettings, available: int, rng: np.random.
 def _kept(count: int) -> int:
     """Return how many of a client's ``count`` examples remain for training after its test share is held out."""
     return count - round(count * HELD_BACK)
+
+
+def hold_out(rows: list[Rows], share: float, rng: np.random.Generator) -> tuple[list[Rows], list[Rows]]:
+    """Hold out a random ``share`` (0..1) of every client's rows, rounded up, for testing.
+
+    Returns:
+        Training rows and test rows of each client, both sorted.
+    """
+    mixed = [rng.permutation(own) for own in rows]
+    cuts = [math.floor(len(own) * (1 - share)) for own in rows]
+    pairs = [(np.sort(own[:end]), np.sort(own[end:])) for own, end in zip(mixed, cuts, strict=True)]
+    return [train for train, _ in pairs], [test for _, test in pairs]
 
 
 def hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:

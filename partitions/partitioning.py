@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Make = Callable[[FederationSettings, HubDataset, int], Partitioner]
     Columns = Callable[[FederationSettings, Dataset, Rows], Mapping[str, NDArray[Any]]]
     ReadSplit = Callable[[FederationSettings], SplitTable]
+    Views = Callable[[FederationSettings], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Partitioning:
         columns: function ``(settings, dataset, rows)`` that returns further columns of ``rows``, each as long as these.
         split: for splits that are fixed as a whole, instead of ``make``: a function of the settings that returns which
             training and test rows each client holds.
+        views: function ``(settings)`` that returns how clients see their images differently: values for the fields
+            ``angles`` and ``noise`` of a ``Federation``.
+        held_out: if above 0, it divides the rows of training and test split together, and this share of each client's
+            rows, drawn at random and rounded up, is held out for testing.
         rows: "all" if every row that it receives must get exactly one owner, "some" if it may leave rows without owner,
             "shared" if, with ``samples-per-client``, several clients may also hold the same row.
         chooses_rows: with ``samples-per-client`` it receives all rows and chooses some, instead of
@@ -60,6 +65,8 @@ class Partitioning:
     keys: str | type[Section] = NoHyper
     columns: str | Columns | None = None
     split: str | ReadSplit | None = None
+    views: str | Views | None = None
+    held_out: float = 0.0
     rows: Literal["all", "some", "shared"] = "some"
     chooses_rows: bool = False
     natural: bool = False
@@ -80,6 +87,10 @@ class Partitioning:
     def extra(self, settings: FederationSettings, dataset: Dataset, rows: Rows) -> Mapping[str, NDArray[Any]]:
         """Return the further columns of ``rows`` that it needs; empty if it needs none."""
         return _imported(self.columns)(settings, dataset, rows) if self.columns else {}
+
+    def seen(self, settings: FederationSettings) -> Mapping[str, Any]:
+        """Return how clients see their images differently, as fields of a ``Federation``; empty if they do not."""
+        return _imported(self.views)(settings) if self.views else {}
 
     def table_of_rows(self, settings: FederationSettings) -> SplitTable | None:
         """Return the split that is fixed as a whole; None if the partitioner divides rows."""

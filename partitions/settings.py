@@ -11,6 +11,9 @@ from florilegium.common.settings import DataSettings, NoHyper, Section, check_fo
 
 S = TypeVar("S", bound=Section)
 
+MOST_ALPHA = 1e9
+"""Largest concentration of a Dirichlet distribution; shares are equal by then, and far above, sums overflow."""
+
 
 def _check_classes(value: int | str) -> int | str:
     class_range(value)
@@ -101,7 +104,8 @@ class FederationSettings(SourceSettings):
     partitioner: str = key(
         "classes", "how rows are divided among clients",
         values="`iid`, `classes`, `dirichlet`, `rotation`, `natural`, `mdm`, `shard`, `size`, `linear`, `square`, "
-        "`exponential`, `inner-dirichlet`, `distribution`, `pathological`, `continuous`, `grouped-natural`, `file`, or "
+        "`exponential`, `inner-dirichlet`, `distribution`, `pathological`, `continuous`, `grouped-natural`, `file`, "
+        "`pfllib-pathological`, `pfllib-practical`, `extended-dirichlet`, `quantity-skew`, `noise`, or "
         "[one of your own](partitions.md#a-partitioner-of-your-own)",
     )  # fmt: skip
     num_clients: int = key(
@@ -121,10 +125,10 @@ class FederationSettings(SourceSettings):
     samples_per_client: int = key(
         0,
         "training examples m of each client (on average where clients differ in size; `natural`: at most, before a "
-        "fifth is held out if there is no test split); 0: all rows are used",
+        "fifth is held out if there is no test split; `pfllib-…`: before a quarter is held out); 0: all rows are used",
         ge=0,
     )
-    alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0)
+    alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0, le=MOST_ALPHA)
     dirichlet_over: Literal["clients", "classes"] = key(
         "clients", "draw the distribution of each class over the clients, or of each client over the classes"
     )

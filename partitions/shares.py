@@ -51,6 +51,19 @@ class Canaries:
     present: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise in the images of n clients (:mod:`florilegium.partitions.partitioners.noise`).
+
+    Attributes:
+        levels: standard deviation of each client's noise, where pixels range from 0 to 1, (n,).
+        seed: seed of the noise, 0..2⁶³ − 1.
+    """
+
+    levels: NDArray[np.float32]
+    seed: int
+
+
 _NONE = np.zeros(0, np.int64)
 _NO_CANARIES = Canaries(_NONE, _NONE, _NONE, np.zeros(0, bool))
 
@@ -69,6 +82,7 @@ class Federation:
         names: natural name of each client, or its domain; "" without either.
         server: rows of the training split that only the server holds.
         canaries: canaries for a privacy audit, if any.
+        noise: noise in the clients' images; None without noise.
     """
 
     train: Shares
@@ -80,6 +94,7 @@ class Federation:
     names: NDArray[np.str_]
     server: Rows
     canaries: Canaries = _NO_CANARIES
+    noise: Noise | None = None
 
     def __len__(self) -> int:
         return len(self.unseen)

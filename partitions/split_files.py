@@ -349,10 +349,11 @@ def of_federation(federation: Federation, dataset: Dataset, sizes: tuple[int, in
         sizes: numbers of training and test rows of the dataset before pooling.
 
     Raises:
-        ConfigurationError: if the federation has more than rows: rotations, canaries, or examples of the server.
+        ConfigurationError: if the federation has more than rows: rotations, noise, canaries, or examples of the server.
     """
     for what, there in (
-        ("rotated images", federation.angles.any()), ("canaries", len(federation.canaries.rows)),
+        ("rotated images", federation.angles.any()), ("images with noise", federation.noise is not None),
+        ("canaries", len(federation.canaries.rows)),
         ("examples of the server", len(federation.server)),
     ):  # fmt: skip
         if there:

@@ -18,9 +18,8 @@ from florilegium.clients.core.training import features
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.models.parameters import exchanged, set_arrays
-from florilegium.partitions.clientdata import Examples, to_inputs
+from florilegium.partitions.clientdata import Examples, as_seen, to_inputs
 from florilegium.partitions.federation import federate
-from florilegium.partitions.partitioners.rotation import rotate_images
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.spec import Dataset
 from florilegium.strategies.core.results import read_summary
@@ -169,9 +168,8 @@ def _check(again: Reopened) -> None:
 
 def _examples(federation: Federation, dataset: Dataset, client: int, own: NDArray[np.int64]) -> Examples:
     """Return the canaries ``own`` of a client as the client sees them: with wrong classes, rotated if it rotates."""
-    x = np.asarray(dataset.train.x[federation.canaries.rows[own]])
-    if federation.angles[client]:
-        x = rotate_images(x, float(federation.angles[client]))
+    rows = federation.canaries.rows[own]
+    x = as_seen(federation, client, np.asarray(dataset.train.x[rows]), rows, test_split=False)
     return Examples(
         to_inputs(dataset.spec, x, dataset.vocabulary), torch.from_numpy(federation.canaries.classes[own].copy())
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from florilegium.common.settings import Section, check_folder, key, parse_whole
+from florilegium.partitions.settings import MOST_ALPHA
 
 
 def _check_sizes(text: str) -> str:
@@ -56,7 +57,7 @@ class InnerDirichletKeys(Section):
         "", 'training examples of each client; one number: of all clients; "": equal shares of all rows',
         values='numbers ≥ 1, such as `"300,100,50"`, or ""',
     )  # fmt: skip
-    alpha: float = key(0.5, "α, concentration of each client's distribution over the classes", gt=0)
+    alpha: float = key(0.5, "α, concentration of each client's distribution over the classes", gt=0, le=MOST_ALPHA)
 
 
 class DistributionKeys(Section):
@@ -89,6 +90,58 @@ class PathologicalKeys(Section):
     assignment: Literal["random", "deterministic", "first-deterministic"] = key(
         "first-deterministic",
         "classes of client i: all random; i, i + 1, … modulo C; or the first is i modulo C and the others are random",
+    )
+
+
+class PfllibPathologicalKeys(Section):
+    """Keys of ``pfllib-pathological``."""
+
+    title = "Partitioner `pfllib-pathological`"
+
+    classes: int = key(2, "number of classes of each client", ge=1)
+    balanced: bool = key(False, "divide a class equally among its clients, instead of in random amounts")
+
+
+class PfllibPracticalKeys(Section):
+    """Keys of ``pfllib-practical``."""
+
+    title = "Partitioner `pfllib-practical`"
+
+    alpha: float = key(0.1, "α, concentration of each class's distribution over the clients", gt=0, le=MOST_ALPHA)
+    min_examples: int = key(
+        40,
+        "a draw that leaves a client with fewer rows, training and test together, is repeated; at most half the mean "
+        "of all clients counts",
+        ge=2,
+    )
+
+
+class ExtendedDirichletKeys(Section):
+    """Keys of ``extended-dirichlet``."""
+
+    title = "Partitioner `extended-dirichlet`"
+
+    classes: int = key(2, "C, number of classes of each client, drawn at random; 0: all", ge=0)
+    alpha: float = key(10.0, "α, concentration of each class's distribution over its clients", gt=0, le=MOST_ALPHA)
+    min_examples: int = key(10, "a draw that leaves a client with fewer training examples is repeated", ge=1)
+
+
+class QuantitySkewKeys(Section):
+    """Keys of ``quantity-skew``."""
+
+    title = "Partitioner `quantity-skew`"
+
+    alpha: float = key(0.5, "α, concentration of the distribution of all rows over the clients", gt=0, le=MOST_ALPHA)
+    min_examples: int = key(10, "a draw that leaves a client with fewer training examples is repeated", ge=1)
+
+
+class NoiseKeys(Section):
+    """Keys of ``noise``."""
+
+    title = "Partitioner `noise`"
+
+    sigma: float = key(
+        0.1, "σ: client i of 1..n has noise of standard deviation σ·i/n, where pixels range from 0 to 1", ge=0, le=100
     )
 
 

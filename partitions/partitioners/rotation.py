@@ -17,7 +17,12 @@ from florilegium.common.settings import parse_numbers
 from florilegium.partitions.partitioners.iid import make
 from florilegium.partitions.settings import FederationSettings
 
-__all__ = ["draw_angles", "make", "rotate_images"]
+__all__ = ["draw_angles", "make", "rotate_images", "views"]
+
+
+def views(settings: FederationSettings) -> dict[str, NDArray[np.float32]]:
+    """Return the clients' angles (:func:`draw_angles`)."""
+    return {"angles": draw_angles(settings)}
 
 
 def draw_angles(settings: FederationSettings) -> NDArray[np.float32]:

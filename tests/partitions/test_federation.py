@@ -338,7 +338,7 @@ class TestFailure:
     def test_only_images_can_be_rotated(self, tmp_path, name, rows):
         write(tmp_path, name, train=rows)
         chosen = settings(dataset=name, data_dir=str(tmp_path), num_clients=3, partitioner="rotation")
-        with pytest.raises(ConfigurationError, match=f"partitioner: 'rotation' turns images, but '{name}' has none"):
+        with pytest.raises(ConfigurationError, match=f"partitioner: 'rotation' changes images, but '{name}' has none"):
             federate(chosen)
 
     @every_kind

@@ -16,17 +16,25 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import build
+from florilegium.partitions.partitioners import dirichlet_shares
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.spec import Dataset, Split
+from tests.support import CACHE
 
 CLASSES = 4
 
 
 def _settings(partitioner: str, seed: int = 1, own: dict[str, Any] | None = None, **common: Any) -> FederationSettings:
     section = PARTITIONERS[partitioner].section()
-    keys = {"num_clients": 8, "classes_per_client": 2, "dataset": "made", "seed": seed, **common}
+    keys = {
+        "num_clients": 8,
+        "classes_per_client": 2,
+        "dataset": "made",
+        "seed": seed,
+        "cache_dir": str(CACHE),
+    } | common
     return FederationSettings(partitioner=partitioner, own=section(**(own or {})), **keys)
 
 
@@ -46,7 +54,7 @@ def _dataset(counts: tuple[int, ...] = (30, 30, 30, 30), tests: int = 40, kind: 
     if kind == "regression":
         spec = dataclasses.replace(spec, kind="regression", classes=1)
         y, test = generator.normal(size=len(y)).astype(np.float32), generator.normal(size=tests).astype(np.float32)
-    return Dataset(spec, split(y), split(test), "made here")
+    return Dataset(spec, split(y), split(test), f"made here of {len(y)} and {tests}")
 
 
 def _owners(federation: Federation, rows: int) -> np.ndarray:
@@ -77,6 +85,21 @@ OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "continuous": st.fixed_dictionaries(
         {"strictness": st.sampled_from([0.0, 0.5, 1.0]), "by": st.sampled_from(["", "age"])}
     ),
+    "pfllib-pathological": st.fixed_dictionaries({"classes": st.integers(1, 5), "balanced": st.booleans()}),
+    "pfllib-practical": st.fixed_dictionaries(
+        {"alpha": st.sampled_from([1e-300, 0.1, 1e9]), "min_examples": st.sampled_from([2, 40])}
+    ),
+    "extended-dirichlet": st.fixed_dictionaries(
+        {
+            "classes": st.integers(0, 5),
+            "alpha": st.sampled_from([1e-300, 0.1, 1e9]),
+            "min_examples": st.sampled_from([1, 10]),
+        }
+    ),
+    "quantity-skew": st.fixed_dictionaries(
+        {"alpha": st.sampled_from([1e-300, 0.1, 1e9]), "min_examples": st.sampled_from([1, 10])}
+    ),
+    "noise": st.fixed_dictionaries({"sigma": st.sampled_from([0.0, 0.1, 100.0])}),
     "grouped-natural": st.fixed_dictionaries(
         {
             "group_size": st.integers(1, 20),
@@ -86,37 +109,49 @@ OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
 }
 DEALT = [name for name in PARTITIONERS.own if name not in ("mdm", "file")]
-ALL_ROWS = ("iid", "dirichlet", "rotation", "linear", "square", "exponential", "continuous", "natural")
+ALL_ROWS = (
+    "iid", "dirichlet", "rotation", "linear", "square", "exponential", "continuous", "natural", "pfllib-pathological",
+    "pfllib-practical", "extended-dirichlet", "quantity-skew", "noise",
+)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")  # flwr-datasets warns of what the settings ask for
 @pytest.mark.parametrize("name", DEALT)
-@hypothesis_settings(max_examples=12, deadline=None)
+@hypothesis_settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_row_has_one_owner_or_there_is_an_error(name: str, data: st.DataObject) -> None:
     natural = PARTITIONERS[name].natural
     own = data.draw(OWN.get(name, st.just({})))
     clients = data.draw(st.sampled_from([0] if natural else [1, 4, 8, 40, 120]))
-    alpha = data.draw(st.sampled_from([1e-5, 0.5, 1e5]))
+    alpha = data.draw(st.sampled_from([1e-300, 1e-3, 0.5, 1e9]))
+    common: dict[str, Any] = {}
+    if name == "dirichlet":
+        common["dirichlet_over"] = data.draw(st.sampled_from(["clients", "classes"]))
+        common["balanced"] = data.draw(st.booleans())
     # The last class has no training rows.
     dataset = _dataset((30, 50, 40, 0))
-    chosen = _settings(name, data.draw(st.integers(0, 3)), own, num_clients=clients, alpha=alpha)
+    chosen = _settings(name, data.draw(st.integers(0, 3)), own, num_clients=clients, alpha=alpha, **common)
     try:
-        federation = build(chosen, dataset)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dirichlet_shares, "ATTEMPTS", 50)  # a draw that cannot succeed ends sooner
+            federation = build(chosen, dataset)
     except (ConfigurationError, DataError):
         return
-    owners = _owners(federation, 120)
+    owners = _owners(federation, 160 if PARTITIONERS[name].held_out else 120)
+    tests = federation.test.rows
+    assert len(set(tests.tolist())) == len(tests)
+    if PARTITIONERS[name].held_out:  # the 40 test rows are dealt together with the training rows
+        owners += np.bincount(tests, minlength=160)
     assert owners.max() == 1
     assert name not in ALL_ROWS or owners.min() == 1
     assert natural or len(federation) == clients
-    tests = federation.test.rows
-    assert len(set(tests.tolist())) == len(tests)
 
 
 @pytest.mark.parametrize("name", [name for name in DEALT if name not in ("natural", "linear", "square", "exponential")])
 def test_the_seed_decides(name: str) -> None:
     common = {"num_clients": 0} if PARTITIONERS[name].natural else {}
-    rows = [build(_settings(name, seed, **common), _dataset()).train.rows.tolist() for seed in (1, 1, 2)]
+    own = {"alpha": 5.0} if name == "quantity-skew" else {}
+    rows = [build(_settings(name, seed, own, **common), _dataset()).train.rows.tolist() for seed in (1, 1, 2)]
     assert rows[0] == rows[1] != rows[2]
 
 
@@ -248,7 +283,9 @@ class TestKeys:
 
 
 class TestRegression:
-    @pytest.mark.parametrize("name", ["iid", "size", "linear", "square", "exponential", "continuous", "natural"])
+    @pytest.mark.parametrize(
+        "name", ["iid", "size", "linear", "square", "exponential", "continuous", "quantity-skew", "natural"]
+    )
     def test_these_divide_numbers(self, name: str) -> None:
         dataset = _dataset(kind="regression", tests=60)
         federation = build(_settings(name, num_clients=0 if name == "natural" else 4), dataset)
@@ -257,7 +294,8 @@ class TestRegression:
             assert np.abs(federation.test.sizes - federation.train.sizes / 2).max() < 1
 
     @pytest.mark.parametrize(
-        "name", ["classes", "dirichlet", "shard", "distribution", "pathological", "inner-dirichlet"]
+        "name",
+        ["classes", "dirichlet", "shard", "distribution", "pathological", "inner-dirichlet", "extended-dirichlet"],
     )
     def test_others_name_those_that_do(self, name: str) -> None:
         with pytest.raises(ConfigurationError) as caught:
@@ -289,6 +327,16 @@ class TestRegression:
         ("grouped-natural", {}, {"num_clients": 7}, "num-clients: 'made' has only 6 natural clients, not 7"),
         ("grouped-natural", {}, {"num_clients": 0, "min_test_examples": 1}, "min-test-examples: only"),
         ("exponential", {}, {"num_clients": 40}, "partitioner 'exponential' cannot share"),
+        ("pfllib-pathological", {"classes": 5}, {}, "pfllib-pathological.classes: 5 classes .* the data have 4"),
+        ("pfllib-pathological", {"classes": 1}, {"num_clients": 5}, "leave the last 1 of 4 classes without a client"),
+        ("pfllib-pathological", {}, {"num_clients": 100}, "num-clients: class 0 has .* rows for 50 clients"),
+        ("pfllib-practical", {}, {"domain_column": "client"}, "domain-column: 'pfllib-practical' divides"),
+        ("pfllib-practical", {"alpha": 1e-9}, {}, "pfllib-practical.alpha: with 1e-09 and 8 clients"),
+        ("extended-dirichlet", {"classes": 5}, {}, "extended-dirichlet.classes: 5 classes .* the data have 4"),
+        ("extended-dirichlet", {"classes": 1}, {"num_clients": 3}, "num-clients: 3 clients with 1 classes each"),
+        ("extended-dirichlet", {"alpha": 1e-9}, {}, "extended-dirichlet.alpha: with 1e-09 and 8 clients"),
+        ("quantity-skew", {"alpha": 1e-9}, {}, "quantity-skew.alpha: with 1e-09 and 8 clients"),
+        ("noise", {}, {"min_test_examples": 1}, "min-test-examples: only"),
     ],
 )  # fmt: skip
 def test_what_is_refused(name: str, own: dict[str, Any], common: dict[str, Any], message: str) -> None:

@@ -60,6 +60,22 @@ def test_a_balanced_client_that_has_its_share_receives_no_more(seed):
     assert counts[before > average].max() <= 1  # at most the last row of a class, by rounding
 
 
+@pytest.mark.filterwarnings("ignore:The specified min_partition_size")
+def test_a_class_that_no_balanced_client_can_take_is_an_error():
+    """With α = 10⁻⁹ a class goes to one client. flwr-datasets gives the last client all rows if that one is full."""
+    refused = []
+    for seed in range(12):
+        try:
+            counts = _counts(_parts(seed, num_clients=2, alpha=1e-9, balanced=True))
+        except DataError as error:
+            refused.append(str(error))
+        else:
+            before = np.cumsum(counts, axis=1) - counts
+            assert counts[before > len(LABELS) / 2].max(initial=0) == 0
+    assert 0 < len(refused) < 12
+    assert all(text.startswith("balanced: all clients to which a class would go") for text in refused)
+
+
 def test_balanced_sizes_are_more_equal():
     plain, balanced = (
         np.std([[len(part) for part in _parts(seed, num_clients=10, alpha=0.5, balanced=flag)] for seed in range(5)])
