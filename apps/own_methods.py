@@ -130,5 +130,17 @@ OWN_METHODS: dict[str, Method] = {
         "How clients differ: a mixture model", "Scott, thesis, chapter 3",
         f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
     ),
+    "feddyn": Method(
+        "Dynamically regularised local objectives", "Acar et al. 2021",
+        f"{_STRATEGIES}.feddyn:FedDyn", f"{_CLIENTS}.feddyn:FedDynClient", f"{_KEYS}.federated:FedDynHyper",
+    ),
+    "fednova": Method(
+        "Updates normalised by local steps", "Wang et al. 2020",
+        f"{_STRATEGIES}.fednova:FedNova", f"{_CLIENTS}.fednova:FedNovaClient", f"{_KEYS}.federated:FedNovaHyper",
+    ),
+    "moon": Method(
+        "Model-contrastive training", "Li et al. 2021",
+        _FEDAVG, f"{_CLIENTS}.moon:MoonClient", f"{_KEYS}.federated:MoonHyper",
+    ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

@@ -215,8 +215,3 @@ def _plain(tensor: Tensor) -> Tensor:
     ``contiguous()`` does not suffice: with one channel, PyTorch takes a channels-last tensor to be contiguous.
     """
     return tensor.reshape(-1).view(tensor.shape)
-
-
-def steps_of(examples: int, batch: int, epochs: int) -> int:
-    """Return the number of steps in ``epochs`` epochs, with ``batch`` examples per step on average."""
-    return epochs * -(-examples // batch)

@@ -1,9 +1,9 @@
-"""FedAvg, server side (McMahan et al. 2017, Algorithm 1), with a server step (Hsu et al. 2019, FedAvgM).
+"""FedAvg, server side (McMahan et al. 2017, Algorithm 1), with a server step (Reddi et al. 2021, Algorithm 1).
 
 Sends the global model w_t. Receives Σ_k p_k·(w_k − w_t) and Σ_k p_k over the cohort, with the weights p_k = n_k
-(``weighting = "examples"``) or 1 (``"uniform"``). Server step: Δ_t = Σ p_k (w_k − w_t) / Σ p_k;
-v_t = β·v_{t−1} + Δ_t; w_{t+1} = w_t + η·v_t, with η = ``server-learning-rate`` and β = ``server-momentum``.
-η = 1 and β = 0 is FedAvg. ``server-optimizer = "fedadam"`` is FedAdam (Reddi et al. 2021, Algorithm 2).
+(``weighting = "examples"``) or 1 (``"uniform"``). Mean update: Δ_t = Σ p_k (w_k − w_t) / Σ p_k. Server step:
+w_{t+1} = w_t + η·d_t, with η = ``server-learning-rate`` and the direction d_t that ``server-optimizer`` makes of Δ_t
+(``core/server_step.py``). η = 1 and d_t = Δ_t is FedAvg.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup, sums_of_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
-
-DECAY = (0.9, 0.99)
-"""β₁ and β₂ of FedAdam (Reddi et al. 2021)."""
-SQUARE = "square:"
-"""Prefix of the names of Adam's second moments in a checkpoint."""
+from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
 
 log = logging.getLogger("flwr")
 
@@ -35,23 +29,20 @@ class FedAvg(CohortStrategy):
     Attributes:
         beside: arrays that a method sends beside the model; their names begin with ``BESIDE``. If clients return them,
             the outcome passed to :meth:`learn` contains the weighted sums of their changes.
+        step: the server optimizer.
     """
-
-    beside: Arrays
-
-    _velocity: Arrays | None = None  # v in the equations above, and Adam's m
-    _squares: Arrays | None = None  # Adam's s
 
     privacy_gap = staticmethod(sums_of_updates)
     transfer_gap = staticmethod(whole_network)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.beside = {}
+        self.beside: Arrays = {}
+        self.step = ServerStep(self.settings)
         if self.settings.server_optimizer == "adam":
             raise ConfigurationError(
                 f"server-optimizer: 'adam' is for hypernetworks; '{self.settings.method}' averages models, for which "
-                "there are 'sgd' and 'fedadam' (called 'adam' in earlier versions)"
+                f"there are 'sgd', {', '.join(map(repr, ADAPTIVE))} ('fedadam' was called 'adam' in earlier versions)"
             )
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
@@ -77,31 +68,14 @@ class FedAvg(CohortStrategy):
         return {n: (w + (η * step[n] if n in step else update[n])).astype(w.dtype) for n, w in model.items()}
 
     def direction(self, update: Arrays) -> Arrays:
-        """Return the direction of the server step for the mean update Δ_t: v_t, or that of FedAdam."""
-        s = self.settings
-        if s.server_optimizer == "fedadam":
-            β1, β2 = DECAY
-            self._velocity = _decayed(self._velocity, β1, {name: (1 - β1) * Δ for name, Δ in update.items()})
-            self._squares = _decayed(self._squares, β2, {name: (1 - β2) * Δ**2 for name, Δ in update.items()})
-            return {n: m / (np.sqrt(self._squares[n]) + s.server_adaptivity) for n, m in self._velocity.items()}
-        if s.server_momentum:
-            update = self._velocity = _decayed(self._velocity, s.server_momentum, update)
-        return update
+        """Return the direction of the server step for the mean update Δ_t. By default: as the server optimizer says."""
+        return self.step.direction(update)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the server optimizer's state and the arrays sent beside the model, for checkpoints."""
-        squares = {SQUARE + name: array for name, array in (self._squares or {}).items()}
-        return {**(self._velocity or {}), **squares, **self.beside}, {}
+        return {**self.step.state(), **self.beside}, {}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Restore the server optimizer's state and the arrays sent beside the model."""
         self.beside = {name: array for name, array in arrays.items() if name.startswith(BESIDE)}
-        squares = {name: array for name, array in arrays.items() if name.startswith(SQUARE)}
-        self._squares = {name.removeprefix(SQUARE): array for name, array in squares.items()} or None
-        velocity = arrays.keys() - self.beside.keys() - squares.keys()
-        self._velocity = {name: arrays[name] for name in arrays if name in velocity} or None
-
-
-def _decayed(old: Arrays | None, decay: float, new: Arrays) -> Arrays:
-    """Return decay·old + new, or ``new`` if there is no ``old``."""
-    return new if old is None else {name: decay * old[name] + array for name, array in new.items()}
+        self.step.restore({name: array for name, array in arrays.items() if name not in self.beside})

@@ -82,7 +82,7 @@ class PPFE(FedAvg):
         """Return the initial shared blocks of a stage; ``arrays`` are the final ones of the previous stage."""
         if not self._first:
             self._first = arrays
-        self._velocity = self._squares = None
+        self.step.forget()
         shared = self._plan.shared(stage)
         source = of_blocks(arrays, shared)
         if self.hyper.warm_start == "first":

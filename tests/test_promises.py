@@ -55,13 +55,14 @@ CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
     "ppfe": {"ppfe.reweighting": False, "rounds": 3},
     "flowdup": {"labeled-fraction": 1.0},
     "fedbn": {"model": "cnn-bn"},
+    "fednova": {"fednova.effective-steps": 2.0},
 }
 """What a claim depends on besides: see docs/privacy.md."""
 CLAIMED = {
     "example": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
-                "local"},
+                "local", "feddyn", "fednova"},
     "client": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
-               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda"},
+               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon"},
 }  # fmt: skip
 """The table of docs/privacy.md."""
 

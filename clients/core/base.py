@@ -410,12 +410,7 @@ class BaseClient(NumPyClient):
 
     def steps(self, epochs: int | None = None) -> int:
         """Return the number of steps that :meth:`descend` takes on all training examples with these ``epochs``."""
-        from florilegium.privacy.dp_sgd import steps_of
-
-        s = self.settings
-        if epochs is None and s.local_steps:
-            return s.local_steps
-        return steps_of(len(self.data.train), s.batch_size, s.local_epochs if epochs is None else epochs)
+        return self.settings.steps(len(self.data.train), epochs)
 
     def steps_a_round(self) -> int:
         """Return the number of training steps per round."""

@@ -20,7 +20,7 @@ def _check_vectorise(value: int | str) -> int | str:
 class SharedSettings(SourceSettings):
     """Keys that both clients and server read."""
 
-    title = "Method, model and optimizer"
+    title = "Method, model and local training"
 
     method: str = key("fedavg", "the method", values="`florilegium methods`")
     model: str = key(
@@ -30,6 +30,9 @@ class SharedSettings(SourceSettings):
         "`resnet20`, `char-lstm`, `word-lstm`, `centers`, `torchvision:…`, `timm:…`, `package.module:function`",
     )  # fmt: skip
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
+    local_epochs: int = key(5, "epochs of local training per round", ge=1)
+    local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
+    batch_size: int = key(10, "examples in a batch", ge=1)
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
         1.0,
@@ -39,6 +42,7 @@ class SharedSettings(SourceSettings):
     )  # fmt: skip
     decay_rounds: int = key(10, "rounds after which the learning rate decays once", ge=1)
     momentum: float = key(0.0, "momentum of local SGD", ge=0, lt=1)
+    weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
     max_grad_norm: float = key(0.0, "clip each local step's gradient to this norm; 0: no clipping", ge=0)
     finetune_epochs: int = key(0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0)
     finetune_bn: Literal["running", "client", "global", "batch"] = key(
@@ -79,16 +83,18 @@ class SharedSettings(SourceSettings):
         """Return the factor on learning rates in a round: ``learning-rate-decay`` for every past ``decay-rounds``."""
         return self.learning_rate_decay ** (max(0, server_round - 1) // self.decay_rounds)
 
+    def steps(self, examples: int, epochs: int | None = None) -> int:
+        """Return the number of steps of local training on this many examples; ``epochs``: instead of a round's."""
+        if epochs is None and self.local_steps:
+            return self.local_steps
+        return (self.local_epochs if epochs is None else epochs) * -(-examples // self.batch_size)
+
 
 class ClientSettings(SharedSettings):
     """Keys that every client needs to train and evaluate, whatever the method."""
 
-    title = "Local training"
+    title = "Clients' machines"
 
-    local_epochs: int = key(5, "epochs of local training per round", ge=1)
-    local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
-    batch_size: int = key(10, "examples in a batch", ge=1)
-    weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
     vectorise: Annotated[int | str, AfterValidator(_check_vectorise)] = key(
         1,
         "number of clients that a worker trains and tests together, in one call ([more](vectorised.md)); `auto`: the "

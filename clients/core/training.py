@@ -196,7 +196,7 @@ def train(
     Runs ``epochs`` epochs if given; else ``local-steps`` batches, if that is not 0; else ``local-epochs`` epochs.
 
     Args:
-        model: the network.
+        model: the network; or, in a ``ModuleList``, the network and modules of an objective that are trained with it.
         examples: the training examples.
         settings: optimizer, batch size, number of epochs or steps.
         generator: draws the order of the examples; its seed is also that of layers that draw, such as dropout.
@@ -221,8 +221,8 @@ def train(
     optimizers = [make_optimizer(settings, group, decay) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
-    single = len(examples) % settings.batch_size == 1 and objective is None and not fixed_norms
-    joined = single and has_lone_channels(model, examples.x[:1])
+    single = len(examples) % settings.batch_size == 1 and not fixed_norms
+    joined = single and has_lone_channels(model[0] if isinstance(model, nn.ModuleList) else model, examples.x[:1])
     _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
     norm: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Keys of methods that train one model for all clients: FedProx, SCAFFOLD, FedIIR, FedSR, FedGTST."""
+"""Keys of methods that train one model for all: FedProx, SCAFFOLD, FedDyn, FedNova, MOON, FedIIR, FedSR, FedGTST."""
 
 from __future__ import annotations
 
@@ -22,6 +22,28 @@ class ScaffoldHyper(Section):
     option: Literal[1, 2] = key(
         2, "how c_i is updated: to the gradient at the received model (1), or to the mean gradient of the steps (2)"
     )
+
+
+class FedDynHyper(Section):
+    """Keys ``feddyn.*``."""
+
+    alpha: float = key(0.01, "α, weight of the dynamic regulariser", gt=0)
+
+
+class FedNovaHyper(Section):
+    """Keys ``fednova.*``."""
+
+    mu: float = key(0.0, "weight μ of FedProx's proximal term", ge=0)
+    effective_steps: float = key(
+        0.0, "τ_eff, number of steps that a round counts for; 0: the weighted mean of the cohort's ‖a_i‖₁", ge=0
+    )
+
+
+class MoonHyper(Section):
+    """Keys ``moon.*``."""
+
+    mu: float = key(1.0, "μ, weight of the model-contrastive loss; 0 is FedAvg", ge=0)
+    temperature: float = key(0.5, "τ, temperature of the model-contrastive loss", gt=0)
 
 
 class FedIIRHyper(Section):

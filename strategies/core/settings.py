@@ -38,14 +38,16 @@ class ServerSettings(FederationSettings, SharedSettings):
         "clients equally",
     )
     attackers: int = key(0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0)
-    server_optimizer: Literal["sgd", "fedadam", "adam"] = key(
+    server_optimizer: Literal["sgd", "fedadagrad", "fedadam", "fedyogi", "adam"] = key(
         "sgd",
-        "server optimizer: SGD on the mean update; FedAdam ([adaptivity τ, no bias correction](methods/fedavg.md)), "
-        "for averaged models; Adam with ε = 1e-8, for hypernetworks",
+        "server optimizer: SGD on the mean update; FedAdagrad, FedAdam and FedYogi ([adaptivity τ, no bias "
+        "correction](methods/fedavg.md)), for averaged models; Adam with ε = 1e-8, for hypernetworks",
     )
     server_learning_rate: float = key(1.0, "learning rate of the server optimizer", gt=0)
     server_momentum: float = key(0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1)
-    server_adaptivity: float = key(1e-3, "adaptivity τ of the server optimizer `fedadam`", gt=0)
+    server_adaptivity: float = key(
+        1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0
+    )
     min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
     round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
     roster_timeout: float = key(60.0, "seconds within which a node must reply which clients it holds", gt=0)

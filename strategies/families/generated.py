@@ -25,6 +25,7 @@ from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.core.server_step import ADAPTIVE
 
 TESTED_AT_ONCE = 100
 """Number of clients whose models are made and sent in one exchange of an evaluation; limits the server's memory."""
@@ -44,10 +45,10 @@ class Generated(CohortStrategy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s = self.settings
-        if s.server_optimizer == "fedadam":
+        if s.server_optimizer in ADAPTIVE:
             raise ConfigurationError(
-                f"server-optimizer: 'fedadam' averages models; '{s.method}' trains networks on the server, for which "
-                "there are 'sgd' and 'adam'"
+                f"server-optimizer: '{s.server_optimizer}' averages models; '{s.method}' trains networks on the "
+                "server, for which there are 'sgd' and 'adam'"
             )
         self.spec = dataset_of(s)
         network = network_for(self.spec, s.model, s.seed)

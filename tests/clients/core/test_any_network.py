@@ -108,6 +108,8 @@ METHODS: list[dict[str, Any]] = [
     {"method": "scaffold"},
     {"method": "scaffold", "scaffold.option": 2},
     {"method": "ditto"},
+    {"method": "feddyn"},
+    {"method": "fednova", "fednova.mu": 1.0},
     {"method": "pfedme", "finetune-epochs": 1},
     {"method": "per-fedavg", "finetune-epochs": 1},
     {"method": "fedgtst", "rounds": 2},
@@ -125,7 +127,7 @@ def test_methods_leave_frozen_parameters_and_train_the_others(tmp_path: Path, ke
             assert np.array_equal(array, final[name]) != moves, name
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu", "fedsr", "fediir"])
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu", "fedsr", "fediir", "moon"])
 def test_methods_that_cut_leave_frozen_blocks(tmp_path: Path, method: str) -> None:
     initial = get_arrays(build(_name("frozen_body"), SHAPE, CLASSES, 1))
     final = _run(tmp_path / "run", "frozen_body", method=method)
