@@ -141,6 +141,21 @@ OWN_METHODS: dict[str, Method] = {
     "moon": Method(
         "Model-contrastive training", "Li et al. 2021",
         _FEDAVG, f"{_CLIENTS}.moon:MoonClient", f"{_KEYS}.federated:MoonHyper",
+    "apfl": Method(
+        "Mixtures of a local and the global model", "Deng et al. 2020",
+        _FEDAVG, f"{_CLIENTS}.apfl:APFLClient", f"{_KEYS}.mixing:APFLHyper",
+    ),
+    "fedala": Method(
+        "The global model mixed in, by element", "Zhang et al. 2023",
+        _FEDAVG, f"{_CLIENTS}.fedala:FedALAClient", f"{_KEYS}.mixing:FedALAHyper",
+    ),
+    "fedrod": Method(
+        "A generic and a personal head", "Chen, Chao 2022",
+        f"{_STRATEGIES}.fedrod:FedRoD", f"{_CLIENTS}.fedrod:FedRoDClient", f"{_KEYS}.mixing:FedRoDHyper",
+    ),
+    "feddbe": Method(
+        "Personal biases of representations", "Zhang et al. 2023",
+        f"{_STRATEGIES}.feddbe:FedDBE", f"{_CLIENTS}.feddbe:FedDBEClient", f"{_KEYS}.mixing:FedDBEHyper",
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

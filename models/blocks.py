@@ -54,11 +54,12 @@ def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
     return frozenset(blocks[len(blocks) - count :])
 
 
-def classifier_shape(arrays: Arrays, key: str) -> tuple[int, int]:
+def classifier_shape(arrays: Arrays, key: str, *, biased: bool = False) -> tuple[int, int]:
     """Return the numbers of outputs and inputs (C, d) of a network's last block, the classifier.
 
     Raises:
-        ConfigurationError: naming configuration key ``key``, unless the last of several blocks is a single dense layer.
+        ConfigurationError: naming configuration key ``key``, unless the last of several blocks is a single dense layer;
+            if ``biased``, also if it has no bias.
     """
     classifier = of_blocks(arrays, last_blocks(arrays, 1, key))
     weights = [array for array in classifier.values() if array.ndim == 2]
@@ -67,6 +68,8 @@ def classifier_shape(arrays: Arrays, key: str) -> tuple[int, int]:
         raise ConfigurationError(
             f"{key}: the network's last block must be a single dense layer (found: {', '.join(classifier)})"
         )
+    if biased and not others:
+        raise ConfigurationError(f"{key}: the network's last block must have a bias (found: {', '.join(classifier)})")
     classes, features = weights[0].shape
     return classes, features
 

@@ -1,0 +1,91 @@
+"""APFL, client side (Deng, Kamani and Mahdavi 2020, Algorithm 1): a personal model is mixed with the global model.
+
+Receives the global model w and returns it after local training, as in FedAvg. The client keeps a personal model v_i,
+which starts at θ₀, and a weight α_i. With the mixture v̄_i = α_i·v_i + (1 − α_i)·w, where w is the local version of the
+global model, each step on a batch ξ is w ← w − η∇f(w; ξ) and v_i ← v_i − η∇_v f(v̄_i; ξ), where ∇_v f = α_i∇f(v̄_i; ξ).
+The weight is adapted by α_i ← α_i − η⟨v_i − w, ∇f(v̄_i; ξ)⟩, clipped to [0, 1].
+
+Strategy: FedAvg (``strategies/fedavg.py``); v_i and α_i never leave their client.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import GradientHook, Group, gradients, make_optimizer
+from florilegium.clients.hyper.mixing import APFLHyper
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
+
+ALPHA = "alpha"
+"""Part of the client's state that holds α_i, and its name there."""
+
+
+class APFLClient(BaseClient):
+    """Trains a global and a personal model at once, and learns how to mix them."""
+
+    example_gap = staticmethod(more_than_gradients)
+
+    hyper: APFLHyper
+
+    @phase
+    def train(self, arrays: Arrays) -> Answer:
+        """Train w and, with the same batches, v_i and α_i; keep the latter two."""
+        self._v = copy.deepcopy(self.model)
+        set_arrays(self._v, self.state.load() or self.initial)
+        self._α = self._weight().requires_grad_()
+        answer = super().train(arrays)
+        self.state.save(get_arrays(self._v))
+        α = float(self._α.detach())
+        self.state.save({ALPHA: np.array([α], np.float32)}, ALPHA)
+        return Answer(answer.arrays, answer.num_examples, answer.metrics | {ALPHA: α})
+
+    def gradient_hook(self) -> GradientHook:
+        """Return a hook that takes the step of v_i, and of α_i, and leaves the gradients of w as they are."""
+        s, η = self.settings, self.settings.learning_rate * self.decay()
+        v, buffers, α = trained(self._v), dict(self._v.named_buffers()), self._α
+        optimizer = make_optimizer(s, Group([*v.values()], s.learning_rate), self.decay())
+        adapting = self.hyper.adapt != "never"
+
+        def hook(model: nn.Module, rows: Tensor) -> None:
+            nonlocal adapting
+            w = trained(model)
+            mixture = {name: torch.lerp(w[name].detach(), own, α) for name, own in v.items()}
+            outputs = functional_call(model, buffers | mixture, (self.data.train.x[rows],))
+            loss = cross_entropy(outputs, self.data.train.y[rows])
+            *slopes, slope = gradients(loss, [*v.values(), α])
+            for own, gradient in zip(v.values(), slopes, strict=True):
+                own.grad = gradient
+            if s.max_grad_norm:
+                nn.utils.clip_grad_norm_(v.values(), s.max_grad_norm)
+            optimizer.step()
+            if adapting:
+                with torch.no_grad():
+                    α.sub_(η * slope).clamp_(0, 1)
+                adapting = self.hyper.adapt == "step"
+
+        return hook
+
+    def personalise(self) -> bool:
+        """Mix the received model with v_i; a client without v_i may fine-tune the received model instead."""
+        own = self.state.load()
+        if own is None:
+            return super().personalise()
+        α, w = self._weight(), exchanged(self.model)
+        with torch.no_grad():
+            for name, array in own.items():
+                w[name].lerp_(torch.from_numpy(array).to(w[name]), α)
+        return True
+
+    def _weight(self) -> Tensor:
+        """Return α_i as a scalar on the client's device: the kept one, or the initial one."""
+        kept = self.state.load(ALPHA)
+        α = self.hyper.alpha if kept is None else float(kept[ALPHA][0])
+        return torch.tensor(α, device=self.data.train.y.device)
