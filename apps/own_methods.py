@@ -156,6 +156,17 @@ OWN_METHODS: dict[str, Method] = {
     "feddbe": Method(
         "Personal biases of representations", "Zhang et al. 2023",
         f"{_STRATEGIES}.feddbe:FedDBE", f"{_CLIENTS}.feddbe:FedDBEClient", f"{_KEYS}.mixing:FedDBEHyper",
+    "fedamp": Method(
+        "Mixtures of similar clients' models", "Huang et al. 2021",
+        f"{_STRATEGIES}.fedamp:FedAMP", f"{_CLIENTS}.fedamp:FedAMPClient", f"{_KEYS}.bank:FedAMPHyper",
+    ),
+    "fedfomo": Method(
+        "Steps towards the models that help", "Zhang et al. 2021",
+        f"{_STRATEGIES}.fedfomo:FedFomo", f"{_CLIENTS}.fedfomo:FedFomoClient", f"{_KEYS}.bank:FedFomoHyper",
+    ),
+    "apple": Method(
+        "Learned combinations of clients' models", "Luo, Wu 2022",
+        f"{_STRATEGIES}.apple:APPLE", f"{_CLIENTS}.apple:APPLEClient", f"{_KEYS}.bank:APPLEHyper",
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

@@ -60,7 +60,7 @@ CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
 """What a claim depends on besides: see docs/privacy.md."""
 CLAIMED = {
     "example": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
-                "local", "feddyn", "fednova"},
+                "local", "feddyn", "fednova", "fedamp"},
     "client": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
                "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl", "fedala", "fedrod"},
 }  # fmt: skip

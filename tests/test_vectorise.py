@@ -26,6 +26,7 @@ VECTORISED = {
     "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll", "pfedhn",
     "knn-per", "pfedfda", "ppfe", "feddyn", "fednova",
     "knn-per", "pfedfda", "ppfe", "fedala",
+    "knn-per", "pfedfda", "ppfe", "fedamp", "fedfomo",
 }  # fmt: skip
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 
