@@ -24,7 +24,7 @@ from tests.support import config
 
 VECTORISED = {
     "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll", "pfedhn",
-    "knn-per", "pfedfda", "ppfe",
+    "knn-per", "pfedfda", "ppfe", "ifca", "cfl", "fl-hc", "flux",
 }  # fmt: skip
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 
