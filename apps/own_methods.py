@@ -167,6 +167,21 @@ OWN_METHODS: dict[str, Method] = {
     "apple": Method(
         "Learned combinations of clients' models", "Luo, Wu 2022",
         f"{_STRATEGIES}.apple:APPLE", f"{_CLIENTS}.apple:APPLEClient", f"{_KEYS}.bank:APPLEHyper",
+    "ifca": Method(
+        "K models, each client picks the best", "Ghosh et al. 2020",
+        f"{_STRATEGIES}.ifca:IFCA", f"{_CLIENTS}.ifca:IFCAClient", f"{_KEYS}.clustered:IFCAHyper",
+    ),
+    "cfl": Method(
+        "Clusters split by directions of updates", "Sattler et al. 2019",
+        f"{_STRATEGIES}.cfl:CFL", f"{_CLIENTS}.cfl:ComparedClient", f"{_KEYS}.clustered:CFLHyper",
+    ),
+    "fl-hc": Method(
+        "One hierarchical clustering of updates", "Briggs et al. 2020",
+        f"{_STRATEGIES}.fl_hc:FLHC", f"{_CLIENTS}.cfl:ComparedClient", f"{_KEYS}.clustered:FLHCHyper",
+    ),
+    "flux": Method(
+        "Clusters by descriptors of the data", "Fenoglio et al. 2025",
+        f"{_STRATEGIES}.flux:FLUX", f"{_CLIENTS}.flux:FLUXClient", f"{_KEYS}.clustered:FLUXHyper",
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

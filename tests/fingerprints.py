@@ -70,6 +70,9 @@ OWN: Mapping[str, Keys] = {
     "flowdup": SUBSPACE | {"labeled-fraction": 0.67},
     "ld-fedavg": SUBSPACE,
     "fedtta": {"fedtta.width": 16},
+    "cfl": {"cfl.epsilon-1": 2.0, "cfl.epsilon-2": 0.0},
+    "fl-hc": {"fl-hc.warmup-rounds": 0},
+    "flux": {"flux.warmup-rounds": 0},
     "mdm": {
         "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 30,
         "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "mdm.components": "2,3",

@@ -27,6 +27,7 @@ VECTORISED = {
     "knn-per", "pfedfda", "ppfe", "feddyn", "fednova",
     "knn-per", "pfedfda", "ppfe", "fedala",
     "knn-per", "pfedfda", "ppfe", "fedamp", "fedfomo",
+    "knn-per", "pfedfda", "ppfe", "ifca", "cfl", "fl-hc", "flux",
 }  # fmt: skip
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 

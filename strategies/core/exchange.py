@@ -71,8 +71,14 @@ class Expected:
         return answer
 
     def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """Return the names and shapes of the arrays in a reply, those of a single client if stacked."""
-        return frozenset(self._shapes(answer).items())
+        """Return the names and shapes of the arrays in a reply, those of a single client if stacked.
+
+        Without optional ones: a reply has the changes of arrays beside the model that some client of the node returned.
+        """
+        shapes = self._shapes(answer)
+        if self.changes_of is not None and not self.stacked:
+            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(BESIDE)}
+        return frozenset(shapes.items())
 
     def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
         return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
@@ -114,7 +120,7 @@ class Expected:
                     f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
                 )
             squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
-        if more := [name for name in answer.arrays if name not in sent and not name.startswith(BESIDE)]:
+        if more := [name for name in answer.arrays if name not in sent]:
             raise ValueError(f"array '{more[0]}' was not sent to it")
         most = self.longest if self.stacked else self.longest * float(np.sum(weights))
         if self.longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):

@@ -1,0 +1,22 @@
+"""CFL and FL+HC, client side: local training as in FedAvg; the server compares the clients' updates.
+
+A client without a place in the tree of splits trains the model of each split on the way to its cluster, also before a
+test: that is a phase ``train`` as any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from florilegium.clients.core.base import BaseClient, stackable
+
+
+class ComparedClient(BaseClient):
+    """Trains the received model and returns it."""
+
+    vectorise_gap = staticmethod(stackable)
+
+    @staticmethod
+    def example_gap(hyper: Any) -> str:
+        """Return why example privacy is not kept."""
+        return "clients also train so that the server can find their clusters, and no budget plans for that"

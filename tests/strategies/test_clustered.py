@@ -1,0 +1,394 @@
+"""IFCA, CFL, FL+HC and FLUX: their limits, choices and averages, splits, descriptors, and what they refuse."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.preprocessing import MinMaxScaler
+from torch.nn.functional import cross_entropy
+
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import parse
+from florilegium.clients.core.wire import Reply
+from florilegium.clients.families.clustered import named, of_clusters
+from florilegium.clients.flux import ABSENT, MOMENTS, projection
+from florilegium.clients.hyper.clustered import FLHCHyper
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.partitions.clientdata import Examples
+from florilegium.strategies.cfl import bipartition
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.families.splits import cosines, gram
+from florilegium.strategies.fl_hc import hierarchical
+from florilegium.strategies.flux import dense, scaled
+from tests.runs import Runs
+from tests.support import config, make_client, perform
+
+KEYS: dict[str, Value] = {
+    "model": "mlp", "num-clients": 4, "participation": 1.0, "rounds": 2, "local-epochs": 1, "evaluate-every": 0,
+}  # fmt: skip
+SHAPE = (1, 8, 8)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _strategy(method: str, labeled: tuple[str, ...] = (), **keys: Value) -> Any:
+    """Return a strategy without a run, which knows of these clients with labels alone."""
+    options, hyper = parse(config(method=method, **keys))
+    members = {client: SimpleNamespace(labeled=client in labeled) for client in (*labeled, "mute")}
+    roster: Any = SimpleNamespace(clients=members, ids=lambda *groups: list(labeled))
+    entry = METHODS[method]
+    return entry.strategy_class()(Setup(options, hyper, entry.client_class(), roster, None))  # type: ignore[arg-type]
+
+
+def _examples(count: int, seed: int = 1, classes: int = 10) -> Examples:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, *SHAPE, generator=generator)
+    return Examples(x, torch.randint(classes, (count,), generator=generator))
+
+
+def _models(count: int) -> list[Arrays]:
+    return [get_arrays(build("mlp", SHAPE, 10, seed)) for seed in range(1, count + 1)]
+
+
+def _loss(network: torch.nn.Module, arrays: Arrays, examples: Examples) -> float:
+    set_arrays(network, arrays)
+    with torch.no_grad():
+        return float(cross_entropy(network(examples.x), examples.y))
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+@pytest.mark.parametrize(
+    "keys", [{"method": "ifca", "ifca.clusters": 1}, {"method": "cfl", "cfl.epsilon-1": 0.0}], ids=["ifca", "cfl"]
+)
+def test_a_single_cluster_is_fedavg_bit_for_bit(run: Runs, keys: dict[str, Value]) -> None:
+    common: dict[str, Value] = {"participation": 0.5, "server-learning-rate": 0.7}
+    plain = read_checkpoint(run("plain", method="fedavg", **common)).arrays
+    ours = read_checkpoint(run("ours", **common, **keys)).arrays
+    assert ours.keys() == named(0, plain).keys()
+    assert all(np.array_equal(ours[name], array) for name, array in named(0, plain).items())
+
+
+# -------------------------------------------------------------------------------------------------- IFCA
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_client_trains_and_returns_the_model_with_the_least_loss(tmp_path: Path, shared: bool) -> None:
+    examples, models, network = _examples(30), _models(3), build("mlp", SHAPE, 10, 1)
+    head = [*models[0]][-2:]  # weight and bias of the last block
+    last = head if shared else [*models[0]]
+    models = [{**models[0], **{name: own[name] for name in last}} for own in models]
+    losses = [_loss(network, arrays, examples) for arrays in models]
+    order = np.roll(np.argsort(losses), 1)  # the best model is the second
+    models, losses, best = [models[i] for i in order], [losses[i] for i in order], 1
+    sent = {name: array for name, array in models[0].items() if name not in last}
+    for number, arrays in enumerate(models):
+        sent |= named(number, {name: arrays[name] for name in last})
+    client = make_client(examples, network, folder=tmp_path, method="ifca", **{"local-steps": 2})
+    answer = perform(client, "train", sent)
+    assert answer.metrics["cluster"] == best
+    others = {*named(0, dict.fromkeys(last)), *named(2, dict.fromkeys(last))}  # type: ignore[arg-type]
+    assert {*answer.arrays} == {*sent} - others
+    plain = make_client(examples, network, folder=tmp_path, method="fedavg", **{"local-steps": 2})
+    alone = perform(plain, "train", {**models[0], **models[best]}).arrays
+    for name, array in alone.items():
+        key = f"beside.{best}.{name}" if name in last else name
+        assert np.array_equal(answer.arrays[key], array)
+    metrics = perform(client, "test", sent, popular=0).metrics
+    assert (metrics["cluster"], metrics["loss"]) == (best, pytest.approx(losses[best], rel=1e-5))
+    client.data.labeled = False
+    metrics = perform(client, "test", sent, popular=0).metrics
+    assert (metrics["cluster"], metrics["loss"]) == (0, pytest.approx(losses[0], rel=1e-5))
+
+
+def test_a_model_without_a_finite_loss_is_not_chosen(tmp_path: Path) -> None:
+    good, bad = _models(1)[0], {name: np.full_like(array, np.nan) for name, array in _models(1)[0].items()}
+    client = make_client(_examples(5), build("mlp", SHAPE, 10, 1), folder=tmp_path, method="ifca")
+    assert perform(client, "train", named(0, bad) | named(1, good)).metrics["cluster"] == 1
+    with pytest.raises(RunError, match="no cluster's model has a finite loss on its 5"):
+        perform(client, "train", named(0, bad) | named(1, bad))
+
+
+@pytest.mark.parametrize("averaging", ["models", "gradients"])
+def test_models_move_by_the_updates_of_the_clients_that_chose_them(run: Runs, averaging: str) -> None:
+    """A node for each client, so that every reply has wᵢ·Δθᵢ of one client, and names one cluster's arrays only."""
+    keys: dict[str, Value] = {"method": "ifca", "ifca.averaging": averaging, "rounds": 1}
+    first = read_checkpoint(run("first", **{**keys, "rounds": 0})).arrays
+    after = read_checkpoint(run("after", nodes=4, **keys)).arrays
+    replies = [Reply.unpack(message.content) for message in run.grid.received if "metrics" in str(message.content)]
+    replies = [reply for reply in replies if reply.arrays]
+    chosen = np.array([reply.metrics["cluster"][0] for reply in replies])
+    weights = np.array([reply.metrics["weight"][0] for reply in replies])
+    assert {*chosen} == {0, 1}
+    for cluster in (0, 1):
+        divisor = weights[chosen == cluster].sum() if averaging == "models" else weights.sum()
+        for name in named(cluster, of_clusters(first)[cluster]):
+            mean = sum(reply.arrays[name] for reply in replies if name in reply.arrays) / divisor
+            np.testing.assert_allclose(after[name], first[name] + mean, rtol=1e-5, atol=1e-6)
+
+
+def test_every_client_downloads_all_models_and_uploads_one(run: Runs) -> None:
+    run("run", method="ifca", rounds=1, **{"ifca.clusters": 3})
+    replies = [Reply.unpack(message.content) for message in run.grid.received if "metrics" in str(message.content)]
+    for reply in replies:
+        if reply.arrays:
+            down, up = (np.array(reply.metrics[f"bytes-{way}"]) for way in ("down", "up"))
+            assert (down == 3 * up).all()
+
+
+def test_models_share_the_body_of_an_earlier_run(run: Runs) -> None:
+    run("earlier", method="fedavg", rounds=1)
+    keys: dict[str, Value] = {"method": "ifca", "init": "earlier", "rounds": 0}
+    with pytest.raises(ConfigurationError, match=r"init: .* set ifca\.shared-body = true"):
+        run("refused", **keys)
+    earlier = read_checkpoint(run.folder / "earlier").arrays
+    model = read_checkpoint(run("later", **keys, **{"ifca.shared-body": True})).arrays
+    shared = [name for name in model if name in earlier]
+    assert len(shared) == len(earlier) - 2
+    assert all(np.array_equal(model[name], earlier[name]) for name in shared)
+    one, other = of_clusters(model).values()
+    assert all(not np.array_equal(one[name], other[name]) for name in one if one[name].any())
+
+
+def test_stock_strategies_send_one_model_and_no_clusters(tmp_path: Path) -> None:
+    network = build("mlp", SHAPE, 10, 1)
+    client = make_client(_examples(5), network, folder=tmp_path, method="ifca")
+    with pytest.raises(RunError, match="own strategy"):
+        client.fit([*get_arrays(network).values()], {})
+
+
+@pytest.mark.parametrize("keys", [{"server-optimizer": "fedadam"}, {"server-momentum": 0.9}, {"aggregation": "median"}])
+@pytest.mark.parametrize("method", ["ifca", "cfl"])
+def test_clusters_are_plain_means(method: str, keys: dict[str, Value]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(keys))}.*method '{method}' averages"):
+        _strategy(method, **keys)
+
+
+# ------------------------------------------------------------------------------------------ CFL and FL+HC
+
+
+def _updates(count: int, seed: int = 1) -> tuple[Arrays, np.ndarray]:
+    """Return stacked updates of two arrays, and the same as rows of a matrix."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {"a": rng.normal(size=(count, 3, 2)).astype(np.float32), "b": rng.normal(size=(count, 4))}
+    return arrays, np.hstack([array.reshape(count, -1) for array in arrays.values()])
+
+
+def test_bipartition_is_the_best_of_all() -> None:
+    for seed in range(5):
+        arrays, rows = _updates(7, seed)
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        np.testing.assert_allclose(similar := cosines(gram(arrays)), units @ units.T, atol=1e-6)
+        halves, α = bipartition(similar)
+        across = []
+        for size in range(1, 7):
+            for half in combinations(range(7), size):
+                other = [i for i in range(7) if i not in half]
+                across.append(similar[np.ix_(half, other)].max())
+        assert α == pytest.approx(min(across))
+        assert α == similar[halves == 0][:, halves == 1].max()
+
+
+def test_a_split_keeps_what_new_clients_are_compared_with() -> None:
+    clients = ("p", "q", "r", "s", "new")
+    strategy = _strategy("cfl", clients, **{"server-learning-rate": 0.5})
+    arrays, rows = _updates(4)
+    θ: Arrays = {name: np.ones(array.shape[1:], np.float32) for name, array in arrays.items()}
+    weights, halves = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 1, 1, 0])
+    outcome = Outcome(list(clients[:4]), arrays, {"weight": weights})
+    model = strategy.split(0, θ, outcome, halves, named(0, θ))
+    assert {*of_clusters(model)} == {1, 2}
+    for half in (0, 1):
+        mean = (weights[halves == half, None] * rows[halves == half]).sum(axis=0) / weights[halves == half].sum()
+        found = np.concatenate([array.ravel() for array in of_clusters(model)[half + 1].values()])
+        np.testing.assert_allclose(found, 1 + 0.5 * mean, rtol=1e-5)
+    assert strategy.places == {"p": 1, "q": 2, "r": 2, "s": 1}
+
+    strategy.restore(*strategy.state())  # a new client trains θ, and goes where its mean cosine similarity is largest
+    asked = []
+    for seed in range(6):
+        update, row = _updates(1, seed + 10)
+
+        def updates(round: Any, lost: Any, sent: Arrays, *, evaluation: bool, own: Arrays = update) -> Outcome:
+            asked.append((tuple(lost), evaluation, all(np.array_equal(sent[n], θ[n]) for n in θ)))
+            return Outcome([*lost], own, {}, {})
+
+        strategy.updates = updates
+        places, failures = strategy.locate(None, ["q", "new", "mute"], model, evaluation=True)
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        means = [float((units[halves == half] @ row[0]).mean()) for half in (0, 1)]
+        assert places == {"q": 2, "new": 1 + int(np.argmax(means)), "mute": 1}
+        assert not failures
+    assert asked == [(("new",), True, True)] * 6
+    assert "new" not in strategy.places
+    strategy.locate(None, ["new"], model, evaluation=False)
+    assert strategy.places["new"] in (1, 2)
+
+
+def test_a_client_that_fails_on_its_way_is_named() -> None:
+    strategy = _strategy("fl-hc", ("p", "q", "new"))
+    arrays, _ = _updates(2)
+    θ: Arrays = {name: array[0] for name, array in arrays.items()}
+    model = strategy.split(0, θ, Outcome(["p", "q"], arrays, {"weight": np.ones(2)}), np.array([0, 1]), named(0, θ))
+    strategy.updates = lambda *args, **kwargs: Outcome([], {}, {}, {"new": "broken"})
+    assert strategy.locate(None, ["p", "new"], model, evaluation=False) == ({"p": 1}, {"new": "broken"})
+    assert "new" not in strategy.places
+
+
+@pytest.mark.parametrize(
+    ("keys", "splits"),
+    [
+        ({}, True),
+        ({"cfl.epsilon-1": 0.99}, False),  # the first mean update is the largest so far
+        ({"cfl.epsilon-2": 50.0}, False),
+        ({"cfl.gamma": 0.999}, False),
+        ({"cfl.min-clients": 5}, False),
+        ({"cfl.relative": False, "cfl.epsilon-1": 1e-9}, False),
+        ({"cfl.relative": False, "cfl.epsilon-1": 50.0, "cfl.epsilon-2": 1e-9}, True),
+    ],
+)
+def test_every_criterion_of_cfl(keys: dict[str, Value], splits: bool) -> None:
+    strategy = _strategy("cfl", ("p", "q", "r", "s"), **{"cfl.epsilon-1": 1.5, "cfl.epsilon-2": 0.1, **keys})
+    arrays, _ = _updates(4)
+    θ: Arrays = {name: np.zeros(array.shape[1:], np.float32) for name, array in arrays.items()}
+    clients, weight = ["p", "q", "r", "s"], np.ones(4)
+    strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
+    sums = {name: array.sum(axis=0) for name, array in arrays.items()}
+    outcome = Outcome(clients, sums, {"weight": weight, "update-norm": np.full(4, 3.0)})
+    round: Any = SimpleNamespace(number=1)
+    model = strategy.review(round, named(0, θ), named(0, θ), {0: outcome})
+    assert ({*of_clusters(model)} == {1, 2}) == splits
+
+
+@pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
+def test_hierarchical_clustering_is_that_of_the_updates_themselves(linkage: Any) -> None:
+    arrays, rows = _updates(9)
+    for metric in ("euclidean", "cosine") if linkage != "ward" else ("euclidean",):
+        fixed = FLHCHyper(linkage=linkage, metric=metric, relative=False, threshold=4.0 if metric == "euclidean" else 1)
+        theirs = AgglomerativeClustering(None, metric=metric, linkage=linkage, distance_threshold=fixed.threshold)
+        three = FLHCHyper(linkage=linkage, metric=metric, clusters=3)
+        others = AgglomerativeClustering(3, metric=metric, linkage=linkage)
+        for hyper, model in ((fixed, theirs), (three, others)):
+            ours, labels = hierarchical(gram(arrays), hyper), model.fit_predict(rows)
+            assert len({*ours}) == len({*zip(ours, labels, strict=True)}) == len({*labels})
+    assert hierarchical(gram({"a": arrays["a"][:1]}), FLHCHyper()).tolist() == [0]
+
+
+def test_ward_needs_euclidean_distances() -> None:
+    with pytest.raises(ConfigurationError, match=r"'ward' needs fl-hc\.metric = 'euclidean'"):
+        parse(config(method="fl-hc", **{"fl-hc.metric": "cosine"}))
+
+
+# -------------------------------------------------------------------------------------------------- FLUX
+
+
+def test_descriptor(tmp_path: Path) -> None:
+    examples, network = _examples(12, classes=4), build("mlp", SHAPE, 10, 1)
+    y = examples.y.clone()
+    y[y == 3], y[0] = 2, 3  # class 3 has one example
+    client = make_client(Examples(examples.x, y), network, folder=tmp_path, method="flux", **{"flux.dimensions": 3})
+    found = perform(client, "describe", get_arrays(network), labels=True).arrays[MOMENTS]
+    with torch.no_grad():
+        z = network[:-1](examples.x).numpy()
+    p = projection(z.shape[1], 3, 1)
+    np.testing.assert_allclose(p.T @ p, np.eye(3), atol=1e-12)
+    z = z.astype(np.float64) @ p
+    assert found.shape == (11, 2, 3)
+    np.testing.assert_allclose(found[0], [z.mean(axis=0), z.std(axis=0)], rtol=1e-5, atol=1e-6)
+    for c in range(10):
+        own = z[y.numpy() == c]
+        expected = np.array([own.mean(axis=0), own.std(axis=0)]) if len(own) > 1 else ABSENT
+        np.testing.assert_allclose(found[1 + c], np.broadcast_to(expected, (2, 3)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(
+        perform(client, "describe", get_arrays(network), labels=False).arrays[MOMENTS], found[:1]
+    )
+
+
+def test_a_single_example_is_described_and_none_is_not(tmp_path: Path) -> None:
+    network = build("mlp", SHAPE, 10, 1)
+    client = make_client(_examples(1), network, folder=tmp_path, method="flux")
+    found = perform(client, "describe", get_arrays(network), labels=True).arrays[MOMENTS]
+    assert np.isfinite(found).all()
+    assert not found[0, 1].any()
+    empty = make_client(_examples(0), network, folder=tmp_path, method="flux")
+    with pytest.raises(RunError, match="no examples to describe"):
+        perform(empty, "describe", get_arrays(network), labels=True)
+
+
+def test_each_group_of_moments_has_a_scale_of_its_own() -> None:
+    moments = np.random.default_rng(1).normal(size=(5, 3, 2, 4))
+    moments[:, 2] = ABSENT
+    ranges = np.stack([moments.min(axis=(0, 3)), moments.max(axis=(0, 3))], axis=-1)
+    found = scaled(moments, ranges)
+    for group in range(3):
+        for kind in range(2):
+            values = moments[:, group, kind]
+            np.testing.assert_allclose(
+                found[:, group, kind], MinMaxScaler().fit_transform(values.reshape(-1, 1)).reshape(values.shape)
+            )
+
+
+def test_dense_clusters_are_the_connected_ones() -> None:
+    rng = np.random.default_rng(1)
+    centers = np.array([[0.0, 0], [10, 0], [0, 10], [50, 50]])
+    points = np.vstack(
+        [center + 0.2 * rng.normal(size=(n, 2)) for center, n in zip(centers, (6, 5, 4, 1), strict=True)]
+    )
+    clusters = dense(points, 1.0)
+    assert len({*clusters}) == clusters.max() + 1
+    nearest = np.sort(cdist(points, points) + np.diag([np.inf] * len(points)), axis=1)[:, 0]
+    near = cdist(points, points)
+    radii = [radius for radius in nearest if _same(clusters, connected_components(near <= radius)[1])]
+    assert radii  # the radius is one of the distances to a nearest neighbour
+    assert _same(dense(points, 2.0), np.repeat([0, 1, 2, 3], (6, 5, 4, 1)))
+    assert dense(points[:1], 1.0).tolist() == [0]
+    assert dense(np.ones((3, 2)), 1.0).tolist() == [0, 0, 0]
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return len({*one}) == len({*zip(one.tolist(), other.tolist(), strict=True)}) == len({*other})
+
+
+def test_clients_without_labels_and_new_ones_get_the_nearest_cluster(run: Runs) -> None:
+    """With six clients of which one is new and one has no labels; the clustering is that of round 1."""
+    keys: dict[str, Value] = {"num-clients": 6, "unseen-fraction": 0.17, "labeled-fraction": 0.8, "rounds": 1}
+    path = run("run", nodes=1, method="flux", **keys, **{"flux.warmup-rounds": 0})
+    rows = [line.split(",") for line in (path / "clients.csv").read_text().splitlines()]
+    column, group = rows[0].index("cluster"), rows[0].index("group")
+    checkpoint = read_checkpoint(path)
+    told = [Reply.unpack(m.content) for m in run.grid.received if "metrics" in str(m.content)]
+    [everyone, strangers] = [reply for reply in told if MOMENTS in reply.arrays]
+    lo, hi = everyone.arrays[MOMENTS].min(axis=(0, 3))[0], everyone.arrays[MOMENTS].max(axis=(0, 3))[0]
+    scale = lambda moments: (moments - lo[:, None]) / (hi - lo)[:, None]  # noqa: E731
+    places = np.array([checkpoint.facts["own"]["places"][client] for client in everyone.clients])
+    centers = [scale(everyone.arrays[MOMENTS][places == c, 0]).mean(axis=0) for c in range(places.max() + 1)]
+    assert len(strangers.clients) == 2
+    for client, moments in zip(strangers.clients, strangers.arrays[MOMENTS][:, 0], strict=True):
+        row = next(row for row in rows if row[0] == client)
+        assert row[group] in ("unseen", "unlabeled")
+        assert int(row[column]) == np.argmin([np.linalg.norm(scale(moments) - center) for center in centers])
+
+
+@pytest.mark.parametrize("method", ["flux", "fl-hc"])
+def test_a_run_that_ends_before_its_clustering_is_warned_of(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    _strategy(method, rounds=3, **{f"{method}.warmup-rounds": 3})
+    assert f"{method}.warmup-rounds is 3 and rounds is 3" in caplog.text
