@@ -182,6 +182,18 @@ OWN_METHODS: dict[str, Method] = {
     "flux": Method(
         "Clusters by descriptors of the data", "Fenoglio et al. 2025",
         f"{_STRATEGIES}.flux:FLUX", f"{_CLIENTS}.flux:FLUXClient", f"{_KEYS}.clustered:FLUXHyper",
+    "fedproto": Method(
+        "Personal models with common prototypes", "Tan et al. 2022",
+        f"{_STRATEGIES}.fedproto:FedProto", f"{_CLIENTS}.fedproto:FedProtoClient", f"{_KEYS}.classwise:FedProtoHyper",
+    ),
+    "feddistill": Method(
+        "Mean logits of classes distilled", "Jeong et al. 2018",
+        f"{_STRATEGIES}.feddistill:FedDistill", f"{_CLIENTS}.feddistill:FedDistillClient",
+        f"{_KEYS}.classwise:FedDistillHyper",
+    ),
+    "fedgen": Method(
+        "Local training on generated features too", "Zhu et al. 2021",
+        f"{_STRATEGIES}.fedgen:FedGen", f"{_CLIENTS}.fedgen:FedGenClient", f"{_KEYS}.classwise:FedGenHyper",
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

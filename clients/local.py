@@ -20,14 +20,15 @@ class LocalClient(BaseClient):
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train the client's own model further; return no arrays."""
-        answer = super().train(self._own())
+        answer = super().train(self.own())
         self.state.save(get_arrays(self.model))
         return Answer({}, answer.num_examples, answer.metrics)
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the client's own model."""
-        return super().test(self._own())
+        return super().test(self.own())
 
-    def _own(self) -> Arrays:
+    def own(self) -> Arrays:
+        """Return the arrays of the client's own model, at first those of θ₀."""
         return self.state.load() or self.initial

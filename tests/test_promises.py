@@ -62,7 +62,7 @@ CLAIMED = {
     "example": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
                 "local", "feddyn", "fednova", "fedamp"},
     "client": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
-               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl", "fedala", "fedrod"},
+               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl", "fedala", "fedrod", "fedgen"},
 }  # fmt: skip
 """The table of docs/privacy.md."""
 

@@ -43,7 +43,8 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
-GAPS = ("local", "pefll", "pfedhn", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe")
+GAPS = ("local", "pefll", "pfedhn", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe",
+        "fedproto", "feddistill")  # fmt: skip
 """Methods without common features."""
 
 
