@@ -90,7 +90,7 @@ _TABLES = ("variants", "sweeps", "tune", "published")
 
 
 def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
-    """Read a recipe and those it extends; a recipe overrides the one it extends.
+    """Read a recipe and those it extends; a recipe overrides the one it extends, in a tuning table entry by entry.
 
     Args:
         name: a recipe's name or path.
@@ -109,7 +109,8 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
             raise ConfigurationError(f"{path}: {what} must be tables, such as [{what}.fast]")
     under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {}, {}, {})
     variants = {variant: flatten(keys) for variant, keys in own["variants"].items()}
-    keys, sweeps, tune = under.keys | flatten(content), under.sweeps | own["sweeps"], under.tune | own["tune"]
+    tune = under.tune | {table: under.tune.get(table, {}) | entries for table, entries in own["tune"].items()}
+    keys, sweeps = under.keys | flatten(content), under.sweeps | own["sweeps"]
     return Layers(keys, under.variants | variants, sweeps, tune, own["published"])
 
 

@@ -141,6 +141,7 @@ OWN_METHODS: dict[str, Method] = {
     "moon": Method(
         "Model-contrastive training", "Li et al. 2021",
         _FEDAVG, f"{_CLIENTS}.moon:MoonClient", f"{_KEYS}.federated:MoonHyper",
+    ),
     "apfl": Method(
         "Mixtures of a local and the global model", "Deng et al. 2020",
         _FEDAVG, f"{_CLIENTS}.apfl:APFLClient", f"{_KEYS}.mixing:APFLHyper",
@@ -156,6 +157,7 @@ OWN_METHODS: dict[str, Method] = {
     "feddbe": Method(
         "Personal biases of representations", "Zhang et al. 2023",
         f"{_STRATEGIES}.feddbe:FedDBE", f"{_CLIENTS}.feddbe:FedDBEClient", f"{_KEYS}.mixing:FedDBEHyper",
+    ),
     "fedamp": Method(
         "Mixtures of similar clients' models", "Huang et al. 2021",
         f"{_STRATEGIES}.fedamp:FedAMP", f"{_CLIENTS}.fedamp:FedAMPClient", f"{_KEYS}.bank:FedAMPHyper",
@@ -167,6 +169,7 @@ OWN_METHODS: dict[str, Method] = {
     "apple": Method(
         "Learned combinations of clients' models", "Luo, Wu 2022",
         f"{_STRATEGIES}.apple:APPLE", f"{_CLIENTS}.apple:APPLEClient", f"{_KEYS}.bank:APPLEHyper",
+    ),
     "ifca": Method(
         "K models, each client picks the best", "Ghosh et al. 2020",
         f"{_STRATEGIES}.ifca:IFCA", f"{_CLIENTS}.ifca:IFCAClient", f"{_KEYS}.clustered:IFCAHyper",
@@ -182,6 +185,7 @@ OWN_METHODS: dict[str, Method] = {
     "flux": Method(
         "Clusters by descriptors of the data", "Fenoglio et al. 2025",
         f"{_STRATEGIES}.flux:FLUX", f"{_CLIENTS}.flux:FLUXClient", f"{_KEYS}.clustered:FLUXHyper",
+    ),
     "fedproto": Method(
         "Personal models with common prototypes", "Tan et al. 2022",
         f"{_STRATEGIES}.fedproto:FedProto", f"{_CLIENTS}.fedproto:FedProtoClient", f"{_KEYS}.classwise:FedProtoHyper",

@@ -59,10 +59,15 @@ CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
 }
 """What a claim depends on besides: see docs/privacy.md."""
 CLAIMED = {
-    "example": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
-                "local", "feddyn", "fednova", "fedamp"},
-    "client": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
-               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl", "fedala", "fedrod", "fedgen"},
+    "example": {
+        "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
+        "local", "feddyn", "fednova", "fedamp",
+    },
+    "client": {
+        "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
+        "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl",
+        "fedala", "fedrod", "fedgen",
+    },
 }  # fmt: skip
 """The table of docs/privacy.md."""
 

@@ -23,11 +23,9 @@ from tests.grid import run_app
 from tests.support import config
 
 VECTORISED = {
-    "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll", "pfedhn",
-    "knn-per", "pfedfda", "ppfe", "feddyn", "fednova",
-    "knn-per", "pfedfda", "ppfe", "fedala",
-    "knn-per", "pfedfda", "ppfe", "fedamp", "fedfomo",
-    "knn-per", "pfedfda", "ppfe", "ifca", "cfl", "fl-hc", "flux",
+    "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll",
+    "pfedhn", "knn-per", "pfedfda", "ppfe", "feddyn", "fednova", "fedala", "fedamp", "fedfomo", "ifca", "cfl",
+    "fl-hc", "flux",
 }  # fmt: skip
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 
