@@ -61,7 +61,7 @@ CLAIMED = {
     "example": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
                 "local"},
     "client": {"fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
-               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda"},
+               "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "fedcp", "gpfl"},
 }  # fmt: skip
 """The table of docs/privacy.md."""
 
