@@ -131,11 +131,11 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
     ),
     "fedcp": Method(
-        "Features separated by a conditional policy", "Zhang et al. 2023",
+        "Features separated by a policy", "Zhang et al. 2023",
         f"{_STRATEGIES}.fedcp:FedCP", f"{_CLIENTS}.fedcp:FedCPClient", f"{_KEYS}.conditional:FedCPHyper",
     ),
     "gpfl": Method(
-        "Global and personal features, by class embeddings", "Zhang et al. 2023",
+        "Global features beside personal ones", "Zhang et al. 2023",
         f"{_STRATEGIES}.gpfl:GPFL", f"{_CLIENTS}.gpfl:GPFLClient", f"{_KEYS}.conditional:GPFLHyper",
     ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),

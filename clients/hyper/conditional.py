@@ -1,4 +1,4 @@
-"""Keys of methods whose models depend on a condition of the client's own: FedCP, GPFL, HyperFedZero."""
+"""Keys of methods whose models depend on a condition of the client's own: FedCP, GPFL."""
 
 from __future__ import annotations
 
