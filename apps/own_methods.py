@@ -199,5 +199,13 @@ OWN_METHODS: dict[str, Method] = {
         "Local training on generated features too", "Zhu et al. 2021",
         f"{_STRATEGIES}.fedgen:FedGen", f"{_CLIENTS}.fedgen:FedGenClient", f"{_KEYS}.classwise:FedGenHyper",
     ),
+    "fedcp": Method(
+        "Features separated by a policy", "Zhang et al. 2023",
+        f"{_STRATEGIES}.fedcp:FedCP", f"{_CLIENTS}.fedcp:FedCPClient", f"{_KEYS}.conditional:FedCPHyper",
+    ),
+    "gpfl": Method(
+        "Global features beside personal ones", "Zhang et al. 2023",
+        f"{_STRATEGIES}.gpfl:GPFL", f"{_CLIENTS}.gpfl:GPFLClient", f"{_KEYS}.conditional:GPFLHyper",
+    ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

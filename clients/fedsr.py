@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.federated import FedSRHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import body_and_classifier
@@ -53,8 +53,7 @@ class FedSRClient(BaseClient):
 
         both = nn.ModuleList([self.model, representation])
         loss = self.descend(model=both, objective=objective)
-        learned = {BESIDE + name: array for name, array in get_arrays(representation).items()}
-        return Answer(get_arrays(self.model) | learned, len(y), {"loss": loss})
+        return Answer(get_arrays(self.model) | beside(representation), len(y), {"loss": loss})
 
 
 @remembered(2)

@@ -213,7 +213,7 @@ class BaseClient(NumPyClient):
         ``loss_global`` of the received model, if the two differ.
         """
         set_arrays(self.model, arrays)
-        before = evaluate(self.model, self.data.test)
+        before = evaluate(self.predictor, self.data.test)
         metrics = dict(zip(("loss", "accuracy"), before, strict=True))
         if self.personalise():
             after = evaluate(self.predictor, self.data.test)
@@ -289,7 +289,7 @@ class BaseClient(NumPyClient):
         yield
         self._fixed_norms = False
         if kind == "batch":
-            self.predictor = BatchStatistics(self.model)
+            self.predictor = BatchStatistics(self.predictor)
 
     def decay(self) -> float:
         """Return the factor that multiplies the learning rates in this round."""

@@ -19,6 +19,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
+from florilegium.models.conditioned import KINDS, Conditioned
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
@@ -42,6 +43,8 @@ class Card:
     """What the members of an ensemble are combined by; "": the model is no ensemble."""
     neighbours: bool = False
     """Whether the model mixes a network with nearest neighbours among stored examples (kNN-Per)."""
+    conditioned: str = ""
+    """Kind of a network that a module between body and last block steers (FedCP, GPFL); "": none."""
     batch_statistics: bool = False
     """Whether batch norm uses each batch's own statistics in predictions."""
     shape: tuple[int, ...] = ()
@@ -69,11 +72,12 @@ def save_model(
         model = model.network
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
+    conditioned = model.kind if isinstance(model, Conditioned) else ""
     outputs = own_outputs(model)
     spec = dataset_of(settings)
     card = Card(
-        settings.model, settings.dataset, settings.method, client, run, combination, memory, by_batch, shape, outputs,
-        name, class_labels(spec, outputs),
+        settings.model, settings.dataset, settings.method, client, run, combination, memory, conditioned, by_batch,
+        shape, outputs, name, class_labels(spec, outputs),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, (Path(spec.folder) / FILE).read_text(encoding="utf-8"))
@@ -122,6 +126,8 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         elif card.neighbours:
             kept, labels = (torch.from_numpy(arrays[name]) for name in ("features", "labels"))
             model = Neighbours(network, kept, labels, *arrays["mixture"].tolist())
+        elif card.conditioned:
+            model = KINDS[card.conditioned].fitting(network, arrays)
         else:
             model = fitting(network, arrays)
     except (KeyError, ValueError) as error:
