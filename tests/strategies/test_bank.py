@@ -390,9 +390,8 @@ class TestAPPLE:
             run("run", method="apple", **{"num-clients": 1, "unseen-fraction": 0.0, "classes-per-client": 10})
 
     def test_a_single_example_passes_batch_norm(self, tmp_path: Path) -> None:
-        network = build("cnn-bn", (3, 32, 32), 10, 1)
-        data = Examples(torch.randn(1, 3, 32, 32), torch.zeros(1, dtype=torch.long))
-        client = make_client(data, network, folder=tmp_path, method="apple", model="cnn-bn")
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+        client = make_client(_examples(1), network, folder=tmp_path, method="apple")
         sent = {BESIDE + name: array[None] for name, array in get_arrays(network).items()}
         halves = np.array([0.5, 0.5], np.float32)
         answer = perform(client, "train", sent | {BESIDE + RELATIONS: halves, BESIDE + INITIAL: halves})
