@@ -254,6 +254,8 @@ class TestServer:
         resumed = _strategy(FedDistill)
         resumed.restore(*strategy.state())
         np.testing.assert_array_equal(resumed.individual(["0", "1", "2", "3"])[INCLUDED], expected)
+        strategy.train_round(FakeRound(5, ["3"], _reply([1, 1, 1, 1], 7)), model)
+        assert strategy.state()[1] == {"accepted": {"3": 5}}  # others' logits are in no sum any more
 
 
 @pytest.mark.parametrize(("included", "left"), [(1, 1.0), (2, 0.0), (0, 0.0)])

@@ -86,6 +86,10 @@ def test_a_clients_loss(tmp_path: Path) -> None:
     divergence = (q * (np.log(q) - log_p)).sum(axis=1).mean()
     # In round 2, α and β have decayed once.
     assert answer.metrics["loss"] == pytest.approx(own + 1.5 * drawn + 2.5 * divergence, rel=1e-5)
+    # The head's bias has moved along the derivatives by the logits; q is a constant target.
+    p, made = np.exp(log_p), softmax(head(generated(np.full(6, 3))), axis=1)
+    slope = (p - np.eye(CLASSES)[y]) + 1.5 * (made - np.eye(CLASSES)[3]) + 2.5 * (p - q)
+    np.testing.assert_allclose(answer.arrays["head.bias"], start["head.bias"] - 0.1 * slope.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(answer.arrays[BESIDE + FREQUENCIES], [3 / 6, 1 / 6, 2 / 6, 0], rtol=1e-6)
     assert answer.arrays.keys() == start.keys() | {BESIDE + FREQUENCIES}
 
