@@ -16,7 +16,15 @@ from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.partitions.dirichlet_multinomial import Array, Counts, Mixture, log_likelihood, moments, statistics
+from florilegium.partitions.dirichlet_multinomial import (
+    Array,
+    Counts,
+    Mixture,
+    log_joint,
+    log_likelihoods,
+    moments,
+    statistics,
+)
 from florilegium.partitions.features import find_feature, uncovered
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clipping_factor
@@ -52,8 +60,8 @@ class MDMClient(BaseClient):
         Without privacy also ``likelihood``, log q of the client's histogram under every mixture, (number of mixtures,).
         """
         counts, edges = self._histogram(arrays["edges"])
-        parts = [statistics(counts, mixture) for mixture in split(arrays | {"edges": edges}, self.numbers)]
-        answer = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        stacked = Mixture(arrays["tau"], arrays["pi"], arrays["alpha"], edges)
+        answer = statistics(counts, stacked, self.numbers)
         if self._private:
             del answer["likelihood"]
         return self._sent(answer)
@@ -67,8 +75,8 @@ class MDMClient(BaseClient):
         Without privacy also ``likelihood``, log q itself.
         """
         counts, edges = self._histogram(arrays["edges"])
-        mixtures = split(arrays | {"edges": edges}, self.numbers)
-        found = np.concatenate([log_likelihood(counts, mixture) for mixture in mixtures])
+        stacked = Mixture(arrays["tau"], arrays["pi"], arrays["alpha"], edges)
+        found = log_likelihoods(log_joint(counts, stacked), self.numbers)[0]
         relative = found - found.mean()
         answer = {"relative": relative, "products": np.outer(relative, relative)}
         return self._sent(answer | ({} if self._private else {"likelihood": found}))

@@ -5,7 +5,7 @@ Shapes: n histograms of C categories, K components, S size bins (a histogram's s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +99,17 @@ def log_joint(counts: Counts, mixture: Mixture) -> Array:
 
 def log_likelihood(counts: Counts, mixture: Mixture) -> Array:
     """Return log q(c, m) of every histogram, (n,) (equation 3.3)."""
-    result: Array = np.logaddexp.reduce(log_joint(counts, mixture), axis=1)
+    return log_likelihoods(log_joint(counts, mixture), [len(mixture.tau)])[:, 0]
+
+
+def log_likelihoods(joint: Array, numbers: Sequence[int]) -> Array:
+    """Return log q(c, m) of every histogram under each of M stacked mixtures, (n, M).
+
+    Args:
+        joint: result of :func:`log_joint` for the components of all mixtures together, (n, ΣK).
+        numbers: the number K of components of each mixture.
+    """
+    result: Array = np.logaddexp.reduceat(joint, np.cumsum([0, *numbers[:-1]]), axis=1)
     return result
 
 
@@ -151,16 +161,23 @@ def initial(sums: Mapping[str, Array], edges: Counts, noise: float = 0.0) -> Mix
     return Mixture(np.full(k, 1 / k), _probabilities(rows["sizes"], noise), _bounded(totals[:, None] * shares), edges)
 
 
-def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
-    """Return the sums of algorithm 6 over histograms (n, C).
+def statistics(counts: Counts, mixture: Mixture, numbers: Sequence[int] | None = None) -> dict[str, Array]:
+    """Return the sums of algorithm 6 over histograms (n, C), for one mixture or for M stacked ones.
+
+    Args:
+        counts: the histograms.
+        mixture: the mixture, or the components of all mixtures together.
+        numbers: the number of components of each mixture; by default there is one mixture.
 
     Returns:
-        ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (1,), and numerator and denominator of the update
-        of α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29).
+        ``weights`` ω (K,), ``sizes`` E (K, S), ``likelihood`` Σ log q (M,), and numerator and denominator of the update
+        of α: ``numerator`` α ⊙ u (K, C), ``denominator`` v (K,) (equations 3.13, 3.14; Σ ω a and Σ ω b in A.29). With
+        several mixtures K is the number of components of all together.
     """
+    numbers = numbers or [len(mixture.tau)]
     joint = log_joint(counts, mixture)
-    likelihood = np.logaddexp.reduce(joint, axis=1)
-    ω = np.exp(joint - likelihood[:, None])
+    likelihood = log_likelihoods(joint, numbers)
+    ω = np.exp(joint - np.repeat(likelihood, numbers, axis=1))
     sizes, α = counts.sum(axis=1), mixture.alpha
     total = α.sum(axis=1)
     a = α * (digamma(counts[:, None, :] + α) - digamma(α))
@@ -170,7 +187,7 @@ def statistics(counts: Counts, mixture: Mixture) -> dict[str, Array]:
         "sizes": _by_bin(ω, sizes, mixture.edges),
         "numerator": np.einsum("nk,nkc->kc", ω, a),
         "denominator": (ω * b).sum(axis=0),
-        "likelihood": likelihood.sum(keepdims=True),
+        "likelihood": likelihood.sum(axis=0),
     }
 
 

@@ -20,6 +20,7 @@ from florilegium.common.errors import ConfigurationError, DataError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.support import CACHE, config
 
@@ -73,7 +74,8 @@ class TestRecovery:
         history = read_checkpoint(high).state
         assert len(of_alpha) == len(of_tau) == len(history["alpha"])
         # The wide component is the one with τ = 0.9 in the table, its second row.
-        order = np.argsort(history["alpha"][-1].sum(axis=1))
+        first = 2 * read_summary(high)["mdm"]["mixture"]  # the components of the start that was kept
+        order = first + np.argsort(history["alpha"][-1][first : first + 2].sum(axis=1))
         assert of_tau[-1] == pytest.approx(normalised_error(history["tau"][-1][order], np.array([0.1, 0.9])))
         assert of_alpha[-1] < of_alpha[0]
         text = write_recovery([high], tmp_path)
