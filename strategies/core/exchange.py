@@ -21,6 +21,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.wire import BESIDE, Reply
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
@@ -120,8 +121,9 @@ class Expected:
                     f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
                 )
             squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
-        if more := [name for name in answer.arrays if name not in sent]:
-            raise ValueError(f"array '{more[0]}' was not sent to it")
+        for name in answer.arrays.keys() - sent.keys():
+            if name != WITHIN or answer.arrays[name].size != len(squares):
+                raise ValueError(f"array '{name}' was not sent to it")
         most = self.longest if self.stacked else self.longest * float(np.sum(weights))
         if self.longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
             raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")

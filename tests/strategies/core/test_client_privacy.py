@@ -310,6 +310,7 @@ SUPPORTED = [
 ]  # fmt: skip
 OWN: dict[str, dict[str, Value]] = {
     "fedbn": {"model": "cnn-bn"}, "ld-fedavg": {"ld-fedavg.dimensions": 50},
+    "fednova": {"fednova.effective-steps": 2.0},
     "ppfe": {"ppfe.personal-blocks": "0,1", "ppfe.stage-rounds": "1,1", "ppfe.ranks": ""},
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint, read_config
-from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.core.server_step import ServerStep
 from tests.grid import FIRST_NODE, run_app
 from tests.runs import timeless
 from tests.support import Value, config, settings
@@ -132,11 +132,10 @@ class TestLearning:
 
     def test_server_adams_moments_are_weighted_sums_of_all_updates(self) -> None:
         """m_t = (1 − β₁) Σᵢ β₁^(t−i) Δᵢ, s_t with squares and β₂ (Reddi et al. 2021); the step is m/(√s + τ)."""
-        strategy = object.__new__(FedAvg)
-        strategy.settings = settings(server_optimizer="fedadam", server_adaptivity=0.01)  # type: ignore[assignment]
+        step = ServerStep(settings(server_optimizer="fedadam", server_adaptivity=0.01))
         updates = np.random.default_rng(1).normal(size=(4, 3))
         for t in range(1, 5):
-            found = strategy.direction({"w": updates[t - 1]})["w"]
+            found = step.direction({"w": updates[t - 1]})["w"]
             ages = np.arange(t)[::-1]
             m = 0.1 * 0.9**ages @ updates[:t]
             s = 0.01 * 0.99**ages @ updates[:t] ** 2
