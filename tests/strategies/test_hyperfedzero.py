@@ -34,6 +34,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 RUN: dict[str, Value] = {
     **KEYS, "num-clients": 5, "unseen-fraction": 0.2, "labeled-fraction": 0.75, "rounds": 2, "evaluate-every": 1,
+    "learning-rate": 0.05,
 }  # fmt: skip
 
 
