@@ -207,5 +207,10 @@ OWN_METHODS: dict[str, Method] = {
         "Global features beside personal ones", "Zhang et al. 2023",
         f"{_STRATEGIES}.gpfl:GPFL", f"{_CLIENTS}.gpfl:GPFLClient", f"{_KEYS}.conditional:GPFLHyper",
     ),
+    "hyperfedzero": Method(
+        "Classifiers made for each input", "Zhou et al. 2025",
+        f"{_STRATEGIES}.hyperfedzero:HyperFedZero", f"{_CLIENTS}.hyperfedzero:HyperFedZeroClient",
+        f"{_KEYS}.zero_shot:HyperFedZeroHyper",
+    ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient"),
 }  # fmt: skip

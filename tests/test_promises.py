@@ -66,7 +66,7 @@ CLAIMED = {
     "client": {
         "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
         "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl",
-        "fedala", "fedrod", "fedgen", "fedcp", "gpfl",
+        "fedala", "fedrod", "fedgen", "fedcp", "gpfl", "hyperfedzero",
     },
 }  # fmt: skip
 """The table of docs/privacy.md."""

@@ -24,6 +24,7 @@ from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
+from florilegium.models.zero_shot import Sizes, ZeroShot
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.schema import FILE, read_schema
@@ -45,6 +46,8 @@ class Card:
     """Whether the model mixes a network with nearest neighbours among stored examples (kNN-Per)."""
     conditioned: str = ""
     """Kind of a network that a module between body and last block steers (FedCP, GPFL); "": none."""
+    scale: float = 0.0
+    """Factor on an extractor's outputs, if the parameters are made for each input (HyperFedZero); 0: they are not."""
     batch_statistics: bool = False
     """Whether batch norm uses each batch's own statistics in predictions."""
     shape: tuple[int, ...] = ()
@@ -73,11 +76,12 @@ def save_model(
     combination = model.combination if isinstance(model, Ensemble) else ""
     memory = isinstance(model, Neighbours)
     conditioned = model.kind if isinstance(model, Conditioned) else ""
+    scale = model.scale if isinstance(model, ZeroShot) else 0.0
     outputs = own_outputs(model)
     spec = dataset_of(settings)
     card = Card(
-        settings.model, settings.dataset, settings.method, client, run, combination, memory, conditioned, by_batch,
-        shape, outputs, name, class_labels(spec, outputs),
+        settings.model, settings.dataset, settings.method, client, run, combination, memory, conditioned, scale,
+        by_batch, shape, outputs, name, class_labels(spec, outputs),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, (Path(spec.folder) / FILE).read_text(encoding="utf-8"))
@@ -128,6 +132,10 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
             model = Neighbours(network, kept, labels, *arrays["mixture"].tolist())
         elif card.conditioned:
             model = KINDS[card.conditioned].fitting(network, arrays)
+        elif card.scale:
+            sizes = Sizes.of(arrays)
+            extractor = network_for(spec, card.model, 0, outputs=2 * sizes.embedding)
+            model = ZeroShot(extractor, network, sizes, card.scale)
         else:
             model = fitting(network, arrays)
     except (KeyError, ValueError) as error:

@@ -44,7 +44,7 @@ KEYS: dict[str, Value] = {
 
 
 GAPS = ("local", "pefll", "pfedhn", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe",
-        "fedproto", "feddistill")  # fmt: skip
+        "fedproto", "feddistill", "hyperfedzero")  # fmt: skip
 """Methods without common features."""
 
 

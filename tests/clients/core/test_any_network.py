@@ -164,7 +164,7 @@ def test_a_single_block_is_not_cut(tmp_path: Path, method: str) -> None:
         _run(tmp_path / "run", "DropoutNet", method=method)
 
 
-@pytest.mark.parametrize("method", ["pefll", "flowdup"])
+@pytest.mark.parametrize("method", ["pefll", "flowdup", "hyperfedzero"])
 def test_frozen_parameters_are_not_made_anew(tmp_path: Path, method: str) -> None:
     with pytest.raises(ConfigurationError, match=r"frozen parameters \('0.1.weight'\), but method"):
         _run(tmp_path / "run", "frozen_body", method=method)
