@@ -227,6 +227,16 @@ class TestFedALA:
         }
         assert changed == mixed
 
+    def test_a_frozen_last_block_is_not_mixed(self, tmp_path: Path) -> None:
+        """Nothing is left to mix, so that training is FedAvg's."""
+        try:
+            NETWORK[-1].requires_grad_(False)
+            ala, plain = _client("fedala", tmp_path / "ala"), _client("fedavg", tmp_path / "avg")
+            for round in (1, 2):
+                _assert_equal(*(perform(client, "train", START, round=round).arrays for client in (ala, plain)))
+        finally:
+            NETWORK[-1].requires_grad_(True)
+
     def test_new_clients_have_the_global_model(self, tmp_path: Path) -> None:
         assert "accuracy_global" not in perform(_client("fedala", tmp_path), "test", _drawn(1)).metrics
         keys: dict[str, Value] = {"finetune-epochs": 2}
