@@ -229,6 +229,16 @@ class TestFedALA:
             answers = [perform(client, "train", _drawn(round), round=round).arrays for client in (ala, plain)]
             _assert_equal(*answers)
 
+    def test_learning_weights_leaves_batch_norm_as_it_is(self, tmp_path: Path) -> None:
+        network, answers = build("cnn-bn", (1, 8, 8), 10, 1), []
+        start = get_arrays(network)
+        for method in ("fedala", "fedavg"):
+            keys: dict[str, Value] = {"fedala.weight-learning-rate": 0.0, "fedala.blocks": 0}
+            client = make_client(_examples(), network, folder=tmp_path / method, **{**KEYS, "method": method, **keys})
+            perform(client, "train", start)
+            answers.append(perform(client, "train", start, round=2).arrays)
+        _assert_equal(*answers)
+
     @pytest.mark.parametrize(("blocks", "mixed"), [(1, {"fc3"}), (2, {"fc2", "fc3"}), (0, {"fc1", "fc2", "fc3"})])
     def test_the_last_blocks_are_mixed(self, blocks: int, mixed: set[str], tmp_path: Path) -> None:
         client = _client("fedala", tmp_path, **{"fedala.blocks": blocks})
