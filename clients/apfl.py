@@ -5,7 +5,7 @@ which starts at θ₀, and a weight α_i. With the mixture v̄_i = α_i·v_i + (
 global model, each step on a batch ξ is w ← w − η∇f(w; ξ) and v_i ← v_i − η∇_v f(v̄_i; ξ), where ∇_v f = α_i∇f(v̄_i; ξ).
 The weight is adapted by α_i ← α_i − η⟨v_i − w, ∇f(v̄_i; ξ)⟩, clipped to [0, 1].
 
-Strategy: FedAvg (``strategies/fedavg.py``); v_i and α_i never leave their client.
+Strategy: FedAvg (``strategies/fedavg.py``). v_i never leaves its client; α_i is one of its training metrics.
 """
 
 from __future__ import annotations

@@ -65,9 +65,12 @@ class FedALAClient(BaseClient):
         return {name: parameter for name, parameter in trained(self.model).items() if block_of(name) in blocks}
 
     def _mix(self) -> Arrays | None:
-        """Replace the last p blocks of the received model by the mixture; return W_i, None for a client without Θ_i."""
+        """Replace the last p blocks of the received model by the mixture; return W_i.
+
+        None, and no mixture, for a client without Θ_i, and if these blocks are frozen.
+        """
         kept, known = self.state.load(), self.state.load(WEIGHTS)
-        if kept is None:
+        if not kept:
             return None
         data, last, η = self.data.train, self._last(), self.hyper.weight_learning_rate
         received = {name: parameter.detach().clone() for name, parameter in last.items()}  # Θ

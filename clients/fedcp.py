@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
-from florilegium.clients.core.wire import BESIDE
-from florilegium.clients.families.accompanied import beside
+from florilegium.clients.families.accompanied import beside, of_network
 from florilegium.clients.hyper.conditional import FedCPHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks
@@ -52,7 +51,7 @@ class FedCPClient(BaseClient):
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the received body with the shared head alone, and the client's model with both heads."""
         self._policy_arrays = self.receive(arrays)
-        return super().test({name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return super().test(of_network(arrays))
 
     def personalise(self) -> bool:
         """Predict with both heads; fine-tune, if asked to, as in a round."""

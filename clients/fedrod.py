@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.families.accompanied import beside, of_network
 from florilegium.clients.hyper.mixing import FedRoDHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import body_and_classifier
@@ -50,18 +50,18 @@ class FedRoDClient(BaseClient):
             return cross_entropy(g + prior, y[rows]) + cross_entropy(g.detach() + p, y[rows])
 
         loss = self.descend(model=nn.ModuleList([self.model, personal]), objective=objective)
-        learned = get_arrays(personal)
+        trained = get_arrays(self.model)
         if self.hyper.personal_head == "linear":
-            self.state.save(learned)
-            learned = {}
-        beside = {BESIDE + name: array for name, array in learned.items()}
-        return Answer(get_arrays(self.model) | beside, len(y), {"loss": loss})
+            self.state.save(get_arrays(personal))
+        else:
+            trained |= beside(personal)
+        return Answer(trained, len(y), {"loss": loss})
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the generic head, and the sum of generic and personal head."""
         self._shared = self._load(arrays)
-        return super().test({name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return super().test(of_network(arrays))
 
     def personalise(self) -> bool:
         """Add the personal head to the generic one.

@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.wire import BESIDE
-from florilegium.clients.families.accompanied import beside
+from florilegium.clients.families.accompanied import beside, of_network
 from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks
@@ -50,7 +49,7 @@ class GPFLClient(BaseClient):
         self._guidance = guidance = self._received(arrays)
         embeddings = guidance.embeddings
         self.predictor = Guided(self.model, guidance.valve, embeddings.detach().mean(dim=0), Nearest(embeddings))
-        return super().test({name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return super().test(of_network(arrays))
 
     def personalise(self) -> bool:
         """Predict with the client's own head, if it has one; fine-tune, if asked to, as in a round."""

@@ -44,6 +44,12 @@ class FedAvg(CohortStrategy):
                 f"server-optimizer: 'adam' is for hypernetworks; '{self.settings.method}' averages models, for which "
                 f"there are 'sgd', {', '.join(map(repr, ADAPTIVE))} ('fedadam' was called 'adam' in earlier versions)"
             )
+        η = self.settings.server_learning_rate
+        if self.settings.server_optimizer in ADAPTIVE and η >= 1:
+            log.warning(
+                "server-learning-rate is %g: '%s' moves parameters by about as much in a round; 0.1 or 0.01 is usual",
+                η, self.settings.server_optimizer,
+            )  # fmt: skip
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of the phase ``train`` in this round. By default: none."""

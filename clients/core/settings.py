@@ -37,7 +37,8 @@ class SharedSettings(SourceSettings):
     learning_rate_decay: float = key(
         1.0,
         "in round t clients' learning rates are multiplied by `learning-rate-decay`^⌊(t − 1)/`decay-rounds`⌋; "
-        "`adaptation-rate`, pFedMe's `personal-learning-rate` and FedL2P's learning rates do not decay",
+        "`adaptation-rate`, pFedMe's `personal-learning-rate`, FedALA's `weight-learning-rate` and FedL2P's "
+        "learning rates do not decay",
         gt=0, le=1,
     )  # fmt: skip
     decay_rounds: int = key(10, "rounds after which the learning rate decays once", ge=1)

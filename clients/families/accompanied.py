@@ -1,4 +1,4 @@
-"""Trained modules beside the model, client side: a policy network, embeddings, the parameters of a representation.
+"""Trained modules beside the model, client side: a policy, embeddings, a hypernetwork, parameters of a representation.
 
 Their arrays travel in the same messages as the model's, under names that begin with ``BESIDE``.
 """
@@ -14,3 +14,8 @@ from florilegium.models.parameters import Arrays, get_arrays
 def beside(module: nn.Module) -> Arrays:
     """Return the arrays of ``module`` under the names by which they travel beside a model."""
     return {BESIDE + name: array for name, array in get_arrays(module).items()}
+
+
+def of_network(arrays: Arrays) -> Arrays:
+    """Return those of the received ``arrays`` that are the network's, without those beside it."""
+    return {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}

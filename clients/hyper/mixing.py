@@ -40,6 +40,8 @@ class FedRoDHyper(Section):
 class FedDBEHyper(Section):
     """Keys ``feddbe.*``."""
 
-    penalty: float = key(50.0, "κ, weight of the squared distance between the client's and the consensus mean", ge=0)
+    penalty: float = key(
+        25.0, "κ, weight of the mean squared difference between the client's and the consensus mean", ge=0
+    )
     momentum: float = key(1.0, "μ, weight of the present batch in the client's mean representation", gt=0, le=1)
     memory: bool = key(True, "add the client's learned vector z_p to its representations")

@@ -43,7 +43,9 @@ class ServerSettings(FederationSettings, SharedSettings):
         "server optimizer: SGD on the mean update; FedAdagrad, FedAdam and FedYogi ([adaptivity τ, no bias "
         "correction](methods/fedavg.md)), for averaged models; Adam with ε = 1e-8, for hypernetworks",
     )
-    server_learning_rate: float = key(1.0, "learning rate of the server optimizer", gt=0)
+    server_learning_rate: float = key(
+        1.0, "learning rate of the server optimizer; adaptive ones need less, such as 0.1 or 0.01", gt=0
+    )
     server_momentum: float = key(0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1)
     server_adaptivity: float = key(
         1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0

@@ -1,4 +1,4 @@
-"""FedCP and GPFL: a round of one step against the papers' formulas, what clients predict with, saved models."""
+"""FedCP and GPFL: a round of two steps against the papers' formulas, what clients predict with, saved models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, layer_norm
 
 from florilegium.clients.core.export import load_model, save_model
+from florilegium.clients.core.wire import Reply
 from florilegium.clients.families.accompanied import beside
 from florilegium.clients.fedcp import BANDWIDTHS
 from florilegium.common.errors import ConfigurationError
@@ -92,22 +93,27 @@ def test_discrepancy_is_the_mean_of_kernels_over_all_pairs() -> None:
 
 
 class TestFedCP:
-    def test_a_round_of_one_step(self, tmp_path: Path) -> None:
-        client, sent, examples = _client("fedcp", tmp_path, **{"fedcp.discrepancy": 2.0}), _sent("fedcp"), _examples()
+    def test_a_round_of_two_steps(self, tmp_path: Path) -> None:
+        """v and the received features stay what they were when the round began."""
+        keys: dict[str, Value] = {"fedcp.discrepancy": 200.0, "local-epochs": 2, "learning-rate": 0.05}
+        client, sent, examples = _client("fedcp", tmp_path, **keys), _sent("fedcp"), _examples()
         own = {n: a for n, a in sent.items() if n.startswith("fc3")}
         _head(client, own)
         head = {f"own.{n}": a for n, a in client.state.load().items()}
         answer = perform(client, "train", sent)
         w, shared = _tensors({n: a for n, a in sent.items() if n not in own} | head), _tensors(own)
         v = w["own.fc3.weight"].detach().sum(dim=0)
-        h = _features(w, examples.x)
-        a = (v / v.norm() * h) @ w["layers.0.weight"].T + w["layers.0.bias"]
-        a = torch.relu(layer_norm(a, (64,), w["layers.1.weight"], w["layers.1.bias"]))
-        r = torch.softmax(torch.stack([a[:, :32], a[:, 32:]]), dim=0)[0]
-        logits = (r * h) @ w["own.fc3.weight"].T + w["own.fc3.bias"]
-        logits = logits + ((1 - r) * h) @ shared["fc3.weight"].T + shared["fc3.bias"]
-        loss = cross_entropy(logits, examples.y) + 2 * discrepancy(h, h.detach(), BANDWIDTHS)
-        after = _stepped(loss, w, 0.5)
+        received = _features(w, examples.x).detach()
+        for _ in range(2):
+            h = _features(w, examples.x)
+            a = (v / v.norm() * h) @ w["layers.0.weight"].T + w["layers.0.bias"]
+            a = torch.relu(layer_norm(a, (64,), w["layers.1.weight"], w["layers.1.bias"]))
+            r = torch.softmax(torch.stack([a[:, :32], a[:, 32:]]), dim=0)[0]
+            logits = (r * h) @ w["own.fc3.weight"].T + w["own.fc3.bias"]
+            logits = logits + ((1 - r) * h) @ shared["fc3.weight"].T + shared["fc3.bias"]
+            loss = cross_entropy(logits, examples.y) + 200 * discrepancy(h, received, BANDWIDTHS)
+            after = _stepped(loss, w, 0.05)
+            w = _tensors(after)
         kept = {n.removeprefix("own."): after.pop(n) for n in head}
         _assert_close(client.state.load(), kept)
         returned = {n.removeprefix("beside."): array for n, array in answer.arrays.items()}
@@ -155,8 +161,9 @@ class TestFedCP:
 
 
 class TestGPFL:
-    def test_a_round_of_one_step(self, tmp_path: Path) -> None:
-        keys: dict[str, Value] = {"gpfl.magnitude": 0.7, "gpfl.decay": 0.3}
+    def test_a_round_of_two_steps(self, tmp_path: Path) -> None:
+        """Conditions and the received embeddings stay what they were when the round began."""
+        keys: dict[str, Value] = {"gpfl.magnitude": 0.7, "gpfl.decay": 0.3, "local-epochs": 2}
         client, sent, examples = _client("gpfl", tmp_path, **keys), _sent("gpfl"), _examples()
         _head(client, {n: a for n, a in client.initial.items() if n.startswith("fc3")})
         head = {f"own.{n}": a for n, a in client.state.load().items()}
@@ -170,19 +177,23 @@ class TestGPFL:
 
             return torch.relu(h * (part("scale") + 1) + part("shift"))
 
-        h, received = _features(w, examples.x), w["embeddings"].detach()
+        received, losses = w["embeddings"].detach(), []
         counts = np.bincount(examples.y.numpy(), minlength=10)
-        f_p = valve(h, torch.from_numpy(counts / 12) @ received)
-        f_g = valve(h, received.mean(dim=0))
-        cosines = torch.nn.functional.cosine_similarity(f_g[:, None], w["embeddings"][None], dim=2)
-        loss = cross_entropy(f_p @ w["own.fc3.weight"].T + w["own.fc3.bias"], examples.y)
-        loss = loss + cross_entropy(cosines, examples.y)
-        loss = loss + 0.7 * (f_g - received[examples.y]).square().sum(dim=1).sqrt().mean()
-        decayed = sum(p.square().sum() for n, p in w.items() if n.startswith(("embeddings", "valve")))
-        after = _stepped(loss + 0.15 * decayed, w, 0.5)
+        for _ in range(2):
+            h = _features(w, examples.x)
+            f_p = valve(h, torch.from_numpy(counts / 12) @ received)
+            f_g = valve(h, received.mean(dim=0))
+            cosines = torch.nn.functional.cosine_similarity(f_g[:, None], w["embeddings"][None], dim=2)
+            loss = cross_entropy(f_p @ w["own.fc3.weight"].T + w["own.fc3.bias"], examples.y)
+            loss = loss + cross_entropy(cosines, examples.y)
+            loss = loss + 0.7 * (f_g - received[examples.y]).square().sum(dim=1).sqrt().mean()
+            decayed = sum(p.square().sum() for n, p in w.items() if n.startswith(("embeddings", "valve")))
+            after = _stepped(loss + 0.15 * decayed, w, 0.5)
+            losses.append(loss.item())
+            w = _tensors(after)
         _assert_close(client.state.load(), {n.removeprefix("own."): after.pop(n) for n in head})
         _assert_close({n.removeprefix("beside."): array for n, array in answer.arrays.items()}, after)
-        assert answer.metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert answer.metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
     def test_a_client_without_a_head_takes_the_nearest_embedding(self, tmp_path: Path) -> None:
         client, sent, examples = _client("gpfl", tmp_path), _sent("gpfl"), _examples()
@@ -228,6 +239,19 @@ class TestBoth:
         assert any(not np.array_equal(state[name], array) for name, array in start.items())
         unseen = read_metrics(path)[-1]["unseen"]
         assert unseen["accuracy"] > unseen["accuracy_global"]  # fine-tuned
+
+    def test_the_server_averages_modules(self, method: str, tmp_path: Path) -> None:
+        run = Runs(tmp_path, {**RUN, "method": method, "rounds": 1, "evaluate-every": 0, "finetune-epochs": 0})
+        state, replies = read_checkpoint(run("run")).state, []
+        for sent, message in zip(run.grid.sent, run.grid.received, strict=True):
+            if sent.metadata.message_type == "train":
+                replies.append(Reply.unpack(message.content))
+        weight = sum(sum(reply.metrics["weight"]) for reply in replies)
+        assert weight > 3  # numbers of examples
+        start = {"fedcp": beside(build_policy(32, 1)), "gpfl": beside(build_guidance(10, 32, 1))}[method]
+        for name, array in start.items():
+            mean = sum(reply.arrays[name].astype(float) for reply in replies) / weight
+            np.testing.assert_allclose(state[name], array + mean, rtol=1e-5, atol=1e-7, err_msg=name)
 
     def test_a_network_without_a_classifier_of_its_own(self, method: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="blocks"):

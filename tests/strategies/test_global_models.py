@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.optimizers import SGD
 from florilegium.clients.core.wire import Reply
-from florilegium.clients.fednova import sum_of_weights
+from florilegium.clients.fednova import normaliser, sum_of_weights
+from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -73,6 +74,13 @@ class TestServerSteps:
                 expected.append(m[i] / (v[i] ** 0.5 + 0.01))
             found = step.direction({"w": np.array(Δ)})["w"]
             np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+    @pytest.mark.parametrize(("optimizer", "warned"), [("fedadam", True), ("sgd", False)])
+    def test_fedavgs_learning_rate_is_warned_of(
+        self, optimizer: str, warned: bool, run: Runs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run("run", rounds=1, **{"server-optimizer": optimizer})
+        assert ("server-learning-rate is 1" in caplog.text) == warned
 
     @pytest.mark.parametrize("optimizer", ["sgd", "fedadagrad", "fedadam", "fedyogi"])
     def test_a_restored_step_goes_on_bit_for_bit(self, optimizer: str) -> None:
@@ -164,6 +172,12 @@ class TestFedNova:
             assert found == pytest.approx((τ - ρ * (1 - ρ**τ) / (1 - ρ)) / (1 - ρ))
         elif not ρ:
             assert found == pytest.approx((1 - (1 - ημ) ** τ) / ημ)
+
+    def test_the_proximal_term_counts_with_the_rounds_learning_rate(self) -> None:
+        """η = 0.1/4 in round 3; 33 examples are 2·3 steps: (1 − (1 − ημ)^τ)/(ημ) with ημ = 0.05."""
+        keys: dict[str, Value] = {**KEYS, "learning-rate-decay": 0.5, "decay-rounds": 1, "local-epochs": 2}
+        found = normaliser(settings(method="fednova", **keys), FedNovaHyper(mu=2.0), 33, 3)
+        assert found == pytest.approx((1 - 0.95**6) / 0.05)
 
     @pytest.mark.parametrize("weighting", ["uniform", "examples"])
     def test_a_round_of_uneven_clients(self, run: Runs, weighting: str) -> None:

@@ -54,12 +54,13 @@ def _assert_close(first: Arrays, second: Arrays) -> None:
 class TestAPFL:
     @pytest.mark.parametrize("adapt", ["round", "step", "never"])
     def test_steps_are_those_of_the_paper(self, adapt: str, tmp_path: Path) -> None:
-        """Two steps on all examples: w − η∇f(w), v − ηα∇f(v̄), α − η⟨v − w, ∇f(v̄)⟩."""
-        client, data, η = _client("apfl", tmp_path, **{"apfl.adapt": adapt}), _examples(), 0.1
+        """Two steps on all examples: w − η∇f(w), v − ηα∇f(v̄), α − η⟨v − w, ∇f(v̄)⟩; in round 2, η has halved."""
+        keys: dict[str, Value] = {"learning-rate": 0.2, "learning-rate-decay": 0.5, "decay-rounds": 1}
+        client, data, η = _client("apfl", tmp_path, **{**keys, "apfl.adapt": adapt}), _examples(), 0.1
         w, v, α = _drawn(1), _drawn(2), 0.3
         client.state.save(v)
         client.state.save({ALPHA: np.array([α], np.float32)}, ALPHA)
-        answer = perform(client, "train", w)
+        answer = perform(client, "train", w, round=2)
 
         def gradient(arrays: Arrays) -> Arrays:
             tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in arrays.items()}
@@ -101,6 +102,17 @@ class TestAPFL:
         for α, arrays in ((none, _drawn(3)), (all_own, local.state.load())):
             perform(α, "test", _drawn(3))
             _assert_equal(get_arrays(NETWORK), arrays)
+
+    def test_running_statistics_of_the_personal_model_are_its_own(self, tmp_path: Path) -> None:
+        """α = 1 is local training with batch norm, too."""
+        arrays = []
+        for method, keys in (("apfl", {"apfl.alpha": 1.0, "apfl.adapt": "never"}), ("local", {})):
+            own: dict[str, Value] = {**KEYS, "method": method, **keys}
+            client = make_client(_examples(), build("cnn-bn", (1, 8, 8), 10, 1), folder=tmp_path / method, **own)
+            zeros = {name: np.zeros_like(array) for name, array in client.initial.items()}
+            perform(client, "train", zeros)
+            arrays.append(client.state.load())
+        _assert_equal(*arrays)
 
     def test_the_mixture_is_tested_and_new_clients_have_none(self, tmp_path: Path) -> None:
         client, w, v = _client("apfl", tmp_path, **{"apfl.alpha": 0.25}), _drawn(1), _drawn(2)
@@ -217,6 +229,16 @@ class TestFedALA:
             answers = [perform(client, "train", _drawn(round), round=round).arrays for client in (ala, plain)]
             _assert_equal(*answers)
 
+    def test_learning_weights_leaves_batch_norm_as_it_is(self, tmp_path: Path) -> None:
+        network, answers = build("cnn-bn", (1, 8, 8), 10, 1), []
+        start = get_arrays(network)
+        for method in ("fedala", "fedavg"):
+            keys: dict[str, Value] = {"fedala.weight-learning-rate": 0.0, "fedala.blocks": 0}
+            client = make_client(_examples(), network, folder=tmp_path / method, **{**KEYS, "method": method, **keys})
+            perform(client, "train", start)
+            answers.append(perform(client, "train", start, round=2).arrays)
+        _assert_equal(*answers)
+
     @pytest.mark.parametrize(("blocks", "mixed"), [(1, {"fc3"}), (2, {"fc2", "fc3"}), (0, {"fc1", "fc2", "fc3"})])
     def test_the_last_blocks_are_mixed(self, blocks: int, mixed: set[str], tmp_path: Path) -> None:
         client = _client("fedala", tmp_path, **{"fedala.blocks": blocks})
@@ -226,6 +248,16 @@ class TestFedALA:
             name.split(".")[0] for name, a in get_arrays(NETWORK).items() if not np.array_equal(a, _drawn(2)[name])
         }
         assert changed == mixed
+
+    def test_a_frozen_last_block_is_not_mixed(self, tmp_path: Path) -> None:
+        """Nothing is left to mix, so that training is FedAvg's."""
+        try:
+            NETWORK[-1].requires_grad_(False)
+            ala, plain = _client("fedala", tmp_path / "ala"), _client("fedavg", tmp_path / "avg")
+            for round in (1, 2):
+                _assert_equal(*(perform(client, "train", START, round=round).arrays for client in (ala, plain)))
+        finally:
+            NETWORK[-1].requires_grad_(True)
 
     def test_new_clients_have_the_global_model(self, tmp_path: Path) -> None:
         assert "accuracy_global" not in perform(_client("fedala", tmp_path), "test", _drawn(1)).metrics
