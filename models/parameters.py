@@ -87,6 +87,11 @@ def _tensor(model: nn.Module, name: str) -> Tensor | None:
     return owner._buffers.get(last) if parameter is None else parameter
 
 
+def part(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the arrays whose names begin with ``prefix``, named without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the size of ``arrays`` in bytes, without names and headers."""
     return sum(array.nbytes for array in arrays.values())

@@ -21,9 +21,8 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
-from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.generated import joined
 
 log = logging.getLogger("flwr")
 

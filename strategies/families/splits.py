@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import named
-from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.models.parameters import Arrays, is_statistic, part
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, grouped
-from florilegium.strategies.families.generated import part
 
 Matrix = NDArray[np.float64]
 ROOT = 0
