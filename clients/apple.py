@@ -60,7 +60,7 @@ class APPLEClient(BankedClient):
             return p[0] * core + p[1:] @ others + rest
 
         objective = self._objective(weights, personal, lambda: (p - p0).square().sum())
-        rates = [Group([core], self.settings.learning_rate), Group([p], self.hyper.relation_learning_rate)]
+        rates = [Group([core], self.settings.learning_rate), Group([p], self.hyper.relation_learning_rate, plain=True)]
         loss = self.descend(groups=rates, objective=objective)
         _set(weights, personal())
         self.state.save(get_arrays(self.model))

@@ -54,6 +54,11 @@ def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var"))
 
 
+def without_statistics(arrays: Arrays) -> Arrays:
+    """Return ``arrays`` without running statistics of batch norm, which are no directions or places of learning."""
+    return {name: array for name, array in arrays.items() if not is_statistic(name)}
+
+
 def get_arrays(model: nn.Module) -> Arrays:
     """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in exchanged(model).items()}

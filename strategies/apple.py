@@ -101,9 +101,9 @@ class APPLE(Banked):
             return [new[i] for i in rng.permutation(len(new))[:m]]
         old = [other for other in others if other in known]
         b = max(BASE, server_round * m / len(self.members))
-        odds = np.array([b ** abs(p[other]) for other in old])
-        drawn = rng.choice(len(old), size=m - len(new), replace=False, p=odds / odds.sum())
-        return new + [old[i] for i in drawn]
+        # The largest of the logarithms plus Gumbel noise are such a sample without replacement, whatever a client says.
+        keys = np.log(b) * np.abs([p[other] for other in old]) + rng.gumbel(size=len(old))
+        return new + [old[i] for i in np.argsort(-keys)[: m - len(new)]]
 
     def _rest(
         self,

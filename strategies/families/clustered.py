@@ -138,7 +138,8 @@ class Assigned(Clustered):
             outcome.metrics[CLUSTER] = np.full(len(outcome.clients), float(cluster))
             outcomes.append(outcome)
         whole = round.require(joined(outcomes), len(clients))
-        order = np.argsort([clients.index(client) for client in whole.clients])
+        place = {client: position for position, client in enumerate(clients)}
+        order = np.argsort([place[client] for client in whole.clients])
         metrics = {name: values[order] for name, values in whole.metrics.items()}
         return Outcome([whole.clients[i] for i in order], {}, metrics, whole.failures)
 

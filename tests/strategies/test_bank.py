@@ -114,6 +114,10 @@ class TestBank:
             own = np.stack([_flat(models[client]) for client in clients])
             differences = own[:2, None] - own[None]
             np.testing.assert_allclose(squares, (differences**2).sum(axis=2), rtol=1e-6, atol=1e-9)
+            for number, own_model in enumerate(models.values()):  # running statistics are no distance
+                own_model["norm.running_var"] = np.full(3, float(number))
+            strategy.load = lambda _, client: models[client]
+            np.testing.assert_array_equal(strategy._squares(again.round, clients[:2]), squares)
 
     def test_a_run_that_died_after_newer_models_were_written_ends_alike(self, run: Runs) -> None:
         """Checkpoints after rounds 2 and 4; it dies in round 4, with the models of round 3 on disk."""
@@ -257,6 +261,30 @@ class TestFedFomo:
         for name, array in start.items():
             np.testing.assert_array_equal(client.state.load(BEFORE)[name], array)
 
+    def test_a_model_without_a_finite_loss_does_not_count(self, tmp_path: Path) -> None:
+        network = build("linear", (1, 8, 8), 10, 1)
+        client = self._client(tmp_path, network)
+        start, stacked = get_arrays(network), _others(network, 2)
+        gradient = _gradient(network, start, client._split[1])
+        for name, array in stacked.items():
+            array[0], array[1] = start[name] - 0.2 * gradient[name], 1e38 * np.sign(array[1])
+        client.state.save(start, BEFORE)
+        answer = perform(client, "train", {BESIDE + name: array for name, array in stacked.items()})
+        w = answer.arrays[AFFINITY]
+        assert w[0] > 0 == w[1]
+        for name, array in stacked.items():
+            np.testing.assert_allclose(client.state.load(BEFORE)[name], array[0], rtol=1e-6)
+
+    def test_running_statistics_are_no_distance(self, tmp_path: Path) -> None:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+        client = self._client(tmp_path, network)
+        start = get_arrays(network)
+        other = {name: array + np.float32(0.01) for name, array in start.items()}
+        other["2.running_mean"] += 5
+        gain = client._loss(start) - client._loss(other)
+        apart = 0.01 * math.sqrt(sum(parameter.numel() for parameter in network.parameters()))
+        np.testing.assert_allclose(client.weigh(start, [other]), [gain / apart], rtol=1e-3)
+
     def test_the_server_chooses_by_affinity_or_at_random(self, run: Runs) -> None:
         path = run("run", method="fedfomo", participation=1.0, **{"num-clients": 8, "fedfomo.models": 2})
         with _again(path) as (again, models):
@@ -384,6 +412,34 @@ class TestAPPLE:
             assert strategy._choose(9, client, p, 1) == [others[3]]
             assert strategy._choose(9, client, p, 2) == [others[3], others[2]]  # odds of 1.8^40 to 1.8^9
             assert strategy._choose(9, client, p, 4) == others
+
+    def test_other_models_are_drawn_by_their_relationships_whatever_clients_say(self, run: Runs) -> None:
+        with _again(run("run", method="apple", participation=1.0, **{"num-clients": 4})) as (again, models):
+            strategy: Any = again.strategy
+            others, p = list(models), np.array([0.0, 1.0, -3.0, 2.0][: len(models)])
+            drawn = []
+            for number in range(600):
+                strategy.relations[f"new-{number}"] = own = dict(zip(others, p.tolist(), strict=True))
+                drawn += strategy._choose(1, f"new-{number}", own, 1)
+            odds = 1.5 ** np.abs(p)
+            share = np.array([drawn.count(other) for other in others]) / 600
+            np.testing.assert_allclose(share, odds / odds.sum(), atol=0.07)
+            strategy.relations["liar"] = own = dict(zip(others, [3e38, 0.0, 0.0, 0.0], strict=False))
+            assert strategy._choose(1, "liar", own, 2)[0] == others[0]
+
+    def test_relationships_take_plain_steps(self, tmp_path: Path) -> None:
+        """Weight decay would pull them towards 0 instead of p_0."""
+        network = build("linear", (1, 8, 8), 10, 1)
+        sent = {BESIDE + name: array[1:] for name, array in _others(network, 2).items()}
+        sent |= {BESIDE + name: np.array([0.5, 0.5], np.float32) for name in (RELATIONS, INITIAL)}
+        learned = []
+        for decay in (0.0, 0.9):
+            keys: dict[str, Value] = {"weight-decay": decay, "apple.relation-learning-rate": 0.1}
+            client = self._client(tmp_path / str(decay), network, **keys)
+            client.state.save({name.removeprefix(BESIDE): array[0] for name, array in sent.items()
+                               if name.endswith(("weight", "bias"))}, CORE)  # fmt: skip
+            learned.append(perform(client, "train", sent).arrays[RELATIONS])
+        np.testing.assert_array_equal(*learned)
 
     def test_one_client_has_nobody_to_combine_with(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match="'apple' combines the models of several clients"):
