@@ -20,6 +20,7 @@ from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -52,6 +53,7 @@ class Banked(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        refuse_robust(self.settings, "keeps every client's model and combines these in its own way")
         self.members: dict[str, float] = {}
 
     @abstractmethod

@@ -22,6 +22,7 @@ from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -48,11 +49,7 @@ class Clustered(CohortStrategy):
                 f"server-optimizer, server-momentum: method '{s.method}' averages the models of each cluster; use "
                 f"'sgd' and 0 (found: '{s.server_optimizer}' and {s.server_momentum:g})"
             )
-        if s.aggregation != "mean":
-            raise ConfigurationError(
-                f"aggregation: method '{s.method}' averages the models of each cluster; use 'mean' (found: "
-                f"'{s.aggregation}')"
-            )
+        refuse_robust(s, "averages the models of each cluster")
 
     def moved(self, θ: Arrays, sums: Arrays, weight: float) -> Arrays:
         """Return θ + η·sums/weight; running statistics of batch norm move by the whole mean."""

@@ -341,6 +341,7 @@ class TestAPPLE:
         η2, μ = 0.02, 0.6
         keys: dict[str, Value] = {
             "apple.relation-learning-rate": η2, "apple.regularization": μ, "apple.scheduler-rounds": 4,
+            "apple.scale-rate": bool(rest),
         }  # fmt: skip
         client = self._client(tmp_path, network, **keys)
         stacked = _others(network, 3 + rest)
@@ -349,7 +350,8 @@ class TestAPPLE:
         p, p0 = np.array([0.5, 0.4, -0.1], np.float32), np.array([0.2, 0.3, 0.5], np.float32)
         sent = {BESIDE + name: array[1:] for name, array in stacked.items()}
         sent |= {BESIDE + RELATIONS: p, BESIDE + INITIAL: p0}
-        answer = perform(client, "train", sent, round=3)
+        answer = perform(client, "train", sent, round=3, count=5)
+        η1 = 0.5 if rest else 0.1
         factors = np.array([*p, *[1.0] * rest])
         v = {name: np.tensordot(factors, array, axes=1) for name, array in stacked.items()}
         g, λ = _gradient(network, v, _examples()), 0.5  # (cos(π·2/4) + 1) / 2
@@ -357,7 +359,7 @@ class TestAPPLE:
         expected = p - η2 * (slope + λ * μ * (p - p0))
         np.testing.assert_allclose(answer.arrays[RELATIONS], expected, rtol=1e-4)
         for name, array in core.items():
-            new = array - 0.1 * p[0] * g[name]
+            new = array - η1 * p[0] * g[name]
             np.testing.assert_allclose(answer.arrays[name], new, rtol=1e-4, atol=1e-6)
             np.testing.assert_array_equal(client.state.load(CORE)[name], answer.arrays[name])
             models = np.concatenate([new[None], stacked[name][1:]])
@@ -393,7 +395,7 @@ class TestAPPLE:
     def test_models_that_are_not_sent_take_part_by_their_sum(self, run: Runs) -> None:
         """While relationships do not move, it makes no difference how many models are sent."""
         keys: dict[str, Value] = {
-            "apple.relation-learning-rate": 1e-12, "apple.regularization": 0.0, "rounds": 3, "learning-rate": 1.0,
+            "apple.relation-learning-rate": 1e-12, "apple.regularization": 0.0, "rounds": 3, "learning-rate": 0.25,
         }  # fmt: skip
         everything = run("all", method="apple", **keys)
         few = run("few", method="apple", **keys, **{"apple.models": 1})
@@ -452,6 +454,12 @@ class TestAPPLE:
         halves = np.array([0.5, 0.5], np.float32)
         answer = perform(client, "train", sent | {BESIDE + RELATIONS: halves, BESIDE + INITIAL: halves})
         assert all(np.isfinite(array).all() for array in answer.arrays.values())
+
+
+def test_robust_aggregation_is_refused_rather_than_ignored(run: Runs) -> None:
+    for method in ("fedamp", "fedproto"):
+        with pytest.raises(ConfigurationError, match=f"aggregation: method '{method}' .*; use 'mean'"):
+            run("run", method=method, aggregation="median")
 
 
 def test_stock_strategies_send_no_models(tmp_path: Path) -> None:
