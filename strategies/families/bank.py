@@ -1,8 +1,9 @@
 """A bank of models, server side: the server keeps the last model of every client that has trained, on its own disk.
 
 Methods of this family send a client a mixture of other clients' models, or some of these models themselves. Memory
-holds the models of a cohort and a few others at a time, and one number for each client. Files have versions, as the
-clients' own states have (``clients/core/state.py``), so that a resumed run reads the models of its checkpoint.
+holds the models of a cohort, what its clients are sent, and a few others at a time, and one number for each client.
+Files have versions, as the clients' own states have (``clients/core/state.py``), so that a resumed run reads the models
+of its checkpoint.
 """
 
 from __future__ import annotations

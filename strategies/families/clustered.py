@@ -8,6 +8,7 @@ cluster without clients in a cohort stays as it is.
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.robust import refuse_robust
-from florilegium.strategies.core.round import Round
+from florilegium.strategies.core.round import Cohort, Round
 
 log = logging.getLogger("flwr")
 
@@ -114,7 +115,8 @@ class Assigned(Clustered):
         places, failures = self.locate(round, cohort, model, evaluation=False)
         before, outcomes = of_clusters(model), dict[int, Outcome]()
         for cluster, members in grouped(places).items():
-            outcomes[cluster] = round.ask("train", members, send=before[cluster], reduce="delta", out_of=0)
+            enough = Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort)))
+            outcomes[cluster] = round.ask("train", enough, send=before[cluster], reduce="delta", out_of=0)
         whole = round.require(joined([Outcome([], {}, {}, failures), *outcomes.values()]), cohort.wanted)
         log.info(
             "round %d: loss %.4g, clients %d, clusters %d",

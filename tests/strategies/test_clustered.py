@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
 from florilegium.clients.core.wire import Reply
-from florilegium.clients.families.clustered import named, of_clusters
+from florilegium.clients.families.clustered import named, of_clusters, shared_by_all
 from florilegium.clients.flux import ABSENT, MOMENTS, projection
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.common.errors import ConfigurationError, RunError
@@ -30,6 +30,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.cfl import bipartition
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Cohort
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.families.splits import cosines, gram
 from florilegium.strategies.fl_hc import hierarchical
@@ -78,14 +79,20 @@ def _loss(network: torch.nn.Module, arrays: Arrays, examples: Examples) -> float
 
 
 @pytest.mark.parametrize(
-    "keys", [{"method": "ifca", "ifca.clusters": 1}, {"method": "cfl", "cfl.epsilon-1": 0.0}], ids=["ifca", "cfl"]
-)
+    "keys",
+    [
+        {"method": "ifca", "ifca.clusters": 1}, {"method": "ifca", "ifca.clusters": 1, "ifca.shared-body": True},
+        {"method": "cfl", "cfl.epsilon-1": 0.0},
+    ],
+    ids=["ifca", "ifca, shared body", "cfl"],
+)  # fmt: skip
 def test_a_single_cluster_is_fedavg_bit_for_bit(run: Runs, keys: dict[str, Value]) -> None:
     common: dict[str, Value] = {"participation": 0.5, "server-learning-rate": 0.7}
     plain = read_checkpoint(run("plain", method="fedavg", **common)).arrays
     ours = read_checkpoint(run("ours", **common, **keys)).arrays
-    assert ours.keys() == named(0, plain).keys()
-    assert all(np.array_equal(ours[name], array) for name, array in named(0, plain).items())
+    whole = shared_by_all(ours) | of_clusters(ours)[0]
+    assert whole.keys() == plain.keys()
+    assert all(np.array_equal(whole[name], array) for name, array in plain.items())
 
 
 # -------------------------------------------------------------------------------------------------- IFCA
@@ -252,6 +259,26 @@ def test_a_client_that_fails_on_its_way_is_named() -> None:
     strategy.updates = lambda *args, **kwargs: Outcome([], {}, {}, {"new": "broken"})
     assert strategy.locate(None, ["p", "new"], model, evaluation=False) == ({"p": 1}, {"new": "broken"})
     assert "new" not in strategy.places
+
+
+def test_slow_devices_are_not_waited_for_in_any_cluster() -> None:
+    """Of eight devices that were asked six are needed: three of four in each cluster."""
+    clients = [f"{c}{i}" for c in "ab" for i in range(4)]
+    strategy = _strategy("cfl", tuple(clients))
+    strategy.places = {client: int(client[0] == "b") for client in clients}
+    θ: Arrays = {"a": np.zeros(2, np.float32)}
+    asked = {}
+
+    def ask(phase: str, cohort: Cohort, **_: Any) -> Outcome:
+        asked[cohort[0][0]] = cohort.wanted
+        return Outcome([], {}, {}, {})
+
+    round: Any = SimpleNamespace(
+        number=1, ask=ask, sample=lambda: Cohort(clients, 6),
+        require=lambda whole, asked: Outcome(["a0"], {}, {"loss": np.ones(1), "weight": np.ones(1)}),
+    )  # fmt: skip
+    strategy.train_round(round, named(0, θ) | named(1, θ))
+    assert asked == {"a": 3, "b": 3}
 
 
 @pytest.mark.parametrize(
