@@ -146,11 +146,20 @@ def test_models_move_by_the_updates_of_the_clients_that_chose_them(run: Runs, av
     chosen = np.array([reply.metrics["cluster"][0] for reply in replies])
     weights = np.array([reply.metrics["weight"][0] for reply in replies])
     assert {*chosen} == {0, 1}
+    choices = read_checkpoint(run.folder / "after").facts["own"]["choices"]
+    assert choices == [(chosen == 0).sum(), (chosen == 1).sum()]
     for cluster in (0, 1):
         divisor = weights[chosen == cluster].sum() if averaging == "models" else weights.sum()
         for name in named(cluster, of_clusters(first)[cluster]):
             mean = sum(reply.arrays[name] for reply in replies if name in reply.arrays) / divisor
             np.testing.assert_allclose(after[name], first[name] + mean, rtol=1e-5, atol=1e-6)
+
+
+def test_clients_without_labels_get_the_model_that_most_chose() -> None:
+    strategy, asked = _strategy("ifca", **{"ifca.clusters": 3}), {}
+    strategy.restore({}, {"choices": [1, 4, 2]})
+    strategy.measure(SimpleNamespace(ask=lambda *args, **options: asked.update(options)), [], {})
+    assert asked["popular"] == 1
 
 
 def test_every_client_downloads_all_models_and_uploads_one(run: Runs) -> None:
@@ -305,6 +314,23 @@ def test_every_criterion_of_cfl(keys: dict[str, Value], splits: bool) -> None:
     round: Any = SimpleNamespace(number=1)
     model = strategy.review(round, named(0, θ), named(0, θ), {0: outcome})
     assert ({*of_clusters(model)} == {1, 2}) == splits
+
+
+def test_a_cluster_has_come_to_rest_compared_with_the_largest_mean_update_so_far() -> None:
+    clients, weight = ["p", "q", "r", "s"], np.array([1.0, 2.0, 3.0, 4.0])
+    strategy = _strategy("cfl", tuple(clients), **{"cfl.epsilon-1": 0.5, "cfl.epsilon-2": 2.0})
+    arrays, rows = _updates(4)
+    θ: Arrays = {name: np.zeros(array.shape[1:], np.float32) for name, array in arrays.items()}
+    strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
+    sums = {name: np.tensordot(weight, array, axes=1) for name, array in arrays.items()}
+    peak = np.linalg.norm(weight @ rows) / 10
+    for scale, largest, clusters in ((1.0, 3.0, {0}), (0.6, 3.0, {0}), (0.4, 1.9, {0}), (0.4, 2.1, {1, 2})):
+        moved = {name: scale * array for name, array in sums.items()}
+        norms = np.array([0.1, 0.1, largest * peak, 0.1])
+        outcome = Outcome(clients, moved, {"weight": weight, "update-norm": norms})
+        strategy.restore(*strategy.state())
+        model = strategy.review(SimpleNamespace(number=1), named(0, θ), named(0, θ), {0: outcome})
+        assert {*of_clusters(model)} == clusters
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
