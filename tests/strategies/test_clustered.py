@@ -347,6 +347,13 @@ def test_hierarchical_clustering_is_that_of_the_updates_themselves(linkage: Any)
     assert hierarchical(gram({"a": arrays["a"][:1]}), FLHCHyper()).tolist() == [0]
 
 
+def test_clusters_are_found_after_the_warm_up_by_updates_of_the_global_model(run: Runs) -> None:
+    plain = read_checkpoint(run("plain", method="fedavg", rounds=1)).arrays
+    ours = read_checkpoint(run("ours", method="fl-hc", **{"fl-hc.warmup-rounds": 1, "fl-hc.clusters": 2}))
+    assert {*of_clusters(ours.arrays)} == {*ours.facts["own"]["places"].values()} == {1, 2}
+    assert all(np.array_equal(ours.state[f"model/0/{name}"], array) for name, array in plain.items())
+
+
 def test_ward_needs_euclidean_distances() -> None:
     with pytest.raises(ConfigurationError, match=r"'ward' needs fl-hc\.metric = 'euclidean'"):
         parse(config(method="fl-hc", **{"fl-hc.metric": "cosine"}))
@@ -415,6 +422,7 @@ def test_dense_clusters_are_the_connected_ones() -> None:
     assert radii  # the radius is one of the distances to a nearest neighbour
     assert _same(dense(points, 2.0), np.repeat([0, 1, 2, 3, 4], (6, 5, 4, 1, 1)))
     assert dense(points[:1], 1.0).tolist() == [0]
+    assert dense(np.array([[0.0], [0.1], [5.0], [5.1]]), 1.5).tolist() == [0, 0, 1, 1]  # two are enough
     assert dense(np.ones((3, 2)), 1.0).tolist() == [0, 0, 0]
 
 
@@ -440,6 +448,17 @@ def test_clients_without_labels_and_new_ones_get_the_nearest_cluster(run: Runs) 
         row = next(row for row in rows if row[0] == client)
         assert row[group] in ("unseen", "unlabeled")
         assert int(row[column]) == np.argmin([np.linalg.norm(scale(moments) - center) for center in centers])
+
+
+def test_a_client_that_trains_keeps_its_cluster_and_one_that_is_tested_does_not() -> None:
+    strategy = _strategy("flux", ("late",))
+    strategy._extractor, strategy._range = {"a": np.ones(1)}, np.array([[0.0, 1.0], [0.0, 1.0]])
+    strategy._centers = np.array([[[0.1], [0.1]], [[0.9], [0.9]]])
+    outcome = Outcome(["late"], {MOMENTS: np.full((1, 1, 2, 1), 0.8)}, {})
+    round: Any = SimpleNamespace(ask=lambda *args, **options: outcome)
+    for evaluation in (True, False):
+        assert strategy.locate(round, ["late"], {}, evaluation=evaluation) == ({"late": 1}, {})
+        assert ("late" in strategy.places) == (not evaluation)
 
 
 @pytest.mark.parametrize("method", ["flux", "fl-hc"])
