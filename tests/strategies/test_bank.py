@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedamp import attention
@@ -129,6 +131,16 @@ class TestBank:
             np.testing.assert_array_equal(array, second.arrays[name])
         assert timeless(whole)[-1] == timeless(broken)[-1]
         assert all(len(list(folder.iterdir())) <= 2 for folder in (whole / "bank").iterdir())  # older ones are deleted
+
+    @pytest.mark.parametrize("method", ["fedamp", "fedfomo", "apple"])
+    def test_clients_predict_with_their_own_model(self, method: str, tmp_path: Path) -> None:
+        network = build("linear", (1, 8, 8), 10, 1)
+        client = make_client(_examples(), network, folder=tmp_path, method=method, **ONE_STEP)
+        mean, own = get_arrays(network), {name: array[0] for name, array in _others(network, 1).items()}
+        client.state.save(own)
+        metrics = perform(client, "test", mean).metrics
+        assert metrics["loss"] == pytest.approx(_loss(network, own, _examples()), rel=1e-5)
+        assert metrics["loss_global"] == pytest.approx(_loss(network, mean, _examples()), rel=1e-5)
 
     def test_a_missing_file_is_named(self, run: Runs) -> None:
         path = run("run", method="fedamp", rounds=1)
@@ -301,6 +313,13 @@ class TestFedFomo:
             assert client not in {c for chosen in seen for c in chosen}
             strategy.hyper = strategy.hyper.model_copy(update={"exploration_decay": 0.2})
             assert strategy.choices(again.round.numbered(6), [client]) == [[others[-1], others[-2]]]  # ε = 0
+            strategy.hyper = strategy.hyper.model_copy(update={"models": 1, "exploration": 0.0})
+            strategy.affinity = {client: {others[0]: 1.5}}  # further weights are added
+            outcome = Outcome([client], {AFFINITY: np.array([[0.25]])}, {})
+            asked: Any = SimpleNamespace(number=3, ask=lambda *args, **options: outcome)
+            strategy.train_cohort(asked, again.checkpoint.arrays, [client])
+            assert strategy.affinity == {client: {others[0]: 1.75}}
+            strategy.hyper = strategy.hyper.model_copy(update={"models": 2})
             (new,) = strategy.choices(again.round, [strategy.roster.ids("unseen")[0]])
             assert new[0] is None
             assert len(new) == 2
@@ -404,6 +423,18 @@ class TestAPPLE:
             np.testing.assert_allclose(array, second[name], rtol=1e-4, atol=1e-6)
         known = read_checkpoint(few).facts["own"]["relations"]
         assert all(len(own) <= 1 + 2 for own in known.values())  # of round 1 nothing, of two rounds one model each
+
+    def test_every_client_without_a_model_counts_as_the_mean(self, run: Runs) -> None:
+        with _again(run("run", method="apple", participation=0.5, rounds=1, **{"num-clients": 8})) as (again, models):
+            strategy: Any = again.strategy
+            mean, everyone = again.checkpoint.arrays, strategy.trainable()
+            assert len(everyone) - len(models) >= 2
+            client, other, *_ = models
+            p = {name: 0.1 * (1 + place) for place, name in enumerate(everyone)}
+            rest = strategy._rest(again.round, mean, [client], [[other]], {client: p})
+            for name, array in rest.items():
+                kept = [p[j] * models.get(j, mean)[name] for j in everyone if j not in (client, other)]
+                np.testing.assert_allclose(array[0], sum(kept), rtol=1e-5, atol=1e-6)
 
     def test_models_never_received_come_first_and_then_those_of_strong_relationships(self, run: Runs) -> None:
         with _again(run("run", method="apple", participation=1.0, **{"num-clients": 6})) as (again, models):
