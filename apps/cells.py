@@ -12,7 +12,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -112,14 +112,12 @@ def comparison(
     Raises:
         ConfigurationError: if a method or seed is given twice, a method does not exist, or a configuration is wrong.
     """
-    if seeds and "seed" in {**read_assignments(assignments), **options}:
-        raise ConfigurationError("seed: it is set although a list of seeds is given; leave one of the two out")
+    check_seeds(seeds, {**read_assignments(assignments), **options})
     for method in methods if tuned is None else ():
         if problem := METHODS.problem(method):
             raise ConfigurationError(problem)
-    for what, given in (("method", methods), ("seed", seeds)):
-        if len({*given}) < len(given):
-            raise ConfigurationError(f"a {what} is given twice: {', '.join(map(str, given))}")
+    if len({*methods}) < len(methods):
+        raise ConfigurationError(f"a method is given twice: {', '.join(methods)}")
     found = []
     numbers: list[int | None] = [*seeds]
     for method, seed in product(methods or [""], numbers or [None]):
@@ -132,6 +130,14 @@ def comparison(
             raise ConfigurationError(f"{named[0]}: several runs are named after their settings; leave it out")
         found.append(Cell(_name(keys), keys))
     return [Cell(cell.name, {**cell.keys, "run-name": cell.name}) for cell in found]
+
+
+def check_seeds(seeds: Sequence[int], named: Collection[str]) -> None:
+    """Raise :class:`ConfigurationError` if a seed is given twice, or ``named`` keys set another one."""
+    if seeds and "seed" in named:
+        raise ConfigurationError("seed: it is set although a list of seeds is given; leave one of the two out")
+    if len({*seeds}) < len(seeds):
+        raise ConfigurationError(f"a seed is given twice: {', '.join(map(str, seeds))}")
 
 
 def folder_of(wanted: Sequence[Cell]) -> Path:

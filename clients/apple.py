@@ -43,8 +43,8 @@ class APPLEClient(BankedClient):
         return "it learns relationships from products of gradients with other clients' models, which nothing clips"
 
     @phase
-    def train(self, arrays: Arrays) -> Answer:
-        """Train w_i and p_i by steps on the loss of v_i; return both."""
+    def train(self, arrays: Arrays, *, count: int = 1) -> Answer:
+        """Train w_i and p_i by steps on the loss of v_i; return both. ``count``: number of clients with a p_ij."""
         received = self.receive(arrays)
         relations, initial = received.pop(RELATIONS), received.pop(INITIAL)
         set_arrays(self.model, self.state.load(CORE) or self._first(received, relations))
@@ -60,7 +60,8 @@ class APPLEClient(BankedClient):
             return p[0] * core + p[1:] @ others + rest
 
         objective = self._objective(weights, personal, lambda: (p - p0).square().sum())
-        rates = [Group([core], self.settings.learning_rate), Group([p], self.hyper.relation_learning_rate)]
+        rate = self.settings.learning_rate * (count if self.hyper.scale_rate else 1)
+        rates = [Group([core], rate), Group([p], self.hyper.relation_learning_rate, plain=True)]
         loss = self.descend(groups=rates, objective=objective)
         _set(weights, personal())
         self.state.save(get_arrays(self.model))

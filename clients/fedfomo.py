@@ -9,6 +9,7 @@ all, as θ_i.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import torch_generator
-from florilegium.models.parameters import Arrays, distance, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, distance, get_arrays, part, set_arrays, without_statistics
 from florilegium.partitions.clientdata import Examples
 
 AFFINITY = "affinity"
@@ -58,8 +59,7 @@ class FedFomoClient(BankedClient):
     @phase
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the mean of all models, and the client's own, which new clients combine from received models."""
-        beside = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
-        self._received = _models(beside)
+        self._received = _models(part(arrays, BESIDE))
         return super().test({name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
 
     def personalise(self) -> bool:
@@ -72,11 +72,15 @@ class FedFomoClient(BankedClient):
         return True
 
     def weigh(self, start: Arrays, models: Sequence[Arrays]) -> NDArray[np.float64]:
-        """Return w_n for each of ``models`` (n,), compared with ``start``; 0 for a model that is equal to it."""
+        """Return w_n for each of ``models`` (n,), compared with ``start``.
+
+        It is 0 for a model that is equal to ``start``, and for one without a finite loss, which would spoil all others.
+        """
         loss, w = self._loss(start), np.zeros(len(models))
         for n, model in enumerate(models):
-            if (apart := distance(model, start)) > 0:
-                w[n] = (loss - self._loss(model)) / apart
+            gain, apart = loss - self._loss(model), distance(without_statistics(model), start)
+            if math.isfinite(gain) and apart > 0:
+                w[n] = gain / apart
         return w
 
     def _loss(self, model: Arrays) -> float:

@@ -54,6 +54,11 @@ def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var"))
 
 
+def without_statistics(arrays: Arrays) -> Arrays:
+    """Return ``arrays`` without running statistics of batch norm, which are no directions or places of learning."""
+    return {name: array for name, array in arrays.items() if not is_statistic(name)}
+
+
 def get_arrays(model: nn.Module) -> Arrays:
     """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in exchanged(model).items()}
@@ -85,6 +90,11 @@ def _tensor(model: nn.Module, name: str) -> Tensor | None:
         return None
     parameter = owner._parameters.get(last)
     return owner._buffers.get(last) if parameter is None else parameter
+
+
+def part(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the arrays whose names begin with ``prefix``, named without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:

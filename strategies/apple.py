@@ -70,7 +70,7 @@ class APPLE(Banked):
         scatter[INITIAL] = np.array([[p0[j] for j in row] for row in rows], dtype=np.float32)
         outcome = round.ask(
             "train", cohort, reduce="stack", scatter={BESIDE + name: array for name, array in scatter.items()},
-            shapes={**shapes_of_models(model), RELATIONS: (m + 1,)},
+            shapes={**shapes_of_models(model), RELATIONS: (m + 1,)}, count=len(p0),
         )  # fmt: skip
         learned = dict(zip(outcome.clients, outcome.arrays.pop(RELATIONS), strict=True))
         for row in rows:
@@ -101,9 +101,9 @@ class APPLE(Banked):
             return [new[i] for i in rng.permutation(len(new))[:m]]
         old = [other for other in others if other in known]
         b = max(BASE, server_round * m / len(self.members))
-        odds = np.array([b ** abs(p[other]) for other in old])
-        drawn = rng.choice(len(old), size=m - len(new), replace=False, p=odds / odds.sum())
-        return new + [old[i] for i in drawn]
+        # The largest of the logarithms plus Gumbel noise are such a sample without replacement, whatever a client says.
+        keys = np.log(b) * np.abs([p[other] for other in old]) + rng.gumbel(size=len(old))
+        return new + [old[i] for i in np.argsort(-keys)[: m - len(new)]]
 
     def _rest(
         self,

@@ -48,11 +48,12 @@ class CFL(Splits):
         for cluster, outcome in outcomes.items():
             mean = float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in outcome.arrays.values())))
             mean /= outcome.weight
-            largest = float(np.max(outcome.metrics.get(UPDATE_NORM, np.nan)))
+            told = outcome.metrics.get(UPDATE_NORM, np.zeros(1))
+            largest = float(np.max(told, where=~np.isnan(told), initial=0.0))
             self._peak = max(self._peak, mean)
             unit = self._peak if h.relative else 1.0
             members = self.members(cluster)
-            if mean >= h.epsilon_1 * unit or not largest > h.epsilon_2 * unit or len(members) < h.min_clients:
+            if mean >= h.epsilon_1 * unit or largest <= h.epsilon_2 * unit or len(members) < h.min_clients:
                 continue
             updates = self.updates(round, members, models[cluster])
             if len(updates.clients) < 2:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.hyper.bank import FedAMPHyper
-from florilegium.models.parameters import BLOCK, Arrays
+from florilegium.models.parameters import BLOCK, Arrays, without_statistics
 from florilegium.strategies.core.cohort import whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
@@ -64,11 +64,11 @@ class FedAMP(Banked):
         return round.ask("train", cohort, reduce="stack", scatter=scatter, shapes=shapes_of_models(model))
 
     def _squares(self, round: Round, clients: Sequence[str]) -> Matrix:
-        """Return the squared distances (c, n) between the models of ``clients`` and all models of the bank."""
+        """Return the squared distances (c, n) of the parameters of ``clients``' models and all models of the bank."""
         models = [self.load(round, client) for client in clients]
         squares = np.zeros((len(clients), len(self.members)))
         for positions, stacked in self.chunks(round):
-            for name, array in stacked.items():
+            for name, array in without_statistics(stacked).items():
                 mine = np.stack([model[name].reshape(-1) for model in models])
                 others = array.reshape(len(array), -1)
                 for start in range(0, mine.shape[1], BLOCK):

@@ -17,10 +17,9 @@ from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import Setup, whole_network
-from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients, shapes_of_models
-from florilegium.strategies.families.generated import joined
 
 
 class FedFomo(Banked):

@@ -22,7 +22,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.generator import build_generator, diversity_loss
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
 from florilegium.strategies.core.cohort import sums_of_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
@@ -53,7 +53,7 @@ class FedGen(FedAvg):
         """Train the generator on the mean of the clients' heads and class frequencies."""
         name = BESIDE + FREQUENCIES
         received = self.beside[name] + outcome.arrays[name] / outcome.weight
-        p̂ = np.clip(received, 0, None).astype(np.float32)  # noise, if there is any, may make them negative
+        p̂ = np.clip(received, 0, 1).astype(np.float32)  # noise, or a client, may move them outside
         if not p̂.any():
             p̂ = np.full_like(p̂, 1 / len(p̂))
         head = of_blocks(model, last_blocks(model, 1, "fedgen"))
@@ -96,8 +96,8 @@ class FedGen(FedAvg):
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
         """Restore FedAvg's state, the generator and its optimizer's state."""
-        moments = {name: array for name, array in arrays.items() if name.startswith(MOMENTS)}
-        super().restore({name: array for name, array in arrays.items() if name not in moments}, facts)
-        beside = {name.removeprefix(BESIDE): array for name, array in self.beside.items()}
+        moments = part(arrays, MOMENTS)
+        super().restore({name: array for name, array in arrays.items() if not name.startswith(MOMENTS)}, facts)
+        beside = part(self.beside, BESIDE)
         set_arrays(self._generator, {name: beside[name] for name in get_arrays(self._generator)})
-        self._optimizer.recall([torch.from_numpy(moments[f"{MOMENTS}{index}"]) for index in range(len(moments))])
+        self._optimizer.recall([torch.from_numpy(moments[str(index)]) for index in range(len(moments))])

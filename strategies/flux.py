@@ -22,11 +22,10 @@ from florilegium.clients.families.clustered import named, of_clusters
 from florilegium.clients.flux import MOMENTS
 from florilegium.clients.hyper.clustered import FLUXHyper
 from florilegium.models.clustering import elbow
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, part
 from florilegium.strategies.core.cohort import Setup, single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, networks_of_clusters
-from florilegium.strategies.families.generated import part
 
 log = logging.getLogger("flwr")
 Points = NDArray[np.float64]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.cells import Cell, Outcome, comparison, folder_of, run_cells, unfinished
+from florilegium.apps.board.published import published
+from florilegium.apps.cells import Cell, Outcome, check_seeds, comparison, folder_of, run_cells, unfinished
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import run_experiment
@@ -71,6 +72,8 @@ def carry_out(
         RunError: if no run has completed.
         KeyboardInterrupt: if it was stopped; the same command goes on.
     """
+    check_seeds(seeds, overrides)
+    published(recipe)  # what is wrong in it is said before the trials
     tuning = tune(recipe, TABLE, overrides, engine, workers, display, fork=fork)
     failed = {result.subject.name: result.failure for result in tuning.results if result.best is None}
     names = [result.subject.name for result in tuning.results if result.best is not None]

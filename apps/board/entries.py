@@ -61,7 +61,7 @@ def entries(section: Section, group: str) -> list[Entry]:
 def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
     last = pool.figure(group, "accuracy")
     assert last is not None
-    curves = [_evaluations(run, group) for run in pool.runs]
+    curves = [lines for run in pool.runs if (lines := _evaluations(run, group))]
     chosen = [own for lines in curves if (own := _by_validation(lines, group)) is not None]
     megabytes, seconds = np.mean([_effort(lines, group) for lines in curves], axis=0)
     return Entry(
@@ -72,11 +72,12 @@ def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
 
 
 def _evaluations(run: Run, group: str) -> list[Mapping[str, Any]]:
+    """Return the lines of the evaluations in which some client of the group was measured."""
     return [line for line in run.metrics if is_evaluated(line) and "accuracy" in line.get(group, {})]
 
 
 def _by_validation(lines: Sequence[Mapping[str, Any]], group: str) -> float | None:
-    known = [line for line in lines if line.get("seen", {}).get("validation_accuracy") is not None]
+    known = [line for line in lines if math.isfinite(line.get("seen", {}).get("validation_accuracy", math.nan))]
     if not known:
         return None
     return float(max(known, key=lambda line: line["seen"]["validation_accuracy"])[group]["accuracy"])
@@ -90,7 +91,9 @@ def _effort(lines: Sequence[Mapping[str, Any]], group: str) -> tuple[float, floa
 
 
 def _memory(run: Run) -> float:
-    return max((float(part.get("peak_memory_mb", math.nan)) for part in read_provenance(run.path)), default=math.nan)
+    """Return the peak memory in MB, of the parts of the run for which it is known."""
+    known = [float(part["peak_memory_mb"]) for part in read_provenance(run.path) if "peak_memory_mb" in part]
+    return max(known, default=math.nan)
 
 
 def ranks(section: Section, group: str) -> dict[str, tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,12 +69,15 @@ def _made(board: Board) -> str:
     machines = dict.fromkeys(
         f"{part['machine'].get('processor')}, {part['workers']} worker processes" for part in parts
     )
-    options = f"--seeds {ranges(board.seeds).replace(' ', '')}"
-    options += "".join(f" --set {key}={value}" for key, value in board.overrides.items() if key != "runs-dir")
+    options = ["--seeds", ranges(board.seeds).replace(" ", "")]
+    for key, value in board.overrides.items():
+        if key != "runs-dir":
+            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    whole = shlex.join(["florilegium", "board", board.recipe, *options])
+    single = shlex.join(["florilegium", "compare", "METHOD", "--recipe", board.recipe, "--tuned", TABLE, *options])
     return (
-        f"Made on {time.strftime('%Y-%m-%d')} by `florilegium board {board.recipe} {options}` ({version()}; "
-        f"{'; '.join(machines)}). A single line: `florilegium compare METHOD --recipe {board.recipe} --tuned {TABLE} "
-        f"{options}`."
+        f"Made on {time.strftime('%Y-%m-%d')} by `{whole}` ({version()}; {'; '.join(machines)}). "
+        f"A single line: `{single}`."
     )
 
 
@@ -108,7 +112,7 @@ def _number(value: float) -> str:
 
 def draw(groups: dict[str, list[Entry]]) -> ShownFigure:
     """Plot the accuracy of each method and group of clients, and MB until it is nearly reached; the best first."""
-    labels = [entry.label for entry in next(iter(groups.values()))]
+    labels = list(dict.fromkeys(entry.label for found in groups.values() for entry in found))
     figure = ShownFigure(9.5, 1.6 + 0.23 * len(labels))
     accuracy, effort = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
     for index, (group, found) in enumerate(groups.items()):

@@ -19,8 +19,9 @@ def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
         varied: keys that differ on purpose.
     """
     return [
-        *section.repeated, *_unknown(section), *_not_numbers(section), *_seeds(section), *not_compared(section),
-        *_unequal(section.pools, varied), *(f"Not equal: {line}." for line in _provenance(section)),
+        *section.repeated, *_unknown(section), *_not_numbers(section), *_unmeasured(section), *_seeds(section),
+        *not_compared(section), *_unequal(section.pools, varied),
+        *(f"Not equal: {line}." for line in _provenance(section)),
     ]  # fmt: skip
 
 
@@ -37,6 +38,24 @@ def _not_numbers(section: Section) -> list[str]:
         for run in pool.runs
         for group, final in run.summary["final"].items()
         if (wrong := [name for name, value in final.items() if value is not None and math.isnan(value)])
+    ]
+
+
+def _unmeasured(section: Section) -> list[str]:
+    """Return a sentence for each run without clients that another run with its seed has; its means lack the failed."""
+    measured = [
+        (pool, run, {(line["group"], line["client"]) for line in run.clients})
+        for pool in section.pools
+        for run in pool.runs
+        if run.clients
+    ]
+    everyone: dict[int, set[tuple[str, str]]] = {}
+    for _, run, own in measured:
+        everyone.setdefault(run.seed, set()).update(own)
+    return [
+        f"{pool.label}, seed {run.seed}: {lost} of {len(own) + lost} clients were not measured, and do not count."
+        for pool, run, own in measured
+        if (lost := len(everyone[run.seed] - own))
     ]
 
 

@@ -116,13 +116,15 @@ def about(tuning: Tuning) -> str:
     """Return in words how many trials there were, of what, and what they were judged by."""
     plan = tuning.plan
     config = complete(plan.subjects[0].keys)
+    few = "At most " if any(len(result.trials) < plan.table.trials for result in tuning.results) else ""
     clients = max((trial.clients for result in tuning.results for trial in result.trials), default=0)
     rounds = sorted({int(complete(subject.keys)["rounds"]) for subject in plan.subjects})
     return (
-        f"{plan.table.trials} trials of every method, of {' or '.join(map(str, rounds))} rounds each. The objective is "
-        f"the {_unit(tuning)[1]}: {clients} clients of {config['dataset']}, partitioner {config['partitioner']}, model "
-        f"{config['model']}, one seed ({config['seed']}). It is measured on {config['validation-fraction']:.0%} of "
-        "each client's training examples, held back from training. No test example was read."
+        f"{few}{plan.table.trials} trials of every method, of {' or '.join(map(str, rounds))} rounds each. The "
+        f"objective is the {_unit(tuning)[1]}: {clients} clients of {config['dataset']}, partitioner "
+        f"{config['partitioner']}, model {config['model']}, one seed ({config['seed']}). It is measured on "
+        f"{config['validation-fraction']:.0%} of each client's training examples, held back from training. No test "
+        "example was read."
     )
 
 

@@ -114,8 +114,9 @@ class MethodStudy:
 
     @property
     def remaining(self) -> int:
-        """Number of trials still to be carried out."""
-        return self._plan.table.trials - len(self._ended())
+        """Number of trials still to be carried out; none once all combinations of a short list have been tried."""
+        most = self._plan.table.trials
+        return max(0, (len(listed(self.subject.ranges, most)) or most) - len(self._ended()))
 
     @property
     def next(self) -> int:

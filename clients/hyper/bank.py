@@ -38,6 +38,9 @@ class APPLEHyper(Section):
     """Keys ``apple.*``."""
 
     models: int = key(0, "M, number of models of other clients that a client receives per round; 0: all", ge=0)
+    scale_rate: bool = key(
+        True, "multiply `learning-rate` by the number of clients for w_i, since p_ii begins near one over that number"
+    )
     relation_learning_rate: float = key(0.001, "η₂, learning rate of the directed relationships p_i", gt=0)
     regularization: float = key(0.1, "μ, weight of the term λ(r)·μ/2·‖p_i − p_0‖²", ge=0)
     scheduler: Literal["cosine", "exponential"] = key("cosine", "how λ(r) falls from 1 in the first round")

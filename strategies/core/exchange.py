@@ -242,6 +242,16 @@ class Outcome:
         return float(np.average(values[known], weights=self.metrics["weight"][known])) if known.any() else float("nan")
 
 
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Merge the outcomes of several groups of clients into one, without arrays."""
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
+    metrics = {
+        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names
+    }
+    failures = {client: reason for outcome in outcomes for client, reason in outcome.failures.items()}
+    return Outcome([client for outcome in outcomes for client in outcome.clients], {}, metrics, failures)
+
+
 def describe_error(reply: Message) -> str:
     """Return the reason of an error reply: the ClientApp's last line, without Flower's and Ray's wrapping."""
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]

@@ -12,14 +12,23 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from florilegium.clients.core.wire import pack
-from florilegium.common.errors import RunError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.settings import ServerSettings
 
 log = logging.getLogger("flwr")
 
 LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
 """Number of clients that a rule needs in addition to two for every attacker."""
+
+
+def refuse_robust(settings: ServerSettings, what: str) -> None:
+    """Raise :class:`ConfigurationError` if ``aggregation`` is not "mean"; ``what``: what the method does instead."""
+    if settings.aggregation != "mean":
+        raise ConfigurationError(
+            f"aggregation: method '{settings.method}' {what}; use 'mean' (found: '{settings.aggregation}')"
+        )
 
 
 def least(rule: str, attackers: int) -> int:

@@ -1,8 +1,9 @@
 """A bank of models, server side: the server keeps the last model of every client that has trained, on its own disk.
 
 Methods of this family send a client a mixture of other clients' models, or some of these models themselves. Memory
-holds the models of a cohort and a few others at a time, and one number for each client. Files have versions, as the
-clients' own states have (``clients/core/state.py``), so that a resumed run reads the models of its checkpoint.
+holds the models of a cohort, what its clients are sent, and a few others at a time, and one number for each client.
+Files have versions, as the clients' own states have (``clients/core/state.py``), so that a resumed run reads the models
+of its checkpoint.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -52,6 +54,7 @@ class Banked(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        refuse_robust(self.settings, "keeps every client's model and combines these in its own way")
         self.members: dict[str, float] = {}
 
     @abstractmethod

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from florilegium.clients.families.classwise import SUMS, WEIGHTS
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -27,6 +28,10 @@ class Classwise(CohortStrategy):
     """Has clients train their own models, and sums what they send of each class."""
 
     broadcasts_model: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        refuse_robust(self.settings, "sums vectors of classes")
 
     @abstractmethod
     def size(self, network: Arrays) -> tuple[int, int]:

@@ -8,6 +8,7 @@ cluster without clients in a cohort stays as it is.
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.generated import joined
+from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.robust import refuse_robust
+from florilegium.strategies.core.round import Cohort, Round
 
 log = logging.getLogger("flwr")
 
@@ -49,11 +50,7 @@ class Clustered(CohortStrategy):
                 f"server-optimizer, server-momentum: method '{s.method}' averages the models of each cluster; use "
                 f"'sgd' and 0 (found: '{s.server_optimizer}' and {s.server_momentum:g})"
             )
-        if s.aggregation != "mean":
-            raise ConfigurationError(
-                f"aggregation: method '{s.method}' averages the models of each cluster; use 'mean' (found: "
-                f"'{s.aggregation}')"
-            )
+        refuse_robust(s, "averages the models of each cluster")
 
     def moved(self, θ: Arrays, sums: Arrays, weight: float) -> Arrays:
         """Return θ + η·sums/weight; running statistics of batch norm move by the whole mean."""
@@ -118,7 +115,8 @@ class Assigned(Clustered):
         places, failures = self.locate(round, cohort, model, evaluation=False)
         before, outcomes = of_clusters(model), dict[int, Outcome]()
         for cluster, members in grouped(places).items():
-            outcomes[cluster] = round.ask("train", members, send=before[cluster], reduce="delta", out_of=0)
+            enough = Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort)))
+            outcomes[cluster] = round.ask("train", enough, send=before[cluster], reduce="delta", out_of=0)
         whole = round.require(joined([Outcome([], {}, {}, failures), *outcomes.values()]), cohort.wanted)
         log.info(
             "round %d: loss %.4g, clients %d, clusters %d",
@@ -139,7 +137,8 @@ class Assigned(Clustered):
             outcome.metrics[CLUSTER] = np.full(len(outcome.clients), float(cluster))
             outcomes.append(outcome)
         whole = round.require(joined(outcomes), len(clients))
-        order = np.argsort([clients.index(client) for client in whole.clients])
+        place = {client: position for position, client in enumerate(clients)}
+        order = np.argsort([place[client] for client in whole.clients])
         metrics = {name: values[order] for name, values in whole.metrics.items()}
         return Outcome([whole.clients[i] for i in order], {}, metrics, whole.failures)
 

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +18,10 @@ from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
-from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.core.server_step import ADAPTIVE
@@ -202,21 +201,6 @@ class Generated(CohortStrategy):
         return {"hypernetwork": {"parameters": count, "descriptor_size": self.size}}
 
 
-def part(arrays: Arrays, prefix: str) -> Arrays:
-    """Return the arrays whose names begin with ``prefix``, named without it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
 def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array, by name."""
     return {name: array.shape for name, array in arrays.items()}
-
-
-def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Merge the outcomes of several groups of clients into one, without arrays."""
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
-    metrics = {
-        name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names
-    }
-    failures = {client: reason for outcome in outcomes for client, reason in outcome.failures.items()}
-    return Outcome([client for outcome in outcomes for client in outcome.clients], {}, metrics, failures)

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import named
-from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.models.parameters import Arrays, part, without_statistics
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, grouped
-from florilegium.strategies.families.generated import part
 
 Matrix = NDArray[np.float64]
 ROOT = 0
@@ -67,7 +66,7 @@ class Splits(Assigned):
             The models of all clusters after the split.
         """
         first = 1 + max([ROOT, *self._directions])
-        unit = {n: a / _column(norms(gram(updates.arrays)), a) for n, a in parameters(updates.arrays).items()}
+        unit = {n: a / _column(norms(gram(updates.arrays)), a) for n, a in without_statistics(updates.arrays).items()}
         self._models[cluster], self._branches[cluster] = θ, []
         model = {n: a for n, a in model.items() if n not in named(cluster, θ)}
         for branch in range(int(branches.max()) + 1):
@@ -126,14 +125,9 @@ class Splits(Assigned):
         self._directions = {branch: part(arrays, f"direction/{branch}/") for branch in branches}
 
 
-def parameters(arrays: Arrays) -> Arrays:
-    """Return ``arrays`` without running statistics of batch norm, which are no directions of learning."""
-    return {name: array for name, array in arrays.items() if not is_statistic(name)}
-
-
 def gram(updates: Arrays) -> Matrix:
     """Return the inner products ⟨Δθᵢ, Δθⱼ⟩ of stacked updates, (n, n)."""
-    flat = (array.reshape(len(array), -1).astype(np.float64) for array in parameters(updates).values())
+    flat = (array.reshape(len(array), -1).astype(np.float64) for array in without_statistics(updates).values())
     total: Matrix = np.sum([array @ array.T for array in flat], axis=0)
     return total
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedamp import attention
@@ -114,6 +116,10 @@ class TestBank:
             own = np.stack([_flat(models[client]) for client in clients])
             differences = own[:2, None] - own[None]
             np.testing.assert_allclose(squares, (differences**2).sum(axis=2), rtol=1e-6, atol=1e-9)
+            for number, own_model in enumerate(models.values()):  # running statistics are no distance
+                own_model["norm.running_var"] = np.full(3, float(number))
+            strategy.load = lambda _, client: models[client]
+            np.testing.assert_array_equal(strategy._squares(again.round, clients[:2]), squares)
 
     def test_a_run_that_died_after_newer_models_were_written_ends_alike(self, run: Runs) -> None:
         """Checkpoints after rounds 2 and 4; it dies in round 4, with the models of round 3 on disk."""
@@ -125,6 +131,16 @@ class TestBank:
             np.testing.assert_array_equal(array, second.arrays[name])
         assert timeless(whole)[-1] == timeless(broken)[-1]
         assert all(len(list(folder.iterdir())) <= 2 for folder in (whole / "bank").iterdir())  # older ones are deleted
+
+    @pytest.mark.parametrize("method", ["fedamp", "fedfomo", "apple"])
+    def test_clients_predict_with_their_own_model(self, method: str, tmp_path: Path) -> None:
+        network = build("linear", (1, 8, 8), 10, 1)
+        client = make_client(_examples(), network, folder=tmp_path, method=method, **ONE_STEP)
+        mean, own = get_arrays(network), {name: array[0] for name, array in _others(network, 1).items()}
+        client.state.save(own)
+        metrics = perform(client, "test", mean).metrics
+        assert metrics["loss"] == pytest.approx(_loss(network, own, _examples()), rel=1e-5)
+        assert metrics["loss_global"] == pytest.approx(_loss(network, mean, _examples()), rel=1e-5)
 
     def test_a_missing_file_is_named(self, run: Runs) -> None:
         path = run("run", method="fedamp", rounds=1)
@@ -257,6 +273,30 @@ class TestFedFomo:
         for name, array in start.items():
             np.testing.assert_array_equal(client.state.load(BEFORE)[name], array)
 
+    def test_a_model_without_a_finite_loss_does_not_count(self, tmp_path: Path) -> None:
+        network = build("linear", (1, 8, 8), 10, 1)
+        client = self._client(tmp_path, network)
+        start, stacked = get_arrays(network), _others(network, 2)
+        gradient = _gradient(network, start, client._split[1])
+        for name, array in stacked.items():
+            array[0], array[1] = start[name] - 0.2 * gradient[name], 1e38 * np.sign(array[1])
+        client.state.save(start, BEFORE)
+        answer = perform(client, "train", {BESIDE + name: array for name, array in stacked.items()})
+        w = answer.arrays[AFFINITY]
+        assert w[0] > 0 == w[1]
+        for name, array in stacked.items():
+            np.testing.assert_allclose(client.state.load(BEFORE)[name], array[0], rtol=1e-6)
+
+    def test_running_statistics_are_no_distance(self, tmp_path: Path) -> None:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+        client = self._client(tmp_path, network)
+        start = get_arrays(network)
+        other = {name: array + np.float32(0.01) for name, array in start.items()}
+        other["2.running_mean"] += 5
+        gain = client._loss(start) - client._loss(other)
+        apart = 0.01 * math.sqrt(sum(parameter.numel() for parameter in network.parameters()))
+        np.testing.assert_allclose(client.weigh(start, [other]), [gain / apart], rtol=1e-3)
+
     def test_the_server_chooses_by_affinity_or_at_random(self, run: Runs) -> None:
         path = run("run", method="fedfomo", participation=1.0, **{"num-clients": 8, "fedfomo.models": 2})
         with _again(path) as (again, models):
@@ -273,6 +313,13 @@ class TestFedFomo:
             assert client not in {c for chosen in seen for c in chosen}
             strategy.hyper = strategy.hyper.model_copy(update={"exploration_decay": 0.2})
             assert strategy.choices(again.round.numbered(6), [client]) == [[others[-1], others[-2]]]  # ε = 0
+            strategy.hyper = strategy.hyper.model_copy(update={"models": 1, "exploration": 0.0})
+            strategy.affinity = {client: {others[0]: 1.5}}  # further weights are added
+            outcome = Outcome([client], {AFFINITY: np.array([[0.25]])}, {})
+            asked: Any = SimpleNamespace(number=3, ask=lambda *args, **options: outcome)
+            strategy.train_cohort(asked, again.checkpoint.arrays, [client])
+            assert strategy.affinity == {client: {others[0]: 1.75}}
+            strategy.hyper = strategy.hyper.model_copy(update={"models": 2})
             (new,) = strategy.choices(again.round, [strategy.roster.ids("unseen")[0]])
             assert new[0] is None
             assert len(new) == 2
@@ -313,6 +360,7 @@ class TestAPPLE:
         η2, μ = 0.02, 0.6
         keys: dict[str, Value] = {
             "apple.relation-learning-rate": η2, "apple.regularization": μ, "apple.scheduler-rounds": 4,
+            "apple.scale-rate": bool(rest),
         }  # fmt: skip
         client = self._client(tmp_path, network, **keys)
         stacked = _others(network, 3 + rest)
@@ -321,7 +369,8 @@ class TestAPPLE:
         p, p0 = np.array([0.5, 0.4, -0.1], np.float32), np.array([0.2, 0.3, 0.5], np.float32)
         sent = {BESIDE + name: array[1:] for name, array in stacked.items()}
         sent |= {BESIDE + RELATIONS: p, BESIDE + INITIAL: p0}
-        answer = perform(client, "train", sent, round=3)
+        answer = perform(client, "train", sent, round=3, count=5)
+        η1 = 0.5 if rest else 0.1
         factors = np.array([*p, *[1.0] * rest])
         v = {name: np.tensordot(factors, array, axes=1) for name, array in stacked.items()}
         g, λ = _gradient(network, v, _examples()), 0.5  # (cos(π·2/4) + 1) / 2
@@ -329,7 +378,7 @@ class TestAPPLE:
         expected = p - η2 * (slope + λ * μ * (p - p0))
         np.testing.assert_allclose(answer.arrays[RELATIONS], expected, rtol=1e-4)
         for name, array in core.items():
-            new = array - 0.1 * p[0] * g[name]
+            new = array - η1 * p[0] * g[name]
             np.testing.assert_allclose(answer.arrays[name], new, rtol=1e-4, atol=1e-6)
             np.testing.assert_array_equal(client.state.load(CORE)[name], answer.arrays[name])
             models = np.concatenate([new[None], stacked[name][1:]])
@@ -365,7 +414,7 @@ class TestAPPLE:
     def test_models_that_are_not_sent_take_part_by_their_sum(self, run: Runs) -> None:
         """While relationships do not move, it makes no difference how many models are sent."""
         keys: dict[str, Value] = {
-            "apple.relation-learning-rate": 1e-12, "apple.regularization": 0.0, "rounds": 3, "learning-rate": 1.0,
+            "apple.relation-learning-rate": 1e-12, "apple.regularization": 0.0, "rounds": 3, "learning-rate": 0.25,
         }  # fmt: skip
         everything = run("all", method="apple", **keys)
         few = run("few", method="apple", **keys, **{"apple.models": 1})
@@ -374,6 +423,18 @@ class TestAPPLE:
             np.testing.assert_allclose(array, second[name], rtol=1e-4, atol=1e-6)
         known = read_checkpoint(few).facts["own"]["relations"]
         assert all(len(own) <= 1 + 2 for own in known.values())  # of round 1 nothing, of two rounds one model each
+
+    def test_every_client_without_a_model_counts_as_the_mean(self, run: Runs) -> None:
+        with _again(run("run", method="apple", participation=0.5, rounds=1, **{"num-clients": 8})) as (again, models):
+            strategy: Any = again.strategy
+            mean, everyone = again.checkpoint.arrays, strategy.trainable()
+            assert len(everyone) - len(models) >= 2
+            client, other, *_ = models
+            p = {name: 0.1 * (1 + place) for place, name in enumerate(everyone)}
+            rest = strategy._rest(again.round, mean, [client], [[other]], {client: p})
+            for name, array in rest.items():
+                kept = [p[j] * models.get(j, mean)[name] for j in everyone if j not in (client, other)]
+                np.testing.assert_allclose(array[0], sum(kept), rtol=1e-5, atol=1e-6)
 
     def test_models_never_received_come_first_and_then_those_of_strong_relationships(self, run: Runs) -> None:
         with _again(run("run", method="apple", participation=1.0, **{"num-clients": 6})) as (again, models):
@@ -384,6 +445,34 @@ class TestAPPLE:
             assert strategy._choose(9, client, p, 1) == [others[3]]
             assert strategy._choose(9, client, p, 2) == [others[3], others[2]]  # odds of 1.8^40 to 1.8^9
             assert strategy._choose(9, client, p, 4) == others
+
+    def test_other_models_are_drawn_by_their_relationships_whatever_clients_say(self, run: Runs) -> None:
+        with _again(run("run", method="apple", participation=1.0, **{"num-clients": 4})) as (again, models):
+            strategy: Any = again.strategy
+            others, p = list(models), np.array([0.0, 1.0, -3.0, 2.0][: len(models)])
+            drawn = []
+            for number in range(600):
+                strategy.relations[f"new-{number}"] = own = dict(zip(others, p.tolist(), strict=True))
+                drawn += strategy._choose(1, f"new-{number}", own, 1)
+            odds = 1.5 ** np.abs(p)
+            share = np.array([drawn.count(other) for other in others]) / 600
+            np.testing.assert_allclose(share, odds / odds.sum(), atol=0.07)
+            strategy.relations["liar"] = own = dict(zip(others, [3e38, 0.0, 0.0, 0.0], strict=False))
+            assert strategy._choose(1, "liar", own, 2)[0] == others[0]
+
+    def test_relationships_take_plain_steps(self, tmp_path: Path) -> None:
+        """Weight decay would pull them towards 0 instead of p_0."""
+        network = build("linear", (1, 8, 8), 10, 1)
+        sent = {BESIDE + name: array[1:] for name, array in _others(network, 2).items()}
+        sent |= {BESIDE + name: np.array([0.5, 0.5], np.float32) for name in (RELATIONS, INITIAL)}
+        learned = []
+        for decay in (0.0, 0.9):
+            keys: dict[str, Value] = {"weight-decay": decay, "apple.relation-learning-rate": 0.1}
+            client = self._client(tmp_path / str(decay), network, **keys)
+            client.state.save({name.removeprefix(BESIDE): array[0] for name, array in sent.items()
+                               if name.endswith(("weight", "bias"))}, CORE)  # fmt: skip
+            learned.append(perform(client, "train", sent).arrays[RELATIONS])
+        np.testing.assert_array_equal(*learned)
 
     def test_one_client_has_nobody_to_combine_with(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match="'apple' combines the models of several clients"):
@@ -396,6 +485,12 @@ class TestAPPLE:
         halves = np.array([0.5, 0.5], np.float32)
         answer = perform(client, "train", sent | {BESIDE + RELATIONS: halves, BESIDE + INITIAL: halves})
         assert all(np.isfinite(array).all() for array in answer.arrays.values())
+
+
+def test_robust_aggregation_is_refused_rather_than_ignored(run: Runs) -> None:
+    for method in ("fedamp", "fedproto"):
+        with pytest.raises(ConfigurationError, match=f"aggregation: method '{method}' .*; use 'mean'"):
+            run("run", method=method, aggregation="median")
 
 
 def test_stock_strategies_send_no_models(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
 from florilegium.clients.core.wire import Reply
-from florilegium.clients.families.clustered import named, of_clusters
+from florilegium.clients.families.clustered import named, of_clusters, shared_by_all
 from florilegium.clients.flux import ABSENT, MOMENTS, projection
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.common.errors import ConfigurationError, RunError
@@ -30,6 +30,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.cfl import bipartition
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.round import Cohort
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.families.splits import cosines, gram
 from florilegium.strategies.fl_hc import hierarchical
@@ -78,14 +79,20 @@ def _loss(network: torch.nn.Module, arrays: Arrays, examples: Examples) -> float
 
 
 @pytest.mark.parametrize(
-    "keys", [{"method": "ifca", "ifca.clusters": 1}, {"method": "cfl", "cfl.epsilon-1": 0.0}], ids=["ifca", "cfl"]
-)
+    "keys",
+    [
+        {"method": "ifca", "ifca.clusters": 1}, {"method": "ifca", "ifca.clusters": 1, "ifca.shared-body": True},
+        {"method": "cfl", "cfl.epsilon-1": 0.0},
+    ],
+    ids=["ifca", "ifca, shared body", "cfl"],
+)  # fmt: skip
 def test_a_single_cluster_is_fedavg_bit_for_bit(run: Runs, keys: dict[str, Value]) -> None:
     common: dict[str, Value] = {"participation": 0.5, "server-learning-rate": 0.7}
     plain = read_checkpoint(run("plain", method="fedavg", **common)).arrays
     ours = read_checkpoint(run("ours", **common, **keys)).arrays
-    assert ours.keys() == named(0, plain).keys()
-    assert all(np.array_equal(ours[name], array) for name, array in named(0, plain).items())
+    whole = shared_by_all(ours) | of_clusters(ours)[0]
+    assert whole.keys() == plain.keys()
+    assert all(np.array_equal(whole[name], array) for name, array in plain.items())
 
 
 # -------------------------------------------------------------------------------------------------- IFCA
@@ -139,11 +146,20 @@ def test_models_move_by_the_updates_of_the_clients_that_chose_them(run: Runs, av
     chosen = np.array([reply.metrics["cluster"][0] for reply in replies])
     weights = np.array([reply.metrics["weight"][0] for reply in replies])
     assert {*chosen} == {0, 1}
+    choices = read_checkpoint(run.folder / "after").facts["own"]["choices"]
+    assert choices == [(chosen == 0).sum(), (chosen == 1).sum()]
     for cluster in (0, 1):
         divisor = weights[chosen == cluster].sum() if averaging == "models" else weights.sum()
         for name in named(cluster, of_clusters(first)[cluster]):
             mean = sum(reply.arrays[name] for reply in replies if name in reply.arrays) / divisor
             np.testing.assert_allclose(after[name], first[name] + mean, rtol=1e-5, atol=1e-6)
+
+
+def test_clients_without_labels_get_the_model_that_most_chose() -> None:
+    strategy, asked = _strategy("ifca", **{"ifca.clusters": 3}), {}
+    strategy.restore({}, {"choices": [1, 4, 2]})
+    strategy.measure(SimpleNamespace(ask=lambda *args, **options: asked.update(options)), [], {})
+    assert asked["popular"] == 1
 
 
 def test_every_client_downloads_all_models_and_uploads_one(run: Runs) -> None:
@@ -254,6 +270,26 @@ def test_a_client_that_fails_on_its_way_is_named() -> None:
     assert "new" not in strategy.places
 
 
+def test_slow_devices_are_not_waited_for_in_any_cluster() -> None:
+    """Of eight devices that were asked six are needed: three of four in each cluster."""
+    clients = [f"{c}{i}" for c in "ab" for i in range(4)]
+    strategy = _strategy("cfl", tuple(clients))
+    strategy.places = {client: int(client[0] == "b") for client in clients}
+    θ: Arrays = {"a": np.zeros(2, np.float32)}
+    asked = {}
+
+    def ask(phase: str, cohort: Cohort, **_: Any) -> Outcome:
+        asked[cohort[0][0]] = cohort.wanted
+        return Outcome([], {}, {}, {})
+
+    round: Any = SimpleNamespace(
+        number=1, ask=ask, sample=lambda: Cohort(clients, 6),
+        require=lambda whole, asked: Outcome(["a0"], {}, {"loss": np.ones(1), "weight": np.ones(1)}),
+    )  # fmt: skip
+    strategy.train_round(round, named(0, θ) | named(1, θ))
+    assert asked == {"a": 3, "b": 3}
+
+
 @pytest.mark.parametrize(
     ("keys", "splits"),
     [
@@ -273,10 +309,28 @@ def test_every_criterion_of_cfl(keys: dict[str, Value], splits: bool) -> None:
     clients, weight = ["p", "q", "r", "s"], np.ones(4)
     strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
     sums = {name: array.sum(axis=0) for name, array in arrays.items()}
-    outcome = Outcome(clients, sums, {"weight": weight, "update-norm": np.full(4, 3.0)})
+    told = np.array([3.0, np.nan, 3.0, 3.0])  # a device may keep its own to itself
+    outcome = Outcome(clients, sums, {"weight": weight, "update-norm": told})
     round: Any = SimpleNamespace(number=1)
     model = strategy.review(round, named(0, θ), named(0, θ), {0: outcome})
     assert ({*of_clusters(model)} == {1, 2}) == splits
+
+
+def test_a_cluster_has_come_to_rest_compared_with_the_largest_mean_update_so_far() -> None:
+    clients, weight = ["p", "q", "r", "s"], np.array([1.0, 2.0, 3.0, 4.0])
+    strategy = _strategy("cfl", tuple(clients), **{"cfl.epsilon-1": 0.5, "cfl.epsilon-2": 2.0})
+    arrays, rows = _updates(4)
+    θ: Arrays = {name: np.zeros(array.shape[1:], np.float32) for name, array in arrays.items()}
+    strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
+    sums = {name: np.tensordot(weight, array, axes=1) for name, array in arrays.items()}
+    peak = np.linalg.norm(weight @ rows) / 10
+    for scale, largest, clusters in ((1.0, 3.0, {0}), (0.6, 3.0, {0}), (0.4, 1.9, {0}), (0.4, 2.1, {1, 2})):
+        moved = {name: scale * array for name, array in sums.items()}
+        norms = np.array([0.1, 0.1, largest * peak, 0.1])
+        outcome = Outcome(clients, moved, {"weight": weight, "update-norm": norms})
+        strategy.restore(*strategy.state())
+        model = strategy.review(SimpleNamespace(number=1), named(0, θ), named(0, θ), {0: outcome})
+        assert {*of_clusters(model)} == clusters
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
@@ -291,6 +345,13 @@ def test_hierarchical_clustering_is_that_of_the_updates_themselves(linkage: Any)
             ours, labels = hierarchical(gram(arrays), hyper), model.fit_predict(rows)
             assert len({*ours}) == len({*zip(ours, labels, strict=True)}) == len({*labels})
     assert hierarchical(gram({"a": arrays["a"][:1]}), FLHCHyper()).tolist() == [0]
+
+
+def test_clusters_are_found_after_the_warm_up_by_updates_of_the_global_model(run: Runs) -> None:
+    plain = read_checkpoint(run("plain", method="fedavg", rounds=1)).arrays
+    ours = read_checkpoint(run("ours", method="fl-hc", **{"fl-hc.warmup-rounds": 1, "fl-hc.clusters": 2}))
+    assert {*of_clusters(ours.arrays)} == {*ours.facts["own"]["places"].values()} == {1, 2}
+    assert all(np.array_equal(ours.state[f"model/0/{name}"], array) for name, array in plain.items())
 
 
 def test_ward_needs_euclidean_distances() -> None:
@@ -361,6 +422,7 @@ def test_dense_clusters_are_the_connected_ones() -> None:
     assert radii  # the radius is one of the distances to a nearest neighbour
     assert _same(dense(points, 2.0), np.repeat([0, 1, 2, 3, 4], (6, 5, 4, 1, 1)))
     assert dense(points[:1], 1.0).tolist() == [0]
+    assert dense(np.array([[0.0], [0.1], [5.0], [5.1]]), 1.5).tolist() == [0, 0, 1, 1]  # two are enough
     assert dense(np.ones((3, 2)), 1.0).tolist() == [0, 0, 0]
 
 
@@ -386,6 +448,17 @@ def test_clients_without_labels_and_new_ones_get_the_nearest_cluster(run: Runs) 
         row = next(row for row in rows if row[0] == client)
         assert row[group] in ("unseen", "unlabeled")
         assert int(row[column]) == np.argmin([np.linalg.norm(scale(moments) - center) for center in centers])
+
+
+def test_a_client_that_trains_keeps_its_cluster_and_one_that_is_tested_does_not() -> None:
+    strategy = _strategy("flux", ("late",))
+    strategy._extractor, strategy._range = {"a": np.ones(1)}, np.array([[0.0, 1.0], [0.0, 1.0]])
+    strategy._centers = np.array([[[0.1], [0.1]], [[0.9], [0.9]]])
+    outcome = Outcome(["late"], {MOMENTS: np.full((1, 1, 2, 1), 0.8)}, {})
+    round: Any = SimpleNamespace(ask=lambda *args, **options: outcome)
+    for evaluation in (True, False):
+        assert strategy.locate(round, ["late"], {}, evaluation=evaluation) == ({"late": 1}, {})
+        assert ("late" in strategy.places) == (not evaluation)
 
 
 @pytest.mark.parametrize("method", ["flux", "fl-hc"])

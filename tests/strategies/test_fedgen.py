@@ -196,6 +196,15 @@ def test_noise_on_frequencies_does_no_harm() -> None:
     np.testing.assert_array_equal(strategy.beside[BESIDE + FREQUENCIES], 0.25)
 
 
+def test_frequencies_that_no_client_can_have_do_not_end_the_run() -> None:
+    model = get_arrays(_network())
+    strategy = _server()
+    strategy.server_part(model)
+    false = np.array([[3e38, 0.1, 0.1, 0.1], [3e38, 3e38, 0.1, 0.1]])
+    strategy.learn(SimpleNamespace(number=1), model, _outcome(model, [model, model], [1, 1], false))
+    np.testing.assert_allclose(strategy.beside[BESIDE + FREQUENCIES], [1, 1, 0.1, 0.1], rtol=1e-5)
+
+
 def test_networks_that_end_otherwise_are_refused() -> None:
     arrays = {"conv.weight": np.zeros((2, 2, 3, 3)), "out.weight": np.zeros((2, 2, 1, 1))}
     with pytest.raises(ConfigurationError, match="single dense layer"):

@@ -31,14 +31,13 @@ from florilegium.common.settings import Value
 from florilegium.models.embedding import build_embedding
 from florilegium.models.hypernetwork import HyperNetwork
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.clientdata import ClientData, Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.families import generated
-from florilegium.strategies.families.generated import part
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
 from tests.support import config, perform, settings

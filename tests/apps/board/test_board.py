@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from florilegium.apps.board.entries import Entry
+from florilegium.apps.board.page import _made, draw
 from florilegium.apps.board.published import published
 from florilegium.apps.cli import cli
+from florilegium.apps.experiment import read_assignments
+from florilegium.apps.reports.statistics import Estimate
 from florilegium.common.errors import ConfigurationError
 from tests.support import CACHE
 
@@ -65,6 +72,47 @@ def test_a_board_is_made_and_reused(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "small.html").read_text(encoding="utf-8")
     assert page.count('<td class="grey">') == 3 * 2  # best on test: two groups of two methods; published: two
     assert "Paired differences" not in page
+
+
+@pytest.mark.parametrize(
+    ("recipe", "seeds", "options", "message"),
+    [
+        (RECIPE, "1-2", ["--set", "seed=5"], "seed: it is set although a list of seeds is given"),
+        (RECIPE, "1,2,1", [], "a seed is given twice"),
+        (RECIPE.replace('"80.4 ± 0.1"', "[80.4]"), "1", [], r"\[published.Others\]: local must be"),
+    ],
+    ids=["seed", "twice", "published"],
+)
+def test_what_is_wrong_is_said_before_the_trials(
+    recipe: str, seeds: str, options: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "small.toml").write_text(recipe)
+    command = ["board", str(tmp_path / "small.toml"), "--runs-dir", str(tmp_path / "runs"), "--seeds", seeds, *options]
+    with pytest.raises(ConfigurationError, match=message):
+        CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_commands_on_the_page_can_be_typed_again() -> None:
+    run: Any = SimpleNamespace(path=Path("nowhere"))
+    overrides = {"runs-dir": "x", "fedper.momentum": 0.5, "final": True, "classes-per-client": "2 3"}
+    board: Any = SimpleNamespace(
+        recipe="my board.toml", seeds=[1, 2, 3], overrides=overrides, section=SimpleNamespace(runs=[run])
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("florilegium.apps.board.page.read_provenance", lambda _: [{"machine": {}, "workers": 1}])
+        words = _made(board)
+    typed = shlex.split(re.findall(r"`(florilegium board .*?)`", words)[0])
+    assert typed[2:5] == ["my board.toml", "--seeds", "1-3"]
+    expected = {key: value for key, value in overrides.items() if key != "runs-dir"}
+    assert read_assignments(typed[6::2]) == expected
+
+
+def test_a_method_may_have_figures_of_new_clients_alone() -> None:
+    value = Estimate(0.5, 0.1, 2, 1)
+    one, other = (Entry(label, (1, 1), value, None, value, None, 1.0, 1.0, 1.0) for label in "ab")
+    accuracy = draw({"seen": [one], "unseen": [other, one]}).axes[0]
+    assert [label.get_text() for label in accuracy.get_yticklabels()] == ["a", "b"]
 
 
 def test_published_figures_are_numbers_or_texts(tmp_path: Path) -> None:

@@ -72,6 +72,20 @@ def test_figures_of_a_method(tmp_path: Path) -> None:
     assert (entry.megabytes, entry.seconds, entry.memory) == pytest.approx(((8 + 12) / 2, (4 + 6) / 2, 400))
 
 
+def test_what_is_missing_or_not_a_number_decides_nothing(tmp_path: Path) -> None:
+    """A part that was interrupted has no peak memory; clients of the second seed could not be measured."""
+    first = _run(tmp_path, 1, [0.2, 0.6, 0.7], [math.nan, 0.4, 0.3], 300)
+    (first.path / "provenance.json").write_text(json.dumps([{"seconds": 1}, {"seconds": 1, "peak_memory_mb": 300}]))
+    lines = [{"round": 3, "seconds": 1.0, "evaluation_seconds": 0.1, "bytes_down": 1, "bytes_up": 1, "seen": {}}]
+    second = made_run("fedavg", 2)
+    second = replace(second, metrics=lines, summary={**second.summary, "final": {"seen": {}}})
+    (entry,) = entries(Section((Pool("a", (first, second)),)), "seen")
+    assert entry.chosen is not None
+    assert (entry.chosen.mean, entry.last.mean, entry.best.mean) == pytest.approx((0.6, 0.7, 0.7))
+    (entry,) = entries(Section((Pool("a", (first,)),)), "seen")
+    assert entry.memory == 300
+
+
 def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
     run = _run(tmp_path, 1, [0.2, 0.8], None, 300)
     (entry,) = entries(Section((Pool("a", (run,)),)), "seen")

@@ -56,7 +56,7 @@ class TestPools:
 
     def test_unequal_effort_is_noted(self) -> None:
         (section,) = sections([made_run(), made_run("local", **{"local-epochs": 3, "rounds": 9})])
-        assert [note.split(" is ")[0] for note in notes(section)] == ["Not equal: rounds", "Not equal: local-epochs"]
+        assert {note.split(" is ")[0] for note in notes(section)} == {"Not equal: rounds", "Not equal: local-epochs"}
         assert "(fedavg)" in notes(section)[0]
 
     @pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
@@ -178,6 +178,13 @@ class TestTables:
         (section,) = sections([made_run(seed=1), made_run(seed=2, accuracies={("seen", "0"): float("nan")})])
         assert figures_table(section).rows[0][4] == "nan"
         assert notes(section) == ["fedavg, seed 2: accuracy, loss of seen clients is not a number."]
+
+    def test_clients_that_one_run_lacks_are_noted(self) -> None:
+        """Its mean is that of the others, and may be flattering: a client whose model has diverged cannot be tested."""
+        one, other = {("seen", "0"): 0.5, ("seen", "1"): 0.7}, {("seen", "1"): 0.7}
+        (section,) = sections([made_run(accuracies=one), made_run("local", accuracies=other), made_run(seed=2)])
+        assert "local, seed 1: 1 of 2 clients were not measured, and do not count." in notes(section)
+        assert sum("not measured" in note for note in notes(section)) == 1
 
     def test_unfinished_and_foreign_folders_are_named(self, tmp_path: Path) -> None:
         done = RunFolder(tmp_path / "done", config(), "")
