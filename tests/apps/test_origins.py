@@ -20,7 +20,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.memo import forget
 from florilegium.partitions.federation import federate
 from florilegium.partitions.fingerprints import fingerprint_of_dataset, fingerprint_of_federation
-from florilegium.partitions.shares import Canaries, Shares
+from florilegium.partitions.shares import Canaries, Noise, Shares
 from tests.support import CACHE
 
 QUICK: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "progress": False, "model": "linear"}
@@ -156,6 +156,7 @@ def test_fingerprints_change_with_all_that_a_federation_holds() -> None:
         "angles": federation.angles + 1,
         "names": np.array([*"abcd"]),
         "server": np.arange(3),
+        "noise": Noise(np.ones(4, np.float32), 1),
         "canaries": Canaries(*[np.zeros(1, np.int64)] * 3, np.ones(1, bool)),
     }
     assert changed.keys() == {field.name for field in fields(federation)}

@@ -26,9 +26,10 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.server_step import ServerStep
 from florilegium.strategies.fedgen import FedGen
 from tests.runs import Runs
-from tests.support import make_client, perform
+from tests.support import make_client, perform, settings
 
 CLASSES, FEATURES, INPUTS, NOISE, WIDTH = 4, 3, 5, 2, 6
 LABELS = [0, 0, 2, 0, 1, 2]
@@ -127,7 +128,8 @@ def test_diversity_is_a_mean_over_pairs() -> None:
 def _server(**keys: Any) -> Any:
     strategy = object.__new__(FedGen)
     strategy.hyper = FedGenHyper(noise_size=NOISE, generator_width=WIDTH, generator_batch=8, **keys)
-    strategy.settings = SimpleNamespace(seed=1, method="fedgen")
+    strategy.settings = settings(method="fedgen")
+    strategy.step = ServerStep(strategy.settings)
     return strategy
 
 
