@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from florilegium.clients.core.base import Answer, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import evaluate
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import torch_generator
@@ -60,7 +60,7 @@ class FedFomoClient(BankedClient):
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the mean of all models, and the client's own, which new clients combine from received models."""
         self._received = _models(part(arrays, BESIDE))
-        return super().test({name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        return super().test(of_network(arrays))
 
     def personalise(self) -> bool:
         """Take the client's own model; if it has none, combine the received ones, and fine-tune the combination."""

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.memo import remembered
@@ -37,7 +37,7 @@ from florilegium.models.batch_norm import (
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, trained
 from florilegium.models.second_derivatives import CheapSecondDerivatives
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import dataset_of
@@ -141,7 +141,7 @@ class FedL2PClient(BaseClient):
         s, spec = self.settings, dataset_of(self.settings)
         rate, hidden = self.hyper.initial_rate, self.hyper.hidden_biases
         nets = _meta_nets(spec.shape, spec.classes, s.model, rate, s.seed, hidden).to(self.data.train.y.device)
-        λ = {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}
+        λ = of_network(arrays)
         if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
             raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
         set_arrays(nets, λ)
@@ -221,10 +221,10 @@ class FedL2PClient(BaseClient):
             *v_and_direct, value = *_gradients(loss, [*θ.values(), *λ]), loss.detach()
             del loss  # frees the graph that its gradient needed
         slopes = []
-        for part in self._parts(len(train)):
+        for chosen in self._parts(len(train)):
             # Batch norm is first folded into convolutions, which are then differentiated twice.
             with CheapSecondDerivatives(), DifferentiableStatistics():
-                loss = self._loss(stepped, statistics, train.rows(part)) * (len(part) / len(train))
+                loss = self._loss(stepped, statistics, train.rows(chosen)) * (len(chosen) / len(train))
                 slopes.append(torch.autograd.grad(loss, [*stepped.values()], create_graph=True))
         v, direct = v_and_direct[: len(θ)], v_and_direct[len(θ) :]
         implicit = implicit_derivative(
@@ -235,7 +235,7 @@ class FedL2PClient(BaseClient):
     # --------------------------------------------------------------------------------------- details
 
     def _model(self, arrays: Arrays) -> Arrays:
-        model = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        model = part(arrays, BESIDE)
         set_arrays(self.model, model)
         return model
 

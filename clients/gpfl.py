@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.families.accompanied import beside, of_network
+from florilegium.clients.core.wire import of_network
+from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks

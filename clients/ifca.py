@@ -13,7 +13,8 @@ from torch import nn
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features, score
-from florilegium.clients.families.clustered import CLUSTER, named, of_clusters, shared_by_all
+from florilegium.clients.core.wire import of_network
+from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
 from florilegium.common.errors import RunError
 from florilegium.models.blocks import block_names, cut
@@ -53,7 +54,7 @@ class IFCAClient(BaseClient):
         """Return the arrays that all clusters share, and those of each cluster."""
         own = of_clusters(arrays)
         self.expect_own_strategy(bool(own))
-        return shared_by_all(arrays), own
+        return of_network(arrays), own
 
     def _choose(self, shared: Arrays, own: dict[int, Arrays]) -> int:
         """Return the cluster whose model has the least mean loss on the training examples; of several, the first.

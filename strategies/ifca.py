@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from florilegium.clients.core.network import network_for
-from florilegium.clients.families.clustered import named, of_clusters, shared_by_all
+from florilegium.clients.core.wire import of_network
+from florilegium.clients.families.clustered import named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import entropy
@@ -77,14 +78,14 @@ class IFCA(Clustered):
                 "share that model's body alone"
             )
         first = self.server_part(network)
-        return first | {name: model[name] for name in shared_by_all(first)}
+        return first | {name: model[name] for name in of_network(first)}
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have each client of the cohort train the model that it chooses; average what the choices have in common."""
         cohort = round.sample()
         outcome = round.ask("train", cohort, send=model, reduce="delta")
         chosen, returned = told_clusters(outcome), of_clusters(outcome.arrays)
-        after = model | self.moved(shared_by_all(model), outcome.arrays, outcome.weight)
+        after = model | self.moved(of_network(model), outcome.arrays, outcome.weight)
         for cluster, θ in of_clusters(model).items():
             self._choices[cluster] = int((chosen == cluster).sum())
             mine = float(outcome.metrics["weight"][chosen == cluster].sum())

@@ -22,12 +22,12 @@ from florilegium.clients.core.phases import ContractError, check_overrides, cont
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
-from florilegium.clients.core.wire import BESIDE, Work
+from florilegium.clients.core.wire import BESIDE, Work, of_network
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.common.settings import Section
 from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.clientdata import ClientData, Examples
 from florilegium.privacy.ledger import SPENT
 from florilegium.privacy.noise import draw, secret_generator
@@ -254,9 +254,9 @@ class BaseClient(NumPyClient):
         Raises:
             RunError: if no arrays were sent beside the model.
         """
-        own = {name.removeprefix(BESIDE): array for name, array in arrays.items() if name.startswith(BESIDE)}
+        own = part(arrays, BESIDE)
         self.expect_own_strategy(bool(own))
-        set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(BESIDE)})
+        set_arrays(self.model, of_network(arrays))
         return own
 
     def expect_own_strategy(self, came: bool) -> None:

@@ -24,6 +24,11 @@ BESIDE = "beside."
 """Prefix of the names of arrays that are sent with a network but are no part of it. Clients need not return them."""
 
 
+def of_network(arrays: Arrays) -> Arrays:
+    """Return those of the received ``arrays`` that are the network's, without those beside it."""
+    return {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}
+
+
 CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
 """Fields of requests with client-level privacy: the bound C, if it is adaptive; and, if clients add the noise, its
 standard deviation on the update and on the array ``within-bound``."""

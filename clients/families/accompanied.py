@@ -14,8 +14,3 @@ from florilegium.models.parameters import Arrays, get_arrays
 def beside(module: nn.Module) -> Arrays:
     """Return the arrays of ``module`` under the names by which they travel beside a model."""
     return {BESIDE + name: array for name, array in get_arrays(module).items()}
-
-
-def of_network(arrays: Arrays) -> Arrays:
-    """Return those of the received ``arrays`` that are the network's, without those beside it."""
-    return {name: array for name, array in arrays.items() if not name.startswith(BESIDE)}

@@ -18,11 +18,6 @@ def named(cluster: int, own: Arrays) -> Arrays:
     return {f"{BESIDE}{cluster}.{name}": array for name, array in own.items()}
 
 
-def shared_by_all(models: Arrays) -> Arrays:
-    """Return the arrays that all clusters share."""
-    return {name: array for name, array in models.items() if not name.startswith(BESIDE)}
-
-
 def of_clusters(models: Arrays) -> dict[int, Arrays]:
     """Return the arrays that clusters do not share, by cluster and by the network's names."""
     found: dict[int, Arrays] = {}

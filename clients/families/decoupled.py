@@ -13,7 +13,7 @@ from torch import nn
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.common.errors import RunError
 from florilegium.models.blocks import block_names, cut
 from florilegium.models.parameters import Arrays, exchanged
@@ -45,7 +45,7 @@ class DecoupledClient(BaseClient):
 
     def _blocks(self, received: Arrays) -> tuple[Arrays, Arrays]:
         """Return the shared blocks and the client's own: saved ones, else those sent beside the model, else θ₀'s."""
-        shared = {name: array for name, array in received.items() if not name.startswith(BESIDE)}
+        shared = of_network(received)
         first = {name: received.get(BESIDE + name, array) for name, array in self.initial.items()}
         self._personal = frozenset(exchanged(self.model)) - shared.keys()
         if not self._personal:

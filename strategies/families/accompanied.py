@@ -32,9 +32,10 @@ class Accompanied(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Average the clients' modules."""
-        self.beside = {
-            name: (array + outcome.arrays[name] / outcome.weight).astype(array.dtype)
-            for name, array in self.beside.items()
+        self.beside |= {
+            name: (self.beside[name] + change / outcome.weight).astype(self.beside[name].dtype)
+            for name, change in outcome.arrays.items()
+            if name in self.beside
         }
 
 

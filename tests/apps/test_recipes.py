@@ -115,7 +115,14 @@ def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
         read_recipe(str(tmp_path / "lost.toml"))
 
 
-@pytest.mark.parametrize("name", [(name, sweep) for name in NAMES for sweep in read_layers(name).sweeps], ids="-".join)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param((name, sweep), marks=pytest.mark.long if number else (), id=f"{name}-{sweep}")
+        for name in NAMES
+        for number, sweep in enumerate(read_layers(name).sweeps)
+    ],
+)
 def test_shipped_sweeps_are_valid(name: tuple[str, str]) -> None:
     assert cells(*name, {})
 

@@ -53,7 +53,9 @@ def test_stock_fedavg_computes_the_weighted_mean_of_our_clients() -> None:
         np.testing.assert_allclose(array, total[name] / weight, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", [FedAvg(), FedAdam(eta=0.01, tau=1e-3)], ids=["FedAvg", "FedAdam"])
+@pytest.mark.parametrize(
+    "strategy", [FedAvg(), pytest.param(FedAdam(eta=0.01, tau=1e-3), marks=pytest.mark.long)], ids=["FedAvg", "FedAdam"]
+)
 def test_stock_strategies_learn(strategy: Strategy) -> None:
     _, accuracies = _start(strategy, rounds=8)
     assert accuracies[8] > accuracies[1] + 0.1

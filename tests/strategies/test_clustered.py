@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
-from florilegium.clients.core.wire import Reply
-from florilegium.clients.families.clustered import named, of_clusters, shared_by_all
+from florilegium.clients.core.wire import Reply, of_network
+from florilegium.clients.families.clustered import named, of_clusters
 from florilegium.clients.flux import ABSENT, MOMENTS, projection
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.common.errors import ConfigurationError, RunError
@@ -90,7 +90,7 @@ def test_a_single_cluster_is_fedavg_bit_for_bit(run: Runs, keys: dict[str, Value
     common: dict[str, Value] = {"participation": 0.5, "server-learning-rate": 0.7}
     plain = read_checkpoint(run("plain", method="fedavg", **common)).arrays
     ours = read_checkpoint(run("ours", **common, **keys)).arrays
-    whole = shared_by_all(ours) | of_clusters(ours)[0]
+    whole = of_network(ours) | of_clusters(ours)[0]
     assert whole.keys() == plain.keys()
     assert all(np.array_equal(whole[name], array) for name, array in plain.items())
 

@@ -138,6 +138,7 @@ class TestFidelity:
         assert text.splitlines()[-1].split(" | ")[4] == f"{100 * gap:.2f}"
         assert (tmp_path / "report" / "fidelity.png").exists()
 
+    @pytest.mark.long
     def test_a_failed_run_does_not_end_the_study(self, recipe: Path, tmp_path: Path) -> None:
         run = self._carry_out([])
 
@@ -153,6 +154,7 @@ class TestFidelity:
         assert "| failed |" in lines[-2]
         assert lines[-1].endswith(f"| {100 * abs(rows[0]['IID'] - rows[0]['real']):.2f} |")
 
+    @pytest.mark.long
     def test_kinds_differ_in_what_they_say(self, recipe: Path, tmp_path: Path, high: Path) -> None:
         base = {"dataset": "digits", "partitioner": "mdm", "mdm-params": "high-2", "num-clients": 30,
                 "samples-per-client": 20, "cache-dir": str(CACHE)}  # fmt: skip

@@ -24,7 +24,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config, make_client, perform, settings
+from tests.support import config, make_client, mostly_long, perform, settings
 
 SHAPE, CLASSES = (1, 8, 8), 10
 KEYS: dict[str, Value] = {
@@ -117,7 +117,11 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("keys", METHODS, ids=lambda keys: "-".join(map(str, keys.values())))
+@pytest.mark.parametrize(
+    "keys",
+    [pytest.param(keys, marks=() if keys["method"] in ("ditto", "fedprox") else pytest.mark.long) for keys in METHODS],
+    ids=lambda keys: "-".join(map(str, keys.values())),
+)
 def test_methods_leave_frozen_parameters_and_train_the_others(tmp_path: Path, keys: dict[str, Value]) -> None:
     for function in ("frozen_body", "Tied"):
         initial = build(_name(function), SHAPE, CLASSES, 1)
@@ -127,7 +131,7 @@ def test_methods_leave_frozen_parameters_and_train_the_others(tmp_path: Path, ke
             assert np.array_equal(array, final[name]) != moves, name
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu", "fedsr", "fediir", "moon"])
+@pytest.mark.parametrize("method", mostly_long(["fedper", "fedrep", "fedbabu", "fedsr", "fediir", "moon"], "fedrep"))
 def test_methods_that_cut_leave_frozen_blocks(tmp_path: Path, method: str) -> None:
     initial = get_arrays(build(_name("frozen_body"), SHAPE, CLASSES, 1))
     final = _run(tmp_path / "run", "frozen_body", method=method)

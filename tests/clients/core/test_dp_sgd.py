@@ -181,7 +181,7 @@ TRAINED = ["fedavg", "fedprox", "fedper", "fedrep", "fedbabu", "lg-fedavg", "dit
 
 
 @pytest.mark.parametrize("local_steps", [0, 3])
-@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "fedrep", "ditto"))
+@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "ditto"))
 def test_as_many_steps_are_planned_as_are_taken(run: Runs, method: str, local_steps: int) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "rounds": 2, "evaluate-every": 1, "local-steps": local_steps}
     keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
@@ -230,7 +230,7 @@ def test_the_account_is_opacus_and_lasts(tmp_path: Path) -> None:
         multiplier_for(0.1, 1e-5, ((1.0, 0.1, 100),), ((1.0, 1.0, 4),))
 
 
-@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "fedrep", "ditto"))
+@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "ditto"))
 def test_methods_keep_their_clients_budgets(run: Runs, method: str) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 2}
     keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
