@@ -52,6 +52,7 @@ class TestExpansions:
         double = expansion(kind, 50, 9, seed=3).to(v.double())
         torch.testing.assert_close(double(v.double()).float(), first(v))
 
+    @pytest.mark.long
     def test_another_process_draws_the_same(self, kind: str) -> None:
         code = (
             "import torch; from models.subspace import expansion; "

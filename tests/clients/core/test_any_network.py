@@ -87,7 +87,7 @@ def test_a_client_is_plain_pytorch(function: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("function", ["Attention", "cumulative_norm"])
+@pytest.mark.parametrize("function", mostly_long(["Attention", "cumulative_norm"], "Attention"))
 def test_results_depend_neither_on_packing_nor_on_resuming(tmp_path: Path, function: str) -> None:
     Runs(tmp_path, KEYS).check_resume_and_packing(model=_name(function), momentum=0.5)
 
