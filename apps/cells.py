@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from florilegium.apps.app_folder import project
-from florilegium.apps.experiment import read_assignments, resolve, short_name
+from florilegium.apps.engines import EngineName
+from florilegium.apps.engines import engine as choose
+from florilegium.apps.experiment import read_assignments, resolve, run_experiment, short_name
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.origins import origins_of
+from florilegium.apps.progress import Display, numbered
 from florilegium.apps.provenance import by_other_code
 from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError, FileError, RunError
@@ -163,6 +166,33 @@ def _name(keys: Mapping[str, Value]) -> str:
     short = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:8]
     words = [short_name(settings.method), dataset_of(settings).name, short, f"seed{settings.seed}"]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words))
+
+
+def carry_out(
+    wanted: Sequence[Cell],
+    runs_dir: Path,
+    engine: EngineName,
+    workers: int,
+    display: Display,
+    *,
+    fork: bool = False,
+) -> Outcome:
+    """Carry out those of several runs that have not completed yet; return the outcome of all (:func:`run_cells`).
+
+    Args:
+        wanted: the cells.
+        runs_dir: folder of runs.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.engine`.
+        display: shows the progress of each run.
+
+    Raises:
+        ConfigurationError, DataError: before the first run, if one cannot begin.
+        FileError: if a file cannot be written; finished runs are kept.
+    """
+    left = unfinished(wanted, runs_dir)
+    shown = numbered(display, len(left))
+    with choose(engine, workers, left, fork=fork) as chosen:
+        return run_cells(wanted, runs_dir, lambda keys: run_experiment(chosen, keys, shown))
 
 
 def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Outcome:

@@ -27,7 +27,7 @@ from florilegium.apps.cli_options import (
 )  # fmt: skip
 from florilegium.apps.cli_tables import show, show_report
 from florilegium.apps.completion import complete_method, complete_recipe, complete_sweep, complete_tuning
-from florilegium.apps.progress import numbered, on_terminal
+from florilegium.apps.progress import on_terminal
 
 if TYPE_CHECKING:
     from florilegium.apps.cells import Cell, Outcome
@@ -39,15 +39,12 @@ def _carry_out_all(
     wanted: Sequence[Cell], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
 ) -> Outcome:
     """Carry out those of several runs that have not completed yet; return the outcome of all."""
-    from florilegium.apps.cells import run_cells, unfinished
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import read_assignments, run_experiment, warn_of_idle_keys
+    from florilegium.apps.cells import carry_out
+    from florilegium.apps.experiment import read_assignments, warn_of_idle_keys
 
     warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
-    left = unfinished(wanted, folder)
-    display = numbered(on_terminal(Console(stderr=True)), len(left))
-    with stoppable(), choose(engine, workers, left, fork=True) as chosen:
-        return run_cells(wanted, folder, lambda keys: run_experiment(chosen, keys, display))
+    with stoppable():
+        return carry_out(wanted, folder, engine, workers, on_terminal(Console(stderr=True)), fork=True)
 
 
 def several(
@@ -164,7 +161,7 @@ def tune(
 def board(
     recipe: Annotated[str, of_recipe("a recipe with a table [tune.board], or a TOML file")],
     assignments: Assignments = None,
-    seeds: Seeds = "1-3",
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="seeds of each method's runs")] = "1-3",
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
@@ -178,7 +175,7 @@ def board(
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
     display = on_terminal(Console(stderr=True))
     with stoppable():
-        made = carry_out(recipe, read_seeds(seeds or "1"), overrides, engine, workers, display, fork=True)
+        made = carry_out(recipe, read_seeds(seeds), overrides, engine, workers, display, fork=True)
     target = output or Path(str(overrides["runs-dir"])) / "boards"
     show_report(write_board(made, target))
     print(target)

@@ -168,7 +168,7 @@ def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
 def as_seen(
     federation: Federation, client: int, x: NDArray[np.generic], rows: NDArray[np.int64], test_split: bool
 ) -> NDArray[np.generic]:
-    """Return decoded rows as ``client`` sees them: images rotated and with noise, where the partitioner says so.
+    """Return decoded rows of a client, with its rotation and its noise, if its partitioner gives it any.
 
     Args:
         federation: the federation.

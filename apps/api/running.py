@@ -12,12 +12,12 @@ import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import Run
-from florilegium.apps.cells import comparison, folder_of, run_cells, unfinished
+from florilegium.apps.cells import carry_out, comparison, folder_of
 from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
 from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_keys
-from florilegium.apps.progress import Display, numbered, silent, suitable
+from florilegium.apps.progress import Display, silent, suitable
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.records import load_run
@@ -182,10 +182,7 @@ def compare(
     wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given, best)
     warn_of_idle_keys(given, [cell.keys for cell in wanted])
     folder = folder_of(wanted)
-    left = unfinished(wanted, folder)
-    display = numbered(_display(progress), len(left))
-    with choose(engine, workers, left) as chosen:
-        outcome = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display))
+    outcome = carry_out(wanted, folder, engine, workers, _display(progress))
     if not outcome.completed:
         outcome.all()
     if outcome.failed:
@@ -235,10 +232,7 @@ def sweep(
     wanted = cells(recipe, name, overrides)
     warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    left = unfinished(wanted, folder)
-    display = numbered(_display(progress), len(left))
-    with choose(engine, workers, left) as chosen:
-        paths = run_cells(wanted, folder, lambda own: run_experiment(chosen, own, display)).all()
+    paths = carry_out(wanted, folder, engine, workers, _display(progress)).all()
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
     runs = [Run(path) for path in paths]

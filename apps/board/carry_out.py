@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from florilegium.apps.board.published import published
-from florilegium.apps.cells import Cell, Outcome, check_seeds, comparison, folder_of, run_cells, unfinished
+from florilegium.apps.cells import Cell, Outcome, check_seeds, comparison, folder_of
+from florilegium.apps.cells import carry_out as carry_out_cells
 from florilegium.apps.engines import EngineName
-from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import run_experiment
-from florilegium.apps.progress import Display, numbered
+from florilegium.apps.progress import Display
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.tuning.chosen import read_tuned
@@ -20,8 +18,6 @@ from florilegium.apps.tuning.records import Tuning
 from florilegium.apps.tuning.trials import tune
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
-
-log = logging.getLogger("flwr")
 
 TABLE = "board"
 """Name of the recipe's tuning table that lists the methods of its board."""
@@ -83,10 +79,7 @@ def carry_out(
     if not wanted:
         raise RunError(f"no trial of any method completed; {tuning.plan.folder / 'report.md'} says why")
     runs_dir = folder_of(wanted)
-    left = unfinished(wanted, runs_dir)
-    shown = numbered(display, len(left))
-    with choose(engine, workers, left, fork=fork) as chosen_engine:
-        outcome = run_cells(wanted, runs_dir, lambda keys: run_experiment(chosen_engine, keys, shown))
+    outcome = carry_out_cells(wanted, runs_dir, engine, workers, display, fork=fork)
     if not outcome.completed:
         raise RunError(str(outcome))
     pools = [_pool(name, own, runs_dir, outcome) for name, own in cells.items()]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from florilegium.apps.provenance import differences
 from florilegium.apps.reports.pairs import not_compared
 from florilegium.apps.reports.pools import Pool, Section, ranges, text_of
 from florilegium.apps.settings import defaults
+
+FEW = 3
+"""Most methods with a common setting that are all named."""
 
 
 def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
@@ -81,8 +84,19 @@ def _unequal(pools: Sequence[Pool], varied: Collection[str]) -> list[str]:
         values = {label: setting[key] for label, setting in settings.items() if key in setting}
         told = any(f"{key} " in label for label in settings)  # the labels say it
         if not told and len({*map(text_of, values.values())}) > 1:
-            found.append(f"Not equal: {key} is {', '.join(f'{value!r} ({label})' for label, value in values.items())}.")
+            found.append(f"Not equal: {key} is {_by_value(values)}.")
     return found
+
+
+def _by_value(values: Mapping[str, object]) -> str:
+    """Return the values of several pools in words, each with the pools that have it; the most common of many last."""
+    labels: dict[str, list[str]] = {}
+    for label, value in values.items():
+        labels.setdefault(repr(value), []).append(label)
+    common = max(labels, key=lambda value: len(labels[value]))
+    several = len(labels[common]) > FEW
+    words = [f"{value} ({', '.join(own)})" for value, own in labels.items() if not several or value != common]
+    return ", ".join([*words, f"{common} (the others)"] if several else words)
 
 
 def _provenance(section: Section) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from florilegium.apps.experiment import read_layers, read_recipe, warn_of_idle_keys
+from florilegium.apps.experiment import read_layers, read_recipe, resolve, warn_of_idle_keys
 from florilegium.apps.recipe_list import find_recipe, introduction, recipe_names
 from florilegium.apps.settings import complete, parse
 from florilegium.apps.sweep import cells
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
+from tests.support import CACHE
 
 NAMES = recipe_names()
 SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]
@@ -142,3 +146,13 @@ def test_keys_without_effect_are_named(
 ) -> None:
     warn_of_idle_keys(keys, wanted)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == idle
+
+
+@pytest.mark.long
+@pytest.mark.skipif("FLORILEGIUM_DATA" not in os.environ, reason="needs the real data")
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("board-")])
+def test_the_clients_of_a_board_can_be_made_with_its_seeds(name: str) -> None:
+    for seed in (1, 2, 3):
+        settings, _ = parse(complete(resolve(name, [], {"seed": seed, "cache-dir": str(CACHE)})))
+        federation, _ = federate(settings)
+        assert min(*np.diff(federation.train.offsets), *np.diff(federation.test.offsets)) > 0

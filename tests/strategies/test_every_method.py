@@ -25,11 +25,11 @@ from tests.runs import Runs
 from tests.support import mostly_long
 
 CLASSIFIERS = [name for name, method in METHODS.items() if method.task == "classification"]
-TESTED_ELSEWHERE = {
+SELDOM = {
     "fedprox", "scaffold", "fedgtst", "fedsr", "fediir", "fedrep", "fedbabu", "fedbn", "fedl2p", "l2p", "lg-fedavg",
     "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",
 }  # fmt: skip
-"""Methods whose own tests resume runs."""
+"""Older methods, for which this runs with the long tests."""
 FEW: dict[str, Value] = {
     "unseen-fraction": 0.34, "participation": 1.0, "min-success": 0.5, "samples-per-client": 30, "rounds": 2,
     "evaluate-every": 1,
@@ -46,7 +46,7 @@ def _kept(run: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("method", mostly_long(CLASSIFIERS, *({*CLASSIFIERS} - TESTED_ELSEWHERE)))
+@pytest.mark.parametrize("method", mostly_long(CLASSIFIERS, *({*CLASSIFIERS} - SELDOM)))
 def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     perform = BaseClient.perform
 

@@ -59,6 +59,11 @@ class TestPools:
         assert {note.split(" is ")[0] for note in notes(section)} == {"Not equal: rounds", "Not equal: local-epochs"}
         assert "(fedavg)" in notes(section)[0]
 
+    def test_of_many_methods_only_the_exceptions_are_named(self) -> None:
+        methods = ("fedavg", "fedprox", "ditto", "scaffold")
+        (section,) = sections([*map(made_run, methods), made_run("local", **{"rounds": 9})])
+        assert notes(section) == ["Not equal: rounds is 9 (local), 30 (the others)."]
+
     @pytest.mark.parametrize(("method", "label"), [("fedavg", "fedavg+ft"), ("fedbabu", "fedbabu"), ("ditto", "ditto")])
     def test_only_what_is_tuned_as_an_option_is_called_so(self, method: str, label: str) -> None:
         assert made_run(method, **{"finetune-epochs": 1}).method == label

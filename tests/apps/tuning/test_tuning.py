@@ -353,8 +353,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         wanted.extend(configs)
         raise Stop
 
-    monkeypatch.setattr("florilegium.apps.engines.engine", choose)
-    monkeypatch.setattr("florilegium.apps.api.running.choose", choose)
+    monkeypatch.setattr("florilegium.apps.cells.choose", choose)
     return wanted
 
 
