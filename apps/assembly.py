@@ -26,6 +26,7 @@ from florilegium.apps.privacy_checks import check_client_privacy, check_example_
 from florilegium.apps.provenance import provenance_of
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
+from florilegium.clients.core.augmentation import Augmentation, augmentation_of
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
@@ -55,6 +56,7 @@ class Assembly:
         method: the method's entry in the registry.
         network: the network, initialised from the run's seed. A host in this process trains it in place.
         initial: copies of the network's initial arrays.
+        augmentation: random changes of the training images, or None.
         device: the torch device for the clients of this process.
         one_process: whether server and clients share this process, so that a notebook's own code can be used.
     """
@@ -65,6 +67,7 @@ class Assembly:
     method: Method
     network: nn.Sequential
     initial: Arrays
+    augmentation: Augmentation | None
     device: torch.device
     one_process: bool = False
 
@@ -84,7 +87,7 @@ class Assembly:
     def host(self, source: Source, state_dir: str = "") -> Host:
         """Return the host that runs the clients of ``source`` in this process; ``state_dir``: see :class:`Host`."""
         client, network = self.method.client_class(), self.network.to(self.device)
-        return Host(client, self.settings, self.hyper, network, source, state_dir)
+        return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation)
 
     def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
         """Return what carries the run out (:func:`provenance_of`)."""
@@ -133,9 +136,15 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
             f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
             f"into body and head: return an nn.Sequential of blocks, or a module that states blocks = [...] ({GUIDE})"
         )
+    augmentation = augmentation_of(settings.augment, spec)
+    if augmentation is not None and not method.client_class().augments:
+        raise ConfigurationError(
+            f"augment: '{settings.augment}' changes images from epoch to epoch, and method '{settings.method}' needs "
+            "them unchanged; set augment = 'none'"
+        )
     if settings.privacy.unit == "example":
         check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
-    return Assembly(config, settings, hyper, method, network, get_arrays(network), device, one_process)
+    return Assembly(config, settings, hyper, method, network, get_arrays(network), augmentation, device, one_process)
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:

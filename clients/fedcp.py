@@ -34,6 +34,7 @@ class FedCPClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
+    augments = False
     hyper: FedCPHyper
     model: nn.Sequential
 

@@ -76,6 +76,7 @@ class FedL2PClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     uses_finetuning = "always"
+    augments = False
     hyper: FedL2PHyper
 
     @phase

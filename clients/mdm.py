@@ -37,6 +37,7 @@ class MDMClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     uses_finetuning = "never"
+    augments = False
     hyper: MDMHyper
 
     @phase

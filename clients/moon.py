@@ -27,6 +27,7 @@ class MoonClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
+    augments = False
     hyper: MoonHyper
     model: nn.Sequential
 

@@ -22,7 +22,7 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, Group, evaluate, features, score
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import Plan, plan
-from florilegium.common.errors import DataError
+from florilegium.common.errors import DataError, RunError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.ensemble import Ensemble, combine
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -98,15 +98,22 @@ class PPFEClient(BaseClient):
         self.state.share(arrays, f"shared{stage}")
         kept = self._boosting()
         ω = kept["weights"]
-        own = features(self._member(stage), self.data.train)
-        losses = self._losses(own)
-        β = coefficient(losses, ω, self.hyper.max_loss, self.hyper.min_error, self.released)
+        member = self._member(stage)
+        own = features(member, self.data.train)
+        losses = self._losses(own, self.data.train.y)
+        measured = losses, ω
+        if self.hyper.coefficients == "held-out":
+            held = self.data.validation
+            if not len(held):
+                raise RunError("it holds out no example to compute β with; raise validation-fraction")
+            measured = self._losses(features(member, held), held.y), np.ones(len(held))
+        β = coefficient(*measured, self.hyper.max_loss, self.hyper.min_error, self.released)
         stages, betas = np.append(kept["stages"], stage), np.append(kept["betas"], β)
         outputs = np.concatenate([kept["outputs"], own.cpu().numpy()[None]])
         if self.hyper.reweighting:
             if self.hyper.reweight_by == "ensemble":
                 members = [torch.from_numpy(logits).to(own.device) for logits in outputs]
-                losses = self._losses(combine(members, betas.tolist(), self.hyper.combination))
+                losses = self._losses(combine(members, betas.tolist(), self.hyper.combination), self.data.train.y)
             ω = reweight(losses, ω, β)
         self.state.save({"stages": stages, "betas": betas, "weights": ω, "outputs": outputs}, "boosting")
         return Answer({}, len(self.data.train), {"beta": β, "largest_weight": float(ω.max())})
@@ -210,9 +217,8 @@ class PPFEClient(BaseClient):
             )
         return kept
 
-    def _losses(self, logits: Tensor) -> Vector:
-        """Return ℓ of each training example, (n_k,), 0..ℓ_max, for outputs (n_k, C)."""
-        y = self.data.train.y
+    def _losses(self, logits: Tensor, y: Tensor) -> Vector:
+        """Return ℓ of each example, (n,), 0..ℓ_max, for outputs (n, C) and classes (n,)."""
         if self.hyper.loss == "zero-one":
             losses = (logits.argmax(dim=1) != y).double()
         else:

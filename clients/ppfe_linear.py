@@ -43,6 +43,7 @@ class PPFELinearClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     uses_finetuning = "never"
+    augments = False
     hyper: PPFELinearHyper
 
     @phase

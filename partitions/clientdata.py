@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -28,17 +28,29 @@ class Examples:
         x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, int64 character
             codes, or float32 word vectors.
         y: int64 classes (n,), or float32 targets (n,).
+        redraw: for inputs that change at random from epoch to epoch of a training: returns those of an epoch, given
+            the training's seed and the epoch's number; ``x`` are the unchanged ones.
     """
 
     x: Tensor
     y: Tensor
+    redraw: Callable[[int, int], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, chosen: Tensor | slice) -> Examples:
         """Return the chosen examples."""
-        return Examples(self.x[chosen], self.y[chosen])
+        redraw = self.redraw
+        return Examples(self.x[chosen], self.y[chosen], redraw and (lambda seed, epoch: redraw(seed, epoch)[chosen]))
+
+    def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> Examples:
+        """Return the same examples, whose inputs training changes from epoch to epoch (:attr:`redraw`).
+
+        Args:
+            change: returns changed inputs, given the inputs, a seed and an epoch.
+        """
+        return Examples(self.x.clone(), self.y, lambda seed, epoch: change(self.x, seed, epoch))
 
 
 def validating(count: int, fraction: float) -> int:
@@ -117,6 +129,13 @@ class ClientData:
             validation=lambda: self.train.rows(held()),
         )
 
+    def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> ClientData:
+        """Return the same data, with training examples that training changes (:meth:`Examples.redrawn`)."""
+        return ClientData(
+            lambda: self.train.redrawn(change), lambda: self.test, labeled=self.labeled, simulated=self.simulated,
+            device=self._device, validation=lambda: self.validation,
+        )  # fmt: skip
+
     def without_test(self) -> ClientData:
         """Return the same data with the validation examples as test examples; the real ones cannot be read any more."""
 
@@ -129,7 +148,7 @@ class ClientData:
         )  # fmt: skip
 
     def _move(self, examples: Examples) -> Examples:
-        return Examples(examples.x.to(self._device), examples.y.to(self._device))
+        return replace(examples, x=examples.x.to(self._device), y=examples.y.to(self._device))
 
 
 def to_inputs(spec: DatasetSpec, x: NDArray[np.generic], words: Vocabulary | None = None) -> Tensor:

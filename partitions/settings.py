@@ -119,8 +119,10 @@ class FederationSettings(SourceSettings):
         "S, for `classes`: number of classes per client; with a range every client draws its own S",
         values='number, or a range such as `"2-3"`',
     )
-    class_assignment: Literal["random", "even"] = key(
-        "even", "draw each client's classes at random (PPFE, FLowDUP, FedGTST), or assign them evenly (PeFLL, pFedHN)"
+    class_assignment: Literal["random", "even", "shards"] = key(
+        "even",
+        "draw each client's classes at random (PPFE, FLowDUP, FedGTST), assign them evenly (PeFLL, pFedHN), or deal "
+        "shuffled shards of classes, of which a client may get several of one class (LG-FedAvg's code)",
     )
     samples_per_client: int = key(
         0,

@@ -97,6 +97,8 @@ class BaseClient(NumPyClient):
 
     uses_finetuning: ClassVar[Literal["option", "always", "never"]] = "option"
     """Whether ``finetune-epochs`` is optional for the method, a part of it, or without effect."""
+    augments: ClassVar[bool] = True
+    """Whether the method trains by :meth:`descend`, which applies ``augment``; otherwise that key is refused."""
     needs_blocks: ClassVar[bool] = False
     """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
 

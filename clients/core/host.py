@@ -18,6 +18,7 @@ from typing import Protocol
 from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
+from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
@@ -59,6 +60,7 @@ class Host:
         model: the network, freshly built from the run's seed.
         source: where the clients' data come from.
         state_dir: the node's own folder for client state; "" to use the run's.
+        augmentation: random changes of the training images, or None.
 
     Attributes:
         predictor: the model that the last client predicts with, after a test.
@@ -72,6 +74,7 @@ class Host:
         model: nn.Module,
         source: Source,
         state_dir: str,
+        augmentation: Augmentation | None = None,
     ) -> None:
         self._client_class = client_class
         self._settings = settings
@@ -83,6 +86,7 @@ class Host:
         self._source = source
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
+        self._augmentation = augmentation
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -177,6 +181,8 @@ class Host:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
         if s.evaluate_on == "validation":
             data = data.without_test()
+        if self._augmentation is not None:
+            data = data.redrawn(self._augmentation)
         return self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
 
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:

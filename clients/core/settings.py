@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
+from florilegium.common.calls import parse_calls
 from florilegium.common.settings import check_folder, key
 from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
@@ -15,6 +16,12 @@ def _check_vectorise(value: int | str) -> int | str:
     if value != "auto" and not (str(value).isascii() and str(value).isdecimal() and int(value) >= 1):
         raise ValueError(f"'{value}' is neither a number of clients ≥ 1, such as 16, nor 'auto'")
     return value
+
+
+def _check_augment(text: str) -> str:
+    if text not in ("none", "crop-flip"):
+        parse_calls(text)
+    return text
 
 
 class SharedSettings(SourceSettings):
@@ -44,6 +51,12 @@ class SharedSettings(SourceSettings):
     decay_rounds: int = key(10, "rounds after which the learning rate decays once", ge=1)
     momentum: float = key(0.0, "momentum of local SGD", ge=0, lt=1)
     weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0)
+    augment: Annotated[str, AfterValidator(_check_augment)] = key(
+        "none",
+        "random changes of training images, new in every epoch: shifts by up to 4 pixels and mirrors; or transforms of "
+        "`torchvision.transforms.v2` ([more](data.md#augmentation))",
+        values='`none`, `crop-flip`, or names such as `"RandomRotation(degrees=10)+RandomGrayscale"`',
+    )
     max_grad_norm: float = key(0.0, "clip each local step's gradient to this norm; 0: no clipping", ge=0)
     finetune_epochs: int = key(0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0)
     finetune_bn: Literal["running", "client", "global", "batch"] = key(

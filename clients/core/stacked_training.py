@@ -77,9 +77,9 @@ class Training(Request):
         fixed_norms: bool = False,
         private: object = None,
     ) -> Self | None:
-        """Return the request; None for networks, hooks and objectives that cannot be stacked, and without examples."""
+        """Return the request; None for what cannot be stacked, and without examples."""
         hook = gradient_hook if isinstance(gradient_hook, Correction) else None
-        special = objective or after_epoch or private or gradient_hook is not hook
+        special = objective or after_epoch or private or gradient_hook is not hook or examples.redraw
         chosen = trained_groups(model, settings, groups)
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs

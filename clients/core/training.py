@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -197,7 +198,8 @@ def train(
 
     Args:
         model: the network; or, in a ``ModuleList``, the network and modules of an objective that are trained with it.
-        examples: the training examples.
+        examples: the training examples. While the training lasts, their inputs are those of its current epoch
+            (:attr:`Examples.redraw`), also for an ``objective`` that reads them.
         settings: optimizer, batch size, number of epochs or steps.
         generator: draws the order of the examples; its seed is also that of layers that draw, such as dropout.
         epochs: see above.
@@ -228,9 +230,12 @@ def train(
     norm: Tensor | None = None
     # Layers that draw (dropout) get a stream of the client's own, since PyTorch's global one depends on other clients.
     draws = torch_draws(generator.initial_seed(), "layers")
-    with draws, only_trainable(model, parameters), _gradients(model, private) as (network, protected):
+    changing = _redrawn(examples, generator.initial_seed())
+    trainable = only_trainable(model, parameters)
+    with draws, changing as redraw, trainable, _gradients(model, private) as (network, protected):
         objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
+            redraw()
             for rows in _epoch(examples, settings.batch_size, generator, protected, joined=joined):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
@@ -260,6 +265,23 @@ def train(
         if seen and norm is None:  # only of the last step, because it takes a few per cent of a small network's step
             norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     return Trained(float(total) / max(1, seen), None if norm is None or private is not None else float(norm))
+
+
+@contextmanager
+def _redrawn(examples: Examples, seed: int) -> Iterator[Callable[[], None]]:
+    """Context in which ``examples`` hold the inputs of the epoch that each call of the yielded function begins."""
+    if examples.redraw is None:
+        yield lambda: None
+        return
+    unchanged, epochs, draw = examples.x.clone(), count(), examples.redraw
+
+    def redraw() -> None:
+        examples.x.copy_(draw(seed, next(epochs)))
+
+    try:
+        yield redraw
+    finally:
+        examples.x.copy_(unchanged)
 
 
 @contextmanager
@@ -329,6 +351,20 @@ def features(network: nn.Module, examples: Examples) -> Tensor:
     """Return the outputs of ``network`` in evaluation mode, (n, d): features of a body, logits of a whole network."""
     network.eval()
     return torch.cat([network(x) for x in examples.x.split(EVALUATION_BATCH)])
+
+
+def mapped(network: nn.Module, examples: Examples) -> Examples:
+    """Return examples whose inputs are ``network``'s outputs, for the training of what follows it.
+
+    They are computed once, or anew in every epoch if the inputs change.
+    """
+    redraw = examples.redraw
+
+    def outputs(seed: int, epoch: int) -> Tensor:
+        assert redraw is not None
+        return features(network, Examples(redraw(seed, epoch), examples.y))
+
+    return Examples(features(network, examples), examples.y, redraw and outputs)
 
 
 @torch.no_grad()

@@ -12,12 +12,11 @@ from torch import nn
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import features
+from florilegium.clients.core.training import mapped
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.common.errors import RunError
 from florilegium.models.blocks import block_names, cut
 from florilegium.models.parameters import Arrays, exchanged
-from florilegium.partitions.clientdata import Examples
 
 
 class DecoupledClient(BaseClient):
@@ -62,7 +61,6 @@ class DecoupledClient(BaseClient):
         return cut(self.model, block_names(self._personal))
 
     def train_head(self, *purpose: str, epochs: int) -> float:
-        """Train the head for ``epochs`` with the body frozen; the body's features are therefore computed only once."""
+        """Train the head for ``epochs`` with the body frozen; its features are computed once, or once an epoch."""
         body, head = self.parts()
-        examples = Examples(features(body, self.data.train), self.data.train.y)
-        return self.descend(*purpose, model=head, examples=examples, epochs=epochs)
+        return self.descend(*purpose, model=head, examples=mapped(body, self.data.train), epochs=epochs)

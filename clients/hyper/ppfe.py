@@ -83,6 +83,11 @@ class PPFEHyper(Section):
     loss: Literal["zero-one", "cross-entropy"] = key("zero-one", "loss ℓ that is used for reweighting")
     max_loss: float = key(1.0, "ℓ_max, to which the cross-entropy is clipped; must be 1 for the 0–1 loss", gt=0)
     min_error: float = key(0.01, "the weighted error ε is clipped to [min-error, 1 − min-error]", gt=0, lt=0.5)
+    coefficients: Literal["training", "held-out"] = key(
+        "training",
+        "examples from which β is computed: the training examples, by their weights ω; or those that "
+        "`validation-fraction` holds out",
+    )
     combination: Literal["probabilities", "logits", "last"] = key(
         "probabilities", "what the ensemble averages; `last`: only the last stage's model predicts"
     )

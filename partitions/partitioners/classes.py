@@ -2,6 +2,8 @@
 
 ``class-assignment = "random"`` (PPFE, FLowDUP, FedGTST): each client draws its S classes at random.
 ``class-assignment = "even"`` (PeFLL, pFedHN): every class is assigned to the same number of clients.
+``class-assignment = "shards"`` (LG-FedAvg's and FedRep's code): classes are cut into shards of equal number, which are
+shuffled; a client of S shards can have several of one class, and therefore fewer than S classes.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ class ClassPartitioner(Partitioner):
     Args:
         num_partitions: number of clients n.
         classes_per_partition: smallest and largest S; each client draws its own between them.
-        samples_per_partition: m, samples per client, m/S of each of its classes (the first classes take the
+        samples_per_partition: m, samples per client, m/S of each of its classes or shards (the first ones take the
             remainder). Clients share no samples until a class runs out; that class is then used again from the start,
             and no client gets a sample twice. 0 divides each class among the clients that own it.
-        assignment: "random" or "even".
+        assignment: "random", "even" or "shards".
         seed: seed of the draws.
 
     Raises:
@@ -40,7 +42,7 @@ class ClassPartitioner(Partitioner):
         num_partitions: int,
         classes_per_partition: tuple[int, int],
         samples_per_partition: int,
-        assignment: Literal["random", "even"],
+        assignment: Literal["random", "even", "shards"],
         seed: int,
     ) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class ClassPartitioner(Partitioner):
                 f"samples-per-client: {self._samples} samples cannot come from {self._high} classes; give more"
             )
         counts = self._rng.integers(self._low, self._high, size=self._num_partitions, endpoint=True)
-        assign = self._even if self._assignment == "even" else self._random
+        assign = {"random": self._random, "even": self._even, "shards": self._shards}[self._assignment]
         owned = assign(counts, sorted(pools))
         deal = self._deal_samples if self._samples else self._share_out
         return [np.sort(np.concatenate(parts)) for parts in deal(owned, pools)]
@@ -98,14 +100,21 @@ class ClassPartitioner(Partitioner):
             owned[client] = [classes[index] for index in ranking]
         return owned
 
+    def _shards(self, counts: Rows, classes: list[int]) -> list[list[int]]:
+        """Shuffle the shards of all classes, whose numbers differ by at most 1, and deal them in order."""
+        order = self._rng.permutation(np.resize(self._rng.permutation(classes), int(counts.sum())))
+        return [[int(c) for c in part] for part in np.split(order, np.cumsum(counts)[:-1])]
+
     def _deal_samples(self, owned: list[list[int]], pools: dict[int, Rows]) -> list[list[Rows]]:
-        """Give each client m/S samples of each class it owns."""
+        """Give each client m/S samples of each class it owns; several shards of a class are one portion of it."""
         position = dict.fromkeys(pools, 0)
         result = []
         for client, classes in enumerate(owned):
-            parts = []
+            portions = dict.fromkeys(classes, 0)
             for rank, c in enumerate(classes):
-                wanted = self._samples // len(classes) + (rank < self._samples % len(classes))
+                portions[c] += self._samples // len(classes) + (rank < self._samples % len(classes))
+            parts = []
+            for c, wanted in portions.items():
                 pool = pools[c]
                 if wanted > len(pool):
                     raise DataError(
@@ -121,7 +130,7 @@ class ClassPartitioner(Partitioner):
         """Divide the samples of each class evenly among the clients that own the class."""
         result: list[list[Rows]] = [[] for _ in owned]
         for c, pool in pools.items():
-            owners = [client for client, classes in enumerate(owned) if c in classes]
+            owners = [client for client, classes in enumerate(owned) for _ in range(classes.count(c))]
             if len(owners) > len(pool):
                 raise DataError(
                     f"num-clients: class {c} has {len(pool)} samples for {len(owners)} clients; use fewer clients"

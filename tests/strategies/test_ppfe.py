@@ -25,6 +25,7 @@ from florilegium.clients.core.training import evaluate
 from florilegium.clients.core.wire import unpack
 from florilegium.clients.ppfe import PPFEClient, coefficient, reweight
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError
+from florilegium.common.seeds import torch_generator
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes, set_arrays
@@ -294,6 +295,29 @@ class TestStages:
         np.testing.assert_allclose(kept["weights"], ω, rtol=rounding)
         assert min(betas) > 0
         assert np.ptp(ω) > 0
+
+    def test_coefficients_may_come_from_held_out_examples(self, run: Run) -> None:
+        keys: dict[str, Value] = {
+            "partitioner": "iid",
+            "validation-fraction": 0.3,
+            "learning-rate": 0.2,
+            "local-epochs": 4,
+        }
+        path = run("held", **{**keys, "ppfe.coefficients": "held-out", "ppfe.reduction": "none"})
+        whole = simulated(*federate(settings(num_clients=4, partitioner="iid")), 1)
+        held = whole.hold_back(0.3, torch_generator(int(config()["seed"]), "validation", "1")).validation
+        kept = _state(path, 1, "boosting")
+        assert len(held) != len(kept["weights"])
+        for stage, β in zip((1, 2, 3), kept["betas"], strict=True):
+            model = build("mlp", (1, 8, 8), 10, 1)
+            set_arrays(model, _state(path, "_node", f"shared{stage}") | _state(path, 1, f"head{stage}"))
+            ε = 1 - evaluate(model, held)[1]
+            assert 0.01 < ε < 0.5
+            assert β == pytest.approx(0.5 * math.log((1 - ε) / ε), rel=1e-5)
+
+    def test_held_out_coefficients_need_held_out_examples(self, run: Run) -> None:
+        with pytest.raises(ConfigurationError, match=r"ppfe.coefficients: .* set validation-fraction"):
+            run("none", **{"ppfe.coefficients": "held-out"})
 
     @pytest.mark.parametrize(("later_stage", "shared_rate"), [(2, 0.02), (3, 0.1)])
     def test_each_part_has_its_rate(self, later_stage: int, shared_rate: float, run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
 from datasets import Dataset as HubDataset
@@ -77,6 +79,36 @@ class TestClassesOfAClient:
             for seed in range(3)
         ]
         assert pairs[0] != pairs[1] != pairs[2]
+
+
+class TestShards:
+    @settings(max_examples=60)
+    @given(st.integers(1, 12), st.integers(1, 8), st.data(), st.integers(0, 5), st.booleans())
+    def test_classes_are_cut_into_equal_numbers_of_shards(self, n, classes, data, seed, given_size):
+        """Counted in shards: 60 rows of each class, so that all shards of a class are equal to within one row."""
+        s = data.draw(st.integers(1, classes))
+        parts, labels = _deal([60] * classes, n, s, s if given_size else 0, "shards", seed)
+        if given_size:  # a row for each shard
+            shards = _counts(parts, labels)
+            assert (shards.sum(axis=1) == s).all()
+            assert np.ptp(shards.sum(axis=0)) <= 1
+        elif n * s >= classes:
+            assert sorted(np.concatenate(parts)) == list(range(len(labels)))
+
+    def test_a_client_has_as_many_classes_as_shuffled_shards_give(self):
+        """S of n·S shards, n·S/C of each class: E = C·(1 − (n·S − n·S/C choose S)/(n·S choose S))."""
+        n, classes, s = 100, 10, 5
+        shards = n * s
+        expected = classes * (1 - comb(shards - shards // classes, s) / comb(shards, s))
+        owned = [
+            (_counts(*_deal([60] * classes, n, s, s, "shards", seed)) > 0).sum(axis=1).mean() for seed in range(20)
+        ]
+        assert expected == pytest.approx(4.11, abs=0.01)
+        assert np.mean(owned) == pytest.approx(expected, abs=4 * 0.7 / np.sqrt(n * 20))
+
+    def test_two_shards_of_a_class_are_twice_its_rows(self):
+        counts = _counts(*_deal([60] * 2, 30, 2, 4, "shards"))
+        assert {*map(tuple, counts.tolist())} == {(0, 4), (2, 2), (4, 0)}
 
 
 class TestSharingOut:
