@@ -39,6 +39,10 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
             "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
         )
     p = settings.privacy
+    if p.sampling == "slots" and settings.final_participation:
+        raise ConfigurationError(
+            "final-participation: with privacy.sampling = 'slots' each client has its rounds; set it to 0"
+        )
     if not p.epsilon and not p.noise_multiplier and (math.isfinite(p.clip_norm) or p.clip_quantile):
         raise ConfigurationError(
             "privacy.unit: 'client' needs privacy.epsilon or privacy.noise-multiplier; without noise nothing is private"

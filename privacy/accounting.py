@@ -88,15 +88,21 @@ def _total(releases: tuple[Release, ...], delta: float, interval: float) -> floa
         ρ = sum(r.times / (2 * r.multiplier**2) for r in releases if r.kind == "gaussian")
         pure = sum(r.times / r.multiplier for r in releases if r.kind == "laplace")
         return ρ + 2 * math.sqrt(ρ * math.log(1 / delta)) + pure
-    losses = [_loss(release, interval * max(1.0, rough / 10)) for release in releases if release.times * release.rate]
+    losses = [_loss(release, interval * max(1.0, rough / 10)) for release in _joined(releases)]
     return float(reduce(PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)) if losses else 0.0
+
+
+def _joined(releases: Sequence[Release]) -> list[Release]:
+    """Return releases of the same cost: all Gaussian ones without sampling are one, whose z⁻² is the sum of theirs."""
+    plain = [r for r in releases if r.kind == "gaussian" and r.rate == 1 and r.times]
+    others = [r for r in releases if r.times * r.rate and r not in plain]
+    if plain:
+        others.append(Release("gaussian", sum(r.times / r.multiplier**2 for r in plain) ** -0.5))
+    return others
 
 
 def _loss(release: Release, interval: float) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of a release."""
-    if release.kind == "gaussian" and release.rate == 1:
-        # n releases are one with the noise divided by √n.
-        return _single("gaussian", release.multiplier / math.sqrt(release.times), 1.0, interval)
     return _single(release.kind, release.multiplier, release.rate, interval).self_compose(release.times)
 
 

@@ -35,10 +35,17 @@ class PrivacySettings(Section):
     clip_quantile: float = key(
         0.0, "for `unit = client`: γ, C follows this quantile of the updates' norms; 0: C is constant", ge=0, lt=1
     )
-    sampling: Literal["poisson", "fixed"] = key(
+    sampling: Literal["poisson", "fixed", "slots"] = key(
         "poisson",
-        "for `unit = client`: sample each client independently, which amplifies privacy; or cohorts of a fixed size, "
-        "accounted as if all clients took part in every round ([neighbours](privacy.md#clients))",
+        "for `unit = client`: sample each client independently, which amplifies privacy; cohorts of a fixed size, "
+        "accounted as if all clients took part in every round; or a slot for each client, which takes part in every "
+        "E-th round, E = 1 ÷ `participation` ([more](privacy.md#clients))",
+    )
+    mechanism: Literal["gaussian", "tree", "matrix"] = key(
+        "gaussian",
+        "for `sampling = slots`: noise that is independent in every round; or DP-FTRL's, correlated so that it cancels "
+        "in the model: tree aggregation, or the square root of the matrix of running totals "
+        "([more](privacy.md#correlated-noise))",
     )
     noise_at: Literal["server", "device"] = key("server", "for `unit = client`: who adds the noise")
 
@@ -54,9 +61,16 @@ class PrivacySettings(Section):
             raise ValueError("clip-quantile and noise-at = 'device' are for unit = 'client'")
         if self.clip_quantile and self.clipping == "layer":
             raise ValueError("clip-quantile adapts one bound for the whole change; leave clipping at 'flat'")
-        if self.noise_at == "device" and self.sampling == "poisson":
+        if self.noise_at == "device" and self.sampling != "fixed":
             raise ValueError(
                 "with noise-at = 'device' the server knows who takes part, which amplifies nothing; set sampling to "
                 "'fixed'"
             )
+        if self.mechanism != "gaussian" and self.sampling != "slots":
+            raise ValueError(
+                f"mechanism = '{self.mechanism}' needs clients that take part in every E-th round; set sampling to "
+                "'slots'"
+            )
+        if self.mechanism != "gaussian" and self.clip_quantile:
+            raise ValueError(f"mechanism = '{self.mechanism}' needs one bound for all rounds; set clip-quantile to 0")
         return self

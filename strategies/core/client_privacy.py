@@ -21,12 +21,14 @@ from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.accounting import Release, calibrate
+from florilegium.privacy.correlated import squared_sensitivity
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import draw, secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.core.slots import Slots
 
 LEDGER = "privacy.json"
 CLIP_RATE = 0.2
@@ -45,6 +47,7 @@ class ClientPrivacy:
     Attributes:
         rng: secret generator of noise and cohorts; with a known seed, both could be reproduced.
         clip_norm: the present clipping bound C.
+        slots: the clients' slots with ``privacy.sampling = "slots"``, after :meth:`plan`; else None.
         frozen: names of arrays that no client changes; they get no noise, and what clients return for them is ignored.
     """
 
@@ -54,6 +57,7 @@ class ClientPrivacy:
         self._z = settings.privacy.noise_multiplier
         self.clip_norm = settings.privacy.clip_norm
         self.frozen: frozenset[str] = frozenset()
+        self.slots: Slots | None = None
         self._ledger: Ledger | None = None
         self.rng: np.random.Generator = secret_generator()
 
@@ -65,7 +69,7 @@ class ClientPrivacy:
         return self._ledger
 
     def plan(self, cohorts: Sequence[int], of: int) -> None:
-        """Compute the noise multiplier from the privacy budget, if one is given.
+        """Set up the clients' slots, if they have any; compute the noise multiplier from the budget, if one is given.
 
         Args:
             cohorts: expected number of clients in each of the run's rounds.
@@ -75,7 +79,12 @@ class ClientPrivacy:
             ConfigurationError: if the bound is adaptive, but cohorts are too small for the noise on the count.
         """
         p = self._settings.privacy
-        if p.epsilon and cohorts:
+        if p.sampling == "slots" and cohorts:
+            self.slots = Slots(p.mechanism, max(1, round(of / cohorts[0])), self._settings.seed)
+            if p.epsilon:
+                size = math.sqrt(squared_sensitivity(self.slots.mechanism, len(cohorts)))
+                self._z = 1 / calibrate(lambda scale: [Release("gaussian", 1 / scale / size)], p.epsilon, p.delta)
+        elif p.epsilon and cohorts:
             counted = [self._counted(cohort / of) for cohort in cohorts]
             times = {rate: counted.count(rate) for rate in counted}
             self._z = 1 / calibrate(
@@ -87,8 +96,13 @@ class ClientPrivacy:
                 f"it takes more than {self._z / (2 * COUNT_NOISE):.0f} clients a round"
             )
 
-    def choose(self, clients: Sequence[str], rate: float) -> list[str]:
-        """Return a Poisson sample of ``clients``: each takes part independently with probability ``rate``."""
+    def choose(self, clients: Sequence[str], rate: float, number: int) -> list[str]:
+        """Return those of ``clients`` that take part in round ``number``: its slot, or a Poisson sample.
+
+        In a sample each takes part independently with probability ``rate``.
+        """
+        if self.slots is not None:
+            return self.slots.members(clients, number)
         return poisson_sample(self.rng, clients, rate)
 
     def request(self, expected: int) -> dict[str, float]:
@@ -99,7 +113,9 @@ class ClientPrivacy:
             told |= {NOISE: own / math.sqrt(expected), WITHIN_NOISE: count / math.sqrt(expected)}
         return told
 
-    def protect(self, outcome: Outcome, expected: int, of: int, like: Arrays) -> Outcome:
+    def protect(
+        self, outcome: Outcome, expected: int, of: int, like: Arrays, phase: str, number: int, asked: Sequence[str]
+    ) -> Outcome:
         """Return the outcome with noise on its sums and the expected weight as divisor; record the privacy cost.
 
         Args:
@@ -107,24 +123,41 @@ class ClientPrivacy:
             expected: m, the expected number of clients that take part.
             of: number of clients that are sampled from.
             like: the arrays that clients were sent, which give names and shapes if no client has replied.
+            phase, number: the exchange's phase and round.
+            asked: the clients that were asked.
         """
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         z = self._z
         if p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
-        if z:  # recorded before the sum is used
-            self.ledger.add(z, self._counted(expected / of))
+        self._record(z, expected / of, phase, number)  # before the sum is used
+        noisy = {name: sent.shape for name, sent in like.items() if name not in self.frozen}
+        if self.slots is not None:
+            divisor = of / self.slots.mechanism.period
+            noise = self.slots.noise(phase, number, own, asked, noisy)
+        else:
+            divisor = expected
+            noise = {name: draw(self.rng, "gaussian", own, shape) for name, shape in noisy.items()} if own else {}
         arrays: Arrays = {}
         for name, sent in like.items():
             if name in self.frozen:
                 arrays[name] = np.zeros(sent.shape)
                 continue
             total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
-            arrays[name] = total + draw(self.rng, "gaussian", own, total.shape) if own else total
+            arrays[name] = total + noise[name] if name in noise else total
         if p.clip_quantile:
             within = outcome.arrays.get(WITHIN, np.zeros(1)) + draw(self.rng, "gaussian", count, (1,))
             self.clip_norm *= math.exp(-CLIP_RATE * (float(within[0]) / expected + 0.5 - p.clip_quantile))
-        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=expected)
+        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=divisor)
+
+    def _record(self, z: float, rate: float, phase: str, number: int) -> None:
+        """Record what a release with noise multiplier ``z`` costs; nothing without noise."""
+        if not z:
+            return
+        if self.slots is None:
+            self.ledger.add(z, self._counted(rate))
+        elif charge := self.slots.charge(phase, number):
+            self.ledger.add(z / math.sqrt(charge), 1.0)
 
     def _deviations(self, expected: int) -> tuple[float, float]:
         """Return the standard deviations of the noise on the sum of updates, and on the count of those within bound.
@@ -138,10 +171,15 @@ class ClientPrivacy:
             raise RunError(f"privacy.clip-quantile: {expected} clients are too few to count in; many have left")
         return self.clip_norm / math.sqrt(self._z**-2 - (2 * count) ** -2), count
 
-    def spent(self, rate: float) -> bool:
-        """Return whether another release, with sampling rate ``rate``, would exceed the budget."""
+    def spent(self, rate: float, number: int) -> bool:
+        """Return whether a release in round ``number``, with sampling rate ``rate``, would exceed the budget."""
         p = self._settings.privacy
-        return bool(p.epsilon) and self.ledger.epsilon((self._z, self._counted(rate), 1)) > p.epsilon
+        if not p.epsilon:
+            return False
+        if self.slots is None:
+            return self.ledger.epsilon((self._z, self._counted(rate), 1)) > p.epsilon
+        charge = self.slots.next_charge(number)
+        return bool(charge) and self.ledger.epsilon((self._z / math.sqrt(charge), 1.0, 1)) > p.epsilon
 
     def report(self) -> dict[str, Any]:
         """Return the block ``privacy`` of ``summary.json``; ε is None without noise."""
@@ -155,6 +193,7 @@ class ClientPrivacy:
                 "clip_norm": self.clip_norm if math.isfinite(self.clip_norm) else None,
                 "noise_at": p.noise_at,
                 "sampling": p.sampling,
+                **({} if self.slots is None else {"mechanism": p.mechanism, "slots": self.slots.mechanism.period}),
                 "releases": len(self.ledger),
             }
         }

@@ -246,11 +246,11 @@ class CohortStrategy(WithoutHooks):
 
     @property
     def poisson(self) -> bool:
-        """Whether cohorts are Poisson samples, in which each client takes part independently of the others."""
-        return self.protection is not None and self.settings.privacy.sampling == "poisson"
+        """Whether each client takes part independently of the others, so that the size of cohorts varies."""
+        return self.protection is not None and self.settings.privacy.sampling != "fixed"
 
     def cohort_size(self, server_round: int) -> int:
-        """Return the size of a round's cohort; with Poisson sampling, the expected size."""
+        """Return the size of a round's cohort; with client-level privacy, the expected size."""
         share, size = self.settings.participation, self.settings.cohort_size
         if self.settings.final_participation and self.is_final(server_round):
             share, size = self.settings.final_participation, 0
@@ -260,13 +260,14 @@ class CohortStrategy(WithoutHooks):
     def sample(self, server_round: int) -> Cohort:
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
 
-        With client-level privacy and Poisson sampling each client takes part independently at random, from a secret
-        generator. Of real devices, ``oversample`` times as many are drawn as replies are needed.
+        With client-level privacy each client takes part independently at random, from a secret generator, or in the
+        rounds of its slot, unless cohorts are to have a fixed size. Of real devices, ``oversample`` times as many are
+        drawn as replies are needed.
         """
         clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
         if self.protection is not None and self.poisson:
-            drawn = self.protection.choose(clients, size / len(clients))
+            drawn = self.protection.choose(clients, size / len(clients), server_round)
             return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
         chosen = rng.choice(len(clients), size=min(math.ceil(self._oversample() * size), len(clients)), replace=False)

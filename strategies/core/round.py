@@ -258,7 +258,9 @@ class Round:
             raise RunError(f"phase '{exchange.phase}' returns arrays that privacy.unit = 'client' cannot protect")
         if strategy.protection is not None and exchange.updates:
             members, size = len(strategy.trainable()), strategy.cohort_size(self.number)
-            outcome = strategy.protection.protect(outcome, size, members, exchange.send or {})
+            outcome = strategy.protection.protect(
+                outcome, size, members, exchange.send or {}, exchange.phase, self.number, exchange.cohort
+            )
         if outcome.clients and not exchange.evaluation:
             strategy.bytes_down += down
             strategy.bytes_up += up

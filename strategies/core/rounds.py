@@ -207,7 +207,7 @@ class Rounds:
         """Return whether the client-level privacy budget does not suffice for ``server_round``."""
         strategy = self._strategy
         assert strategy.protection is not None
-        if not strategy.protection.spent(strategy.cohort_size(server_round) / len(strategy.trainable())):
+        if not strategy.protection.spent(strategy.cohort_size(server_round) / len(strategy.trainable()), server_round):
             return False
         log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
         return True
