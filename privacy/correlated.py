@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import cache
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 Kind = Literal["gaussian", "tree", "matrix"]
 Index = tuple[int, ...]
@@ -29,10 +30,12 @@ class Mechanism(ABC):
 
     Args:
         period: E ≥ 1; a client takes part in the rounds s, s + E, s + 2E, … for some s of 1..E, and in no others.
+        rounds: T ≥ 1, the number of rounds that the mechanism is made for.
     """
 
-    def __init__(self, period: int) -> None:
+    def __init__(self, period: int, rounds: int) -> None:
         self.period = period
+        self.rounds = rounds
 
     @abstractmethod
     def weights(self, number: int) -> Mapping[Index, float]:
@@ -82,36 +85,54 @@ def _nodes(place: int) -> frozenset[tuple[int, int]]:
 
 
 class Matrix(Mechanism):
-    """The square root of the matrix of running totals (Fichtenberger et al. 2023; Kalinin and Lampert 2024).
+    """The banded square root of the matrix of running totals (Fichtenberger et al. 2023; Kalinin and Lampert 2024).
 
-    Running totals are multiplication by the lower triangular matrix A of ones. With C·C = A, noise C⁻¹Z on the rounds
-    is noise CZ on their running totals. The entries of C and C⁻¹ are the coefficients of (1 − x)^(−1/2) and
-    (1 − x)^(1/2). The rounds of a client of slot s are columns s, s + E, … of C; the norm of their sum is largest for
-    s = 1, since C has no negative entry and later columns are cut off.
+    Running totals are multiplication by the lower triangular matrix A of ones. For any lower triangular C, noise C⁻¹Z
+    on the rounds is noise AC⁻¹Z on their running totals, which is CZ if C·C = A. That root's entry k below the diagonal
+    is the coefficient of x^k in (1 − x)^(−1/2). Here C has the p first of them; with p = 1, noise is independent. p is
+    chosen for the smallest mean variance of running totals, given what the rounds cost.
+
+    The rounds of a client of slot s are columns s, s + E, … of C; the norm of their sum is largest for s = 1, since C
+    has no negative entry and later columns are cut off.
     """
+
+    def __init__(self, period: int, rounds: int) -> None:
+        super().__init__(period, rounds)
+        below = np.arange(1, rounds)
+        root = np.cumprod(np.concatenate([[1.0], (below - 0.5) / below]))
+        bands = {rounds, min(period, rounds), *(1 << power for power in range(rounds.bit_length()))}
+        _, self._root = min(
+            ((self._error(root[:band]), root[:band]) for band in sorted(bands) if band <= rounds), key=itemgetter(0)
+        )
+        self._inverse = self._inverted(self._root)
 
     def weights(self, number: int) -> Mapping[Index, float]:
         """Return row t of C⁻¹."""
-        return {(number - back,): _coefficient(back, 1.5) for back in range(number)}
+        return {(number - back,): float(self._inverse[back]) for back in range(number)}
 
     def charge(self, number: int) -> float:
         """Return the squared entry of round t in the sum of columns 1, 1 + E, …"""
-        return float(sum(_coefficient(k, 0.5) for k in range((number - 1) % self.period, number, self.period)) ** 2)
+        return float(self._root[:number][(number - 1) % self.period :: self.period].sum() ** 2)
 
+    def _error(self, root: NDArray[np.float64]) -> float:
+        """Return the mean variance of running totals times the squared sensitivity, with these entries of C."""
+        variances = np.cumsum(np.square(np.cumsum(self._inverted(root))))
+        self._root = root
+        return float(variances.mean()) * squared_sensitivity(self, self.rounds)
 
-@cache
-def _coefficient(k: int, shift: float) -> float:
-    """Return the coefficient of x^k in (1 − x)^(shift − 1)."""
-    if k == 0:
-        return 1.0
-    return float(np.prod((np.arange(1, k + 1) - shift) / np.arange(1, k + 1)))
+    def _inverted(self, root: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the entries of C⁻¹: the coefficients of the power series 1 ÷ Σ_k root_k·x^k."""
+        one = np.zeros(self.rounds)
+        one[0] = 1.0
+        inverse: NDArray[np.float64] = lfilter([1.0], root, one)
+        return inverse
 
 
 MECHANISMS: Mapping[Kind, type[Mechanism]] = {"gaussian": Independent, "tree": Tree, "matrix": Matrix}
 
 
 def squared_sensitivity(mechanism: Mechanism, rounds: int) -> float:
-    """Return the squared sensitivity of ``rounds`` rounds, for clients whose contributions have norm 1 at most."""
+    """Return the squared sensitivity of the first ``rounds`` rounds, for contributions of norm ≤ 1."""
     return sum(mechanism.charge(number) for number in range(1, rounds + 1))
 
 

@@ -80,7 +80,7 @@ class ClientPrivacy:
         """
         p = self._settings.privacy
         if p.sampling == "slots" and cohorts:
-            self.slots = Slots(p.mechanism, max(1, round(of / cohorts[0])), self._settings.seed)
+            self.slots = Slots(p.mechanism, max(1, round(of / cohorts[0])), len(cohorts), self._settings.seed)
             if p.epsilon:
                 size = math.sqrt(squared_sensitivity(self.slots.mechanism, len(cohorts)))
                 self._z = 1 / calibrate(lambda scale: [Release("gaussian", 1 / scale / size)], p.epsilon, p.delta)

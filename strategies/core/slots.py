@@ -42,11 +42,12 @@ class Slots:
     Args:
         kind: the mechanism.
         period: E, number of slots.
+        rounds: T, number of rounds of the run.
         seed: the run's seed.
     """
 
-    def __init__(self, kind: Kind, period: int, seed: int) -> None:
-        self.mechanism = MECHANISMS[kind](period)
+    def __init__(self, kind: Kind, period: int, rounds: int, seed: int) -> None:
+        self.mechanism = MECHANISMS[kind](period, rounds)
         self._seed = seed
         self._streams: dict[str, _Stream] = {}
 
