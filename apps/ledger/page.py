@@ -14,7 +14,8 @@ HEAD = ("paper", "numbers", "with ours", *VERDICTS)
 MEANING = """\
 - *published*: as the paper prints it. Its ± is said under each paper's heading.
 - *ours*: mean over the seeds ± standard error of that mean; without ± for one seed, or where only the mean is recorded.
-  It is computed from the seeds' rounded values, so that it may be 0.1 from the mean on the results page.
+  Values are recorded from the results pages, rounded as there, so that a mean may be 0.1 from the page's. No folders of
+  runs are read.
 - *budget*: work of training relative to the paper's: rounds times clients a round, or what the setting says.
 - *verdict*: reproduced if the two are at most two points apart, or at most as far as both errors together. Otherwise
   *higher* or *lower* says where our number lies, not which is better. A verdict holds for the setting and the budget of

@@ -73,6 +73,17 @@ tables = ["Table 2"]
 why = "forgotten"
 """
 
+UNORDERED = """
+[[runs]]
+table = "Table 2"
+columns = ["a"]
+section = "Toy"
+budget = "1×"
+setting = "small"
+commands = ["florilegium run toy"]
+values = { w = [1.0], x = [2.0], y = [3.0] }
+"""
+
 
 @pytest.fixture(scope="module")
 def ledger() -> list[Paper]:
@@ -131,7 +142,7 @@ def test_errors_are_standard_errors_of_the_mean() -> None:
 
 
 def test_rank_correlations(tmp_path: Path) -> None:
-    (order,) = orders(_toy(tmp_path))  # column b has one value, table 2 claims no order
+    (order,) = orders(_toy(tmp_path, measured=MEASURED + UNORDERED))  # column b has but one value
     theirs, ours = (80, 60, 40, 20), (81, 30, 50, 20)
     agreeing = [(a - b) * (c - d) > 0 for (a, c), (b, d) in combinations(zip(theirs, ours, strict=True), 2)]
     assert (order.table, order.column, order.n) == ("Table 1", "a", 4)
