@@ -233,13 +233,12 @@ def test_measured_values_stand_on_the_results_pages(ledger: list[Paper]) -> None
 
 def test_commands_name_recipes_that_exist(ledger: list[Paper]) -> None:
     named = re.compile(r"florilegium (run|sweep|pareto|fidelity) ([\w.:-]+)(?: ([\w.-]+))?")
-    for paper in ledger:
-        for runs in paper.measured.runs:
-            for command in runs.commands:
-                match = named.match(command)
-                assert match, command
-                read_recipe(match[2])
-                assert match[1] != "sweep" or match[3] in table_names(match[2], "sweeps"), command
+    commands = [command for paper in ledger for runs in paper.measured.runs for command in runs.commands]
+    found = {named.match(command) for command in commands}
+    assert None not in found
+    for kind, recipe, name in {match.groups() for match in found if match}:
+        read_recipe(recipe)
+        assert kind != "sweep" or name in table_names(recipe, "sweeps"), f"{recipe}: {name}"
 
 
 def test_anchors_are_those_of_github() -> None:
