@@ -1,4 +1,4 @@
-"""Commands for studies of single methods: tables and pictures for runs of these methods."""
+"""Commands for studies of single methods: tables and pictures for runs of these methods; the ledger of all papers."""
 
 from __future__ import annotations
 
@@ -214,3 +214,22 @@ def fidelity(
     target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
     print(write_fidelity(rows, target))
     print(target)
+
+
+@studies.add("florilegium ledger")
+def ledger(
+    output: Annotated[
+        Path | None, typer.Option(help="folder for ledger.md and ledger.png (default: docs/results of the checkout)")
+    ] = None,
+) -> None:
+    """Put every number that the papers print beside ours, with a verdict, and count the verdicts."""
+    from florilegium.apps.app_folder import checkout
+    from florilegium.apps.cli_tables import show
+    from florilegium.apps.ledger.page import HEAD, summary, write_ledger
+    from florilegium.apps.ledger.records import papers
+
+    root, found = checkout(), papers()
+    folder = output or (root / "docs" / "results" if root else Path("report"))
+    write_ledger(found, folder)
+    show(HEAD, summary(found))
+    print(folder / "ledger.md")

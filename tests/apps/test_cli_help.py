@@ -29,7 +29,7 @@ GROUPS = {
     "Privacy": ["privacy", "audit"],
     "Studies": [
         "pareto", "descriptors", "embed", "hyperparameters", "norms", "transfer", "heterogeneity", "recovery",
-        "fidelity",
+        "fidelity", "ledger",
     ],
 }  # fmt: skip
 
