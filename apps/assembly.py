@@ -6,7 +6,7 @@ same checks and build the same parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.clientdata import validating
+from florilegium.partitions.clientdata import commonest, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -108,9 +108,8 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
-        return strategy(
-            Setup(s, self.hyper, client, roster, run, self.origins, partial(self.provenance, flower=flower))
-        )
+        provenance = partial(self.provenance, flower=flower)
+        return strategy(Setup(s, self.hyper, client, roster, run, self.origins, provenance, partial(chance, s)))
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:
@@ -196,3 +195,10 @@ def population(settings: Settings) -> list[Member]:
         Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)
         for i, (train, test, unseen, labeled, name) in enumerate(columns)
     ]
+
+
+def chance(settings: Settings, clients: Iterable[str]) -> float:
+    """Return the accuracy of always predicting the most frequent class of some simulated clients; NaN if unknown."""
+    federation, dataset = federate(settings)
+    part = "train" if settings.evaluate_on == "validation" else "test"
+    return commonest(federation, dataset, map(int, clients), part)

@@ -28,6 +28,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.claim import LOCK, refuse_if_claimed
+from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import find_run, has_results, read_config
 
 log = logging.getLogger("flwr")
@@ -258,6 +259,12 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     if settings.transfer_target:
         print(transfer_once(path), file=sys.stderr)
     return path
+
+
+def tell_warnings(run: Path) -> None:
+    """Log the warnings in the summary of a completed run (:mod:`florilegium.strategies.core.health`)."""
+    for warning in read_summary(run).get("warnings", ()):
+        log.warning("run %s: %s", run.name, warning)
 
 
 def _leave_nothing(path: Path) -> None:

@@ -169,6 +169,8 @@ class DifferentiableStatistics(TorchFunctionMode):
 class BatchStatistics(nn.Module):
     """A network that normalises with the statistics of each batch, in evaluation mode too.
 
+    A single input whose channels are single numbers has none: it is normalised with the running statistics.
+
     Args:
         network: the network to wrap.
     """
@@ -179,6 +181,9 @@ class BatchStatistics(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's outputs, with only the batch-norm layers in training mode."""
+        if len(x) == 1 and has_lone_channels(self.network, x):
+            alone: Tensor = self.network(x)
+            return alone
         norms = norms_of(self.network).values()
         kept = [(norm.training, norm.momentum) for norm in norms]
         try:
