@@ -346,7 +346,7 @@ def features(network: nn.Module, examples: Examples) -> Tensor:
 
 
 def for_evaluation(x: Tensor) -> list[Tensor]:
-    """Return the batches of an evaluation; a single last input, which has no statistics of its own, joins the others."""
+    """Return the batches of an evaluation; a single last input, without statistics of its own, joins the others."""
     parts = [*x.split(EVALUATION_BATCH)]
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]

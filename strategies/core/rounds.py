@@ -19,6 +19,7 @@ from florilegium.common.errors import BudgetSpentError, ConfigurationError, Inte
 from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
+from florilegium.privacy.delta import delta_warning
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.health import at_chance, diverged, unmeasured
 from florilegium.strategies.core.initial import named_by_init
@@ -126,6 +127,10 @@ class Rounds:
         if strategy.protection is not None:
             strategy.protection.frozen = self._frozen(first)
             self._plan(strategy.protection, done)
+        elif s.privacy.unit == "example":
+            examples = max((strategy.roster.clients[client].train for client in strategy.trainable()), default=0)
+            if warning := delta_warning("privacy.delta", s.privacy.delta, examples, "examples of the largest client"):
+                log.warning("%s", warning)
         strategy.summary()
         return model, done
 
