@@ -7,7 +7,7 @@ same checks and build the same parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
-from florilegium.common.errors import ConfigurationError, FlorilegiumError
+from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
@@ -166,7 +166,8 @@ def _noted(run: RunFolder) -> Iterator[None]:
         words = str(error) if said else f"{type(error).__name__}: {error}".removesuffix(": ")
         # If resuming failed, the status of the earlier run stays unchanged.
         if run.opened or not (run.path / "config.toml").exists():
-            run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
+            with suppress(FileError):  # what has ended the run matters more
+                run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
         raise
 
 

@@ -17,6 +17,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
+from florilegium.common.places import read_utf8
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
 from florilegium.models.conditioned import KINDS, Conditioned
@@ -84,7 +85,7 @@ def save_model(
         by_batch, shape, outputs, name, class_labels(spec, outputs),
     )  # fmt: skip
     if spec.folder:
-        write_text(folder / FILE, (Path(spec.folder) / FILE).read_text(encoding="utf-8"))
+        write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
