@@ -157,7 +157,7 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def _as_python_writes(text: str) -> bool | int | float | str:
-    """Return the number or truth value that ``text`` is in Python, though not in TOML; ``text`` itself if it is none."""
+    """Return the number or truth value that ``text`` is in Python, though not in TOML; else ``text`` itself."""
     if text in ("True", "False"):
         return text == "True"
     if re.fullmatch(r"[+-]?[0-9]+", text):

@@ -61,17 +61,17 @@ def listening() -> Iterator[int]:
 
 class TestRayAddress:
     @pytest.mark.parametrize(
-        "address", ["nonsense", "127.0.0.1", "127.0.0.1:", ":6379", "127.0.0.1:abc", "127.0.0.1:99999", "http://a:1", "a b:1"]
+        "address", ["nonsense", "127.0.0.1", "127.0.0.1:", ":6379", "127.0.0.1:abc", "a:99999", "http://a:1", "a b:1"]
     )  # fmt: skip
     def test_what_is_no_address(self, address: str) -> None:
-        with pytest.raises(
-            ConfigurationError, match="RAY_ADDRESS: '.*' is no address of a Ray cluster; expected host:p"
-        ):
+        with pytest.raises(ConfigurationError, match=r"RAY_ADDRESS: '.*' is no address of a Ray cluster"):
             check_cluster(address)
 
     @pytest.mark.parametrize("prefix", ["", "ray://"])
     def test_nobody_there(self, prefix: str) -> None:
-        with pytest.raises(ConfigurationError, match="RAY_ADDRESS: there is no Ray cluster at 127.0.0.1:9 .*refused"):
+        with pytest.raises(
+            ConfigurationError, match=r"RAY_ADDRESS: there is no Ray cluster at 127\.0\.0\.1:9 .*refused"
+        ):
             check_cluster(f"{prefix}127.0.0.1:9")
 
     def test_somebody_else_there(self, listening: int) -> None:
@@ -116,7 +116,7 @@ class TestTemporaryFolder:
     def test_none_is_short_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 80)
         monkeypatch.setattr(os, "access", lambda *_: False)
-        with pytest.raises(ConfigurationError, match="TMPDIR: .* has 81 bytes, too many for the sockets"):
+        with pytest.raises(ConfigurationError, match=r"TMPDIR: .* has 81 bytes, too many for the sockets"):
             short_temporary_folder()
 
 
@@ -157,12 +157,12 @@ class TestTwins:
 
     def test_parquet(self, tmp_path: Path) -> None:
         pq.write_table(self.TABLE, tmp_path / "train.parquet")
-        with pytest.raises(DataError, match="train.parquet has 2 columns 'x'; rename all but one"):
+        with pytest.raises(DataError, match=r"train\.parquet has 2 columns 'x'; rename all but one"):
             read_parquet(tmp_path / "train.parquet")
 
     def test_csv(self, tmp_path: Path) -> None:
         (tmp_path / "train.csv").write_text("x,y,x\n1,a,2\n")
-        with pytest.raises(DataError, match="train.csv has 2 columns 'x'"):
+        with pytest.raises(DataError, match=r"train\.csv has 2 columns 'x'"):
             _table(tmp_path / "train.csv")
 
 
@@ -188,7 +188,7 @@ class TestValues:
             ("rounds=1.5", "rounds: input should be a valid integer .*found: 1.5"),
             (
                 "seed=18446744073709551616",
-                r"seed: whole numbers lie between -2\^63 and 2\^63 - 1 .*18446744073709551616",
+                r"seed: whole numbers lie between .*18446744073709551616",
             ),
             ("rounds=1e300", r"rounds: whole numbers lie between"),
             ("seed=-1", "seed: input should be greater than or equal to 0 .*found: -1"),
