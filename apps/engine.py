@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -121,6 +121,11 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the standard library's name)
         """Ignore a line that cannot be written; by default a traceback would be printed for each."""
+
+    def close(self) -> None:
+        """Close the file, also if its last lines cannot be written."""
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager

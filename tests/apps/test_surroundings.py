@@ -74,7 +74,8 @@ class TestRayAddress:
         ):
             check_cluster(f"{prefix}127.0.0.1:9")
 
-    def test_somebody_else_there(self, listening: int) -> None:
+    def test_somebody_else_there(self, listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("florilegium.apps.ray_cluster._PATIENCE", 0.3)
         started = time.monotonic()
         with pytest.raises(ConfigurationError, match=f"what listens at 127.0.0.1:{listening} is no Ray cluster"):
             check_cluster(f"127.0.0.1:{listening}")
