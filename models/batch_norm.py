@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -175,13 +175,16 @@ class BatchStatistics(nn.Module):
         network: the network to wrap.
     """
 
+    onnx_gap: ClassVar[str] = "it normalises with the statistics of each batch (finetune-bn = 'batch')"
+    """Why the model cannot be written as ONNX."""
+
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's outputs, with only the batch-norm layers in training mode."""
-        if len(x) == 1 and has_lone_channels(self.network, x):
+        if x.shape[0] == 1 and has_lone_channels(self.network, x):
             alone: Tensor = self.network(x)
             return alone
         norms = norms_of(self.network).values()
