@@ -79,8 +79,8 @@ class Simulation:
         self._cluster = named_cluster()
         if self._cluster:
             check_cluster(self._cluster)
-        # Ray puts sockets in this folder, and the length of their paths is limited.
-        self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=short_temporary_folder()))
+        # Ray, if it is started here, puts sockets in this folder, and the length of their paths is limited.
+        self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=None if self._cluster else short_temporary_folder()))
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
         self._token = secrets.token_hex(32)

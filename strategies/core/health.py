@@ -54,10 +54,10 @@ class Attendance:
 
     def report(self) -> dict[str, Any]:
         """Return the block ``failed`` of ``summary.json``: of each client that failed, how often and why; or {}."""
-        clients = {
-            client: {"rounds": self._asked[client], "failed": times, "reason": self._reasons[client]}
-            for client, times in sorted(self._failed.items(), key=lambda item: -item[1])
-        }
+        clients = [
+            {"client": client, "rounds": self._asked[client], "failed": times, "reason": self._reasons[client]}
+            for client, times in self._failed.most_common()
+        ]
         return {"failed": clients} if clients else {}
 
     def warnings(self) -> Iterator[str]:

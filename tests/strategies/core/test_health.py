@@ -46,10 +46,10 @@ class TestAttendance:
             "2 of 20 clients failed in at least one round; 8% of the updates asked for are missing: client 3: no disk "
             "(1 other reasons in failures.jsonl)",
         ]
-        assert attendance.report()["failed"] == {
-            "3": {"rounds": 2, "failed": 2, "reason": "no disk"},
-            "4": {"rounds": 2, "failed": 1, "reason": "once"},
-        }
+        assert attendance.report()["failed"] == [
+            {"client": "3", "rounds": 2, "failed": 2, "reason": "no disk"},
+            {"client": "4", "rounds": 2, "failed": 1, "reason": "once"},
+        ]
 
     @pytest.mark.parametrize(("failed", "told"), [(1, False), (2, True)])
     def test_a_tenth_of_all(self, failed: int, told: bool) -> None:
@@ -65,7 +65,7 @@ class TestAttendance:
         before, after = self._after({"3": "no disk"}), Attendance()
         after.take_back(json.loads(json.dumps(before.facts())))
         after.add(["3"], {"3": "still no disk"})
-        assert after.report()["failed"] == {"3": {"rounds": 2, "failed": 2, "reason": "still no disk"}}
+        assert after.report()["failed"] == [{"client": "3", "rounds": 2, "failed": 2, "reason": "still no disk"}]
 
 
 def test_many_clients_with_one_reason_are_told_in_a_line() -> None:
@@ -139,7 +139,7 @@ def test_summary_report_and_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run_here({**keys, "rounds": 1}, tmp_path / "run")
     run_here({**keys, "run-name": "", "resume": "run"}, tmp_path / "run")
     summary = read_summary(tmp_path / "run")
-    assert summary["failed"] == {"3": {"rounds": 2, "failed": 2, "reason": "RuntimeError: no disk"}}
+    assert summary["failed"] == [{"client": "3", "rounds": 2, "failed": 2, "reason": "RuntimeError: no disk"}]
     first, second, *others = summary["warnings"]
     assert first == "1 of 6 clients failed in every round that asked them to train: client 3: RuntimeError: no disk"
     assert second.endswith("failed in the last evaluation, and do not count in it: client 4: RuntimeError: no screen")
