@@ -6,8 +6,8 @@ same checks and build the same parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,12 +30,12 @@ from florilegium.clients.core.augmentation import Augmentation, augmentation_of
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
-from florilegium.common.errors import ConfigurationError, FlorilegiumError
+from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.clientdata import validating
+from florilegium.partitions.clientdata import commonest, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -111,9 +111,8 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
-        return strategy(
-            Setup(s, self.hyper, client, roster, run, self.origins, partial(self.provenance, flower=flower))
-        )
+        provenance = partial(self.provenance, flower=flower)
+        return strategy(Setup(s, self.hyper, client, roster, run, self.origins, provenance, partial(chance, s)))
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:
@@ -176,7 +175,8 @@ def _noted(run: RunFolder) -> Iterator[None]:
         words = str(error) if said else f"{type(error).__name__}: {error}".removesuffix(": ")
         # If resuming failed, the status of the earlier run stays unchanged.
         if run.opened or not (run.path / "config.toml").exists():
-            run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
+            with suppress(FileError):  # what has ended the run matters more
+                run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
         raise
 
 
@@ -205,3 +205,10 @@ def population(settings: Settings) -> list[Member]:
         Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)
         for i, (train, test, unseen, labeled, name) in enumerate(columns)
     ]
+
+
+def chance(settings: Settings, clients: Iterable[str]) -> float:
+    """Return the accuracy of always predicting the most frequent class of some simulated clients; NaN if unknown."""
+    federation, dataset = federate(settings)
+    part = "train" if settings.evaluate_on == "validation" else "test"
+    return commonest(federation, dataset, map(int, clients), part)

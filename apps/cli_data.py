@@ -167,6 +167,7 @@ def schema(
     from florilegium.apps.experiment import resolve
     from florilegium.common.errors import ConfigurationError
     from florilegium.common.files import write_text
+    from florilegium.common.places import read_utf8
     from florilegium.partitions.loading import dataset_of
     from florilegium.partitions.settings import SourceSettings
     from florilegium.partitions.sources.schema import FILE
@@ -178,7 +179,7 @@ def schema(
     spec = dataset_of(SourceSettings.model_validate(keys))
     if not spec.folder:
         raise ConfigurationError(f"dataset: '{dataset}' is known everywhere by its name; devices need no schema")
-    text = (Path(spec.folder) / FILE).read_text(encoding="utf-8")
+    text = read_utf8(Path(spec.folder) / FILE)
     if output is None:
         print(text, end="")
         return

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
 
 from florilegium.apps.cli_groups import PRIVACY, Group
 from florilegium.apps.cli_options import RunsDir, of_run, runs_folder
+
+log = logging.getLogger("flwr")
 
 private = Group(PRIVACY)
 
@@ -25,11 +28,15 @@ def privacy(
     parameters: Annotated[int, typer.Option(help="parameters of the network, to compare signal and noise")] = 0,
 ) -> None:
     """Plan a privacy budget before any run: the noise it needs, and the remaining signal-to-noise ratio."""
-    from florilegium.apps.privacy_plan import make_plan
+    from florilegium.apps.privacy_plan import check_shown, make_plan
+    from florilegium.privacy.delta import delta_warning
 
+    check_shown(clip_norm, parameters)
     plan = make_plan(
         clients, cohort, rounds, delta, epsilon=epsilon, noise_multiplier=noise_multiplier, poisson=not fixed
     )
+    if warning := delta_warning("delta", delta, clients, "clients"):
+        log.warning("%s", warning)
     print(plan.table(clip_norm, parameters))
 
 

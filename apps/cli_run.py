@@ -43,11 +43,12 @@ def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], worke
         workers, engine: as for :func:`florilegium.apps.engines.engine`.
     """
     from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import run_experiment, warn_of_idle_keys
+    from florilegium.apps.experiment import run_experiment, tell_warnings, warn_of_idle_keys
 
     warn_of_idle_keys(named, [overrides])
     with stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
         path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
+    tell_warnings(path)
     print(path)
 
 

@@ -151,6 +151,8 @@ def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: b
     Raises:
         RunError: if the network cannot be exported, or the packages for ONNX are missing.
     """
+    if gap := getattr(model, "onnx_gap", ""):
+        raise RunError(f"this model cannot be written as ONNX: {gap}. Use `florilegium predict` with its folder")
     example = torch.zeros(2, *shape, dtype=torch.int64 if codes else torch.float32)
     try:
         program = torch.onnx.export(

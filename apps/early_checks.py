@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from florilegium.strategies.core.run_folder import find_initial
 
 
 def check_early(config: Mapping[str, Value]) -> None:
-    """Check a complete configuration: values, the data folder, ``init``, the tracker, and the keys of a private run.
+    """Check a complete configuration: values, the data folder, ``init``, the tracker, the metrics port, a private run.
 
     Raises:
         ConfigurationError, DataError: as the run itself would.
@@ -30,3 +31,17 @@ def check_early(config: Mapping[str, Value]) -> None:
     if settings.privacy.unit == "client":
         check_client_privacy(settings, "")
     check_tracker(settings.tracker)
+    if settings.metrics_port:
+        check_port(settings.metrics_port)
+
+
+def check_port(port: int) -> None:
+    """Raise :class:`ConfigurationError` if the key ``metrics-port`` names a port that cannot be used."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does, after an earlier run
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics-port: {port} cannot be used on this machine ({error.strerror}); choose another, or 0"
+            ) from error

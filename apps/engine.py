@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from florilegium.apps.progress import Show
 from florilegium.apps.settings import complete
 from florilegium.apps.trackers.attached import attached
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import is_evaluated
 
@@ -116,11 +116,26 @@ def _stopping_after_a_round(watcher: _Watcher) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class _LogFile(logging.FileHandler):
+    """Writes a log to a file; lines that do not fit on a full disk are lost, which the run's next file says."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the standard library's name)
+        """Ignore a line that cannot be written; by default a traceback would be printed for each."""
+
+    def close(self) -> None:
+        """Close the file, also if its last lines cannot be written."""
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Context in which Flower's log goes to the file ``path``; only warnings also appear on the screen."""
     log = logging.getLogger("flwr")
-    file = logging.FileHandler(path, encoding="utf-8")
+    try:
+        file = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"runs-dir: {path} cannot be written ({error.strerror}); name another folder") from error
     file.setFormatter(logging.Formatter("%(levelname)s : %(message)s"))
     levels, propagates = [(handler, handler.level) for handler in log.handlers], log.propagate
     for handler, level in levels:

@@ -7,7 +7,6 @@ some ten seconds to start.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from florilegium.apps.early_checks import check_early
 from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
 from florilegium.apps.packages import NOTEBOOK, import_path, in_notebook
 from florilegium.apps.progress import Show
+from florilegium.apps.ray_cluster import named_cluster
 from florilegium.apps.settings import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
@@ -93,7 +93,7 @@ def _different(configs: Sequence[Mapping[str, Value]]) -> list[Mapping[str, Valu
 
 
 def _wants_ray(workers: int, configs: Sequence[Mapping[str, Value]]) -> bool:
-    if os.environ.get("RAY_ADDRESS"):
+    if named_cluster():
         return True
     if workers == 1 or not any(str(config["device"]) in ("auto", "cuda") for config in configs):
         return False

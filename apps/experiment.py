@@ -21,6 +21,7 @@ from florilegium.apps.progress import Display
 from florilegium.apps.recipe_list import find_recipe
 from florilegium.apps.settings import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, DataError, FileError, nearest
+from florilegium.common.places import read_utf8
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.dealing import file_keys, partitioner_table
@@ -28,6 +29,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.claim import LOCK, refuse_if_claimed
+from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import find_run, has_results, read_config
 
 log = logging.getLogger("flwr")
@@ -118,26 +120,49 @@ def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
     """Return the path and the contents of a recipe, searched in the folder ``beside`` and in ``apps/recipes``."""
     path = find_recipe(name, beside)
     try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+        return path, tomllib.loads(read_utf8(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
 
 def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
-    """Parse assignments ``key=value``. A value is read as TOML if it is valid TOML, otherwise as a string."""
+    """Parse assignments ``key=value``.
+
+    A value is read as TOML, or as Python writes numbers and truth (``.5``, ``5.``, ``007``, ``True``); otherwise it is
+    a text.
+
+    Raises:
+        ConfigurationError: for an assignment without "=", and for Python's ``None``.
+    """
     result: dict[str, Value] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         if not separator:
             raise ConfigurationError(f"--set {assignment}: expected key=value, such as --set rounds=10")
+        if text.strip() == "None":
+            raise ConfigurationError(
+                f'--set {assignment}: there is no None; leave the key out for its default, or give "", an empty text'
+            )
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            value = text
+            value = _as_python_writes(text.strip())
         # The value of a string key may look like a number: run-name=7.
         word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
-        result[key.strip()] = str(value) if word or not isinstance(value, bool | int | float) else value
+        if isinstance(value, list):
+            value = ",".join(map(str, value))  # Flower's run configuration has no lists
+        known = isinstance(value, bool | int | float | str)
+        result[key.strip()] = text.strip() if not known or (word and not isinstance(value, str)) else value
     return result
+
+
+def _as_python_writes(text: str) -> bool | int | float | str:
+    """Return the number or truth value that ``text`` is in Python, though not in TOML; else ``text`` itself."""
+    if text in ("True", "False"):
+        return text == "True"
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text
 
 
 def warn_of_idle_keys(named: Iterable[str], wanted: Sequence[Mapping[str, Value]]) -> None:
@@ -179,7 +204,13 @@ def resolve(recipe: str | Path | None, assignments: Sequence[str], options: Mapp
             overrides[key] = str(folder(name).resolve())
     if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
-    return overrides
+    return {key: _whole(key, value) for key, value in overrides.items()}
+
+
+def _whole(key: str, value: Value) -> Value:
+    """Return 1000 for 1e3 if the key is a whole number."""
+    wanted = type(defaults().get(key)) is int
+    return int(value) if wanted and isinstance(value, float) and value.is_integer() else value
 
 
 def short_name(name: str) -> str:
@@ -258,6 +289,12 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     if settings.transfer_target:
         print(transfer_once(path), file=sys.stderr)
     return path
+
+
+def tell_warnings(run: Path) -> None:
+    """Log the warnings in the summary of a completed run (:mod:`florilegium.strategies.core.health`)."""
+    for warning in read_summary(run).get("warnings", ()):
+        log.warning("run %s: %s", run.name, warning)
 
 
 def _leave_nothing(path: Path) -> None:

@@ -37,12 +37,16 @@ import typer
 from florilegium.apps.app_folder import checkout, write_app
 from florilegium.apps.progress import Show
 from florilegium.apps.provenance import COMMAND_VARIABLE, passed_on
+from florilegium.apps.ray_cluster import check_cluster, named_cluster
 from florilegium.apps.settings import complete, packed
 from florilegium.common.errors import RunError
+from florilegium.common.places import short_temporary_folder
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.common.toml import nested
 
+_NO_PROXY = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+"""Environment variables that list hosts which are reached without a proxy."""
 _POLL = 0.25
 _FIRST_ROUND = 60.0
 """Seconds after which the log is followed even if the first round has not ended."""
@@ -64,14 +68,19 @@ class Simulation:
     Args:
         workers: number of worker processes, one CPU each; in total, if they run on a Ray cluster.
         import_path: folders with modules of other packages that the runs need (:func:`packages.import_path`).
+
+    Raises:
+        ConfigurationError: if ``RAY_ADDRESS`` names no cluster that can be reached, or ``TMPDIR`` is too long.
     """
 
     def __init__(self, workers: int, import_path: str = "") -> None:
         self._workers = workers
         self._import_path = import_path or os.environ.get(PATH_VARIABLE, "")
-        self._cluster = os.environ.get("RAY_ADDRESS", "")
-        # Ray puts sockets in this folder, and the length of their paths is limited.
-        self._home = Path(tempfile.mkdtemp(prefix="flor-"))
+        self._cluster = named_cluster()
+        if self._cluster:
+            check_cluster(self._cluster)
+        # Ray, if it is started here, puts sockets in this folder, and the length of their paths is limited.
+        self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=None if self._cluster else short_temporary_folder()))
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
         self._token = secrets.token_hex(32)
@@ -157,8 +166,9 @@ class Simulation:
         return str(self._bin / name)
 
     def _environment(self) -> dict[str, str]:
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *_NO_PROXY)}
         environment |= {
+            **dict.fromkeys(_NO_PROXY, without_proxy(os.environ)),
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             "FLWR_HOME": str(self._home / "flwr"),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -169,7 +179,7 @@ class Simulation:
             COMMAND_VARIABLE: passed_on(),
         }
         if self._cluster:
-            return environment
+            return environment | {"RAY_ADDRESS": self._cluster}
         return environment | {
             "RAY_ADDRESS": f"127.0.0.1:{self._ray_port}",
             # Ray listens on every network interface; the token keeps others from submitting work.
@@ -194,9 +204,10 @@ class Simulation:
 
     def _wait_for_superlink(self, limit: float) -> None:
         deadline = time.monotonic() + limit
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy, whatever the environment says
         while time.monotonic() < deadline and self._superlink.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=1):
+                with direct.open(f"http://127.0.0.1:{self._port}/health", timeout=1):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
@@ -325,6 +336,16 @@ class Simulation:
         for member in stubborn:
             _signal(member.kill)
         psutil.wait_procs(stubborn, timeout=3)
+
+
+def without_proxy(environment: Mapping[str, str]) -> str:
+    """Return the hosts that are reached without a proxy: those of the environment, and this machine.
+
+    The simulation's processes speak to each other by HTTP and gRPC, which obey ``http_proxy``, ``https_proxy`` and
+    ``all_proxy``. Workers may need these to load data.
+    """
+    named = [host.strip() for name in _NO_PROXY for host in environment.get(name, "").split(",")]
+    return ",".join(dict.fromkeys([*filter(None, named), "127.0.0.1", "localhost", "::1"]))
 
 
 def gpu_share(workers: int, gpus: int) -> float:

@@ -18,6 +18,7 @@ from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
@@ -51,6 +52,7 @@ def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, 
     if isinstance(inputs, pd.Series):
         raise DataError("inputs: a pandas Series is a single row or column; give a DataFrame, such as frame.loc[[row]]")
     if isinstance(inputs, pd.DataFrame):
+        refuse_twins(map(str, inputs.columns), "inputs: the DataFrame")
         inputs = inputs.to_dict("list")
     return read_rows(inputs, spec, words), spec
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.privacy.accounting import Release, repeated_multiplier, total
+from florilegium.privacy.delta import MOST_DELTA
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class Plan:
         return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
+def check_shown(clip_norm: float, parameters: int) -> None:
+    """Raise :class:`ConfigurationError` if a plan cannot be shown for this clip norm and number of parameters."""
+    if not 0 < clip_norm < math.inf:
+        raise ConfigurationError(f"clip-norm: {clip_norm:g} is not a positive number, to which noise is proportional")
+    if parameters < 0:
+        raise ConfigurationError(f"parameters: {parameters} is below 0; leave it out if signal and noise do not matter")
+
+
 def make_plan(
     units: int,
     cohort: int,
@@ -80,8 +89,8 @@ def make_plan(
     for name, value in (("epsilon", epsilon), ("noise-multiplier", noise_multiplier)):
         if value < 0 or not math.isfinite(value):
             raise ConfigurationError(f"{name}: {value:g} is not a positive number")
-    if not 0 < delta < 1:
-        raise ConfigurationError(f"delta: {delta:g} is not between 0 and 1; usual is less than 1/{units}")
+    if not 0 < delta <= MOST_DELTA:
+        raise ConfigurationError(f"delta: {delta:g} is not between 0 and {MOST_DELTA}; usual is less than 1/{units}")
     if releases < 1:
         raise ConfigurationError(f"rounds: {releases} are too few; at least 1")
     if not 1 <= cohort <= units:

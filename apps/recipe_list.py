@@ -8,6 +8,7 @@ from pathlib import Path
 
 from florilegium.apps.code_version import layer_folder
 from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.places import read_utf8
 
 RECIPES = layer_folder("apps") / "recipes"
 
@@ -37,7 +38,7 @@ def find_recipe(name: str, beside: Path = Path()) -> Path:
 
 def introduction(path: Path) -> list[str]:
     """Return the comment at the beginning of a recipe's file, line by line; the first says what it reproduces."""
-    return list(takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()))
+    return list(takewhile(lambda line: line.startswith("#"), read_utf8(path).splitlines()))
 
 
 def table_names(name: str, kind: str) -> list[str]:
@@ -55,7 +56,7 @@ def table_names(name: str, kind: str) -> list[str]:
         path = find_recipe(name, beside)
         if path in read:
             break
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_utf8(path))
         found += content.get(kind, {})
         read.add(path)
         name, beside = content.get("extends", ""), path.parent

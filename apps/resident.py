@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -27,6 +28,7 @@ from flwr.clientapp.utils import get_load_client_app_fn
 from flwr.common.constant import ErrorCode
 
 from florilegium.common.child import leave_signals_to_the_parent
+from florilegium.common.places import short_temporary_folder
 
 log = logging.getLogger("flwr")
 
@@ -54,7 +56,12 @@ class DiedError(Exception):
 
 
 def prepare() -> None:
-    """Start the process that the processes of runs are forked from."""
+    """Start the process that the processes of runs are forked from.
+
+    Raises:
+        ConfigurationError: if ``TMPDIR`` is too long for its socket.
+    """
+    tempfile.tempdir = short_temporary_folder()
     multiprocessing.set_forkserver_preload(_PRELOADED)
     forkserver.ensure_running()
 

@@ -167,6 +167,9 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             f"{name}: missing, though the code declares it; the app's pyproject.toml is older than its code: run 'make "
             "generate' in a checkout, or 'florilegium app' for a new one"
         )
+    for name, value in config.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            problems.append(f"{name}: whole numbers lie between -2^63 and 2^63 - 1 (found: {value})")
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)

@@ -62,7 +62,7 @@ class APPLEClient(BankedClient):
         objective = self._objective(weights, personal, lambda: (p - p0).square().sum())
         rate = self.settings.learning_rate * (count if self.hyper.scale_rate else 1)
         rates = [Group([core], rate), Group([p], self.hyper.relation_learning_rate, plain=True)]
-        loss = self.descend(groups=rates, objective=objective)
+        loss = self.descend(groups=rates, objective=objective, least=1)  # see _objective
         _set(weights, personal())
         self.state.save(get_arrays(self.model))
         _set(weights, core)

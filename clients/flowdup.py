@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, more_than_gradients
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import EVALUATION_BATCH, Group
+from florilegium.clients.core.training import EVALUATION_BATCH, Group, least_batch
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import RunError
@@ -46,9 +46,10 @@ class FLowDUPClient(SubspaceClient):
                 total = total + cross_entropy(self.logits(x[rows[half:]], v), y[rows[half:]])
             return total
 
+        pairs = max(least_batch(self.model, self.data.train), least_batch(h.inner, self.data.train)) > 1
         self.model.train()
         group = Group(trained, self.settings.learning_rate)
-        loss = self.descend(model=h, groups=[group], objective=objective)
+        loss = self.descend(model=h, groups=[group], objective=objective, least=4 if pairs else 1)
         return Answer(get_arrays(h), len(self.data.train), {"loss": loss})
 
     @phase

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import least_batch
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.models.parameters import Arrays
 
@@ -27,9 +28,11 @@ class LDFedAvgClient(SubspaceClient):
         """Train v on the client's examples; return the new v."""
         examples = self.data.train
         point = nn.ParameterList([nn.Parameter(self._received(arrays).clone())])
+        least = least_batch(self.model, examples)
         self.model.train()
         loss = self.descend(
             model=point,
+            least=least,
             objective=lambda rows: cross_entropy(self.logits(examples.x[rows], point[0]), examples.y[rows]),
         )
         return Answer({POINT: point[0].detach().cpu().numpy()}, len(examples), {"loss": loss})

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import BaseClient, more_than_gradients
-from florilegium.clients.core.training import GradientHook, Group, batches, gradient_of, gradients
+from florilegium.clients.core.training import GradientHook, Group, batches, gradient_of, gradients, least_batch
 from florilegium.clients.hyper.personal import PerFedAvgHyper
 from florilegium.models.parameters import trained
 
@@ -71,5 +71,6 @@ class PerFedAvgClient(BaseClient):
 
     def _endless_batches(self) -> Iterator[Tensor]:
         generator = self.generator("further batches")
+        least = least_batch(self.model, self.data.train)
         while True:
-            yield from batches(self.data.train, self.settings.batch_size, generator)
+            yield from batches(self.data.train, self.settings.batch_size, generator, least)

@@ -51,6 +51,22 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def overwrite_text(path: Path, text: str) -> None:
+    """Write ``text`` over a small file in place: on a full disk there is no room for another one beside it.
+
+    Use it only where the alternative is a file that says what is no longer true.
+
+    Raises:
+        FileError: if it cannot be written.
+    """
+    try:
+        with path.open("r+", encoding="utf-8") as file:
+            file.write(text)
+            file.truncate()
+    except OSError as error:
+        raise _unwritten(path, error, "it is as it was") from error
+
+
 def append_text(path: Path, text: str) -> None:
     """Append whole lines to ``path``, as UTF-8; after a power cut the last ones may be torn or missing.
 

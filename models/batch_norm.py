@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -169,9 +169,14 @@ class DifferentiableStatistics(TorchFunctionMode):
 class BatchStatistics(nn.Module):
     """A network that normalises with the statistics of each batch, in evaluation mode too.
 
+    A single input whose channels are single numbers has none: it is normalised with the running statistics.
+
     Args:
         network: the network to wrap.
     """
+
+    onnx_gap: ClassVar[str] = "it normalises with the statistics of each batch (finetune-bn = 'batch')"
+    """Why the model cannot be written as ONNX."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -179,6 +184,9 @@ class BatchStatistics(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the network's outputs, with only the batch-norm layers in training mode."""
+        if x.shape[0] == 1 and has_lone_channels(self.network, x):
+            alone: Tensor = self.network(x)
+            return alone
         norms = norms_of(self.network).values()
         kept = [(norm.training, norm.momentum) for norm in norms]
         try:

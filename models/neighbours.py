@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -58,6 +58,9 @@ class Neighbours(nn.Module):
         weight: λ, 0..1.
         scale: scale of the neighbours' weights, as in :func:`index`.
     """
+
+    onnx_gap: ClassVar[str] = "it looks up the nearest among stored examples (knn-per)"
+    """Why the model cannot be written as ONNX."""
 
     def __init__(
         self, network: nn.Sequential, features: Tensor, labels: Tensor, k: float, weight: float, scale: float

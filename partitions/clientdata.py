@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -222,6 +222,20 @@ def decoded(
         wrong = dict(zip(federation.canaries.rows[own], federation.canaries.classes[own], strict=True))
         y = np.array([wrong.get(row, true) for row, true in zip(rows, y, strict=True)], dtype=y.dtype)
     return x, y
+
+
+def commonest(federation: Federation, dataset: Dataset, clients: Iterable[int], part: str) -> float:
+    """Return the share of the most frequent class among the examples of some clients' ``part`` ("train" or "test").
+
+    It is the accuracy of always predicting this class; NaN without examples, or if labels are no classes.
+    """
+    if dataset.spec.kind == "regression":
+        return float("nan")
+    counts = np.zeros(dataset.spec.classes, np.int64)
+    for client in clients:
+        split, rows = client_rows(federation, dataset, client, part)
+        counts += np.bincount(split.y[rows], minlength=len(counts))
+    return float(counts.max() / counts.sum()) if counts.any() else float("nan")
 
 
 def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:

@@ -29,9 +29,11 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from florilegium.common.errors import DataError
+from florilegium.common.places import read_utf8
 from florilegium.common.seeds import torch_generator
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
 from florilegium.partitions.natural_clients import HELD_BACK
+from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, read_parquet
 from florilegium.partitions.sources.picture_folders import pictures_in, resized
 from florilegium.partitions.sources.rows import laid_out
@@ -70,7 +72,7 @@ def read_device_schema(path: Path) -> DeviceSchema:
         DataError: if the file is missing, or is not a device schema.
     """
     try:
-        return DeviceSchema.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return DeviceSchema.model_validate(tomllib.loads(read_utf8(path)))
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise DataError(f"schema: {path} is not a readable schema of a device: {error}") from error
 
@@ -118,6 +120,7 @@ class _Reader:
         """Return the examples of a table, whose columns may have the device's names."""
         ours = {theirs: column for column, theirs in self.schema.columns.items()}
         table = table.rename_columns([ours.get(column, column) for column in table.column_names])
+        refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
         if self._unlabeled(part):
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
         if self.spec.y in table.column_names and self.spec.kind != "regression":

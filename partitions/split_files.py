@@ -170,7 +170,7 @@ def _read_json(path: Path) -> _Content:
         return dict(items)
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=pairs)
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON: {error}") from error
     except ValueError as error:  # Python refuses to read whole numbers of thousands of digits
@@ -218,7 +218,7 @@ def _json_client(path: Path, name: str, parts: object, shown: str) -> _Client:
 
 def _read_csv(path: Path) -> _Content:
     facts: dict[str, Any] = {}
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
     start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     for line in lines[:start]:
         name, _, text = line.removeprefix("#").partition(":")

@@ -1,7 +1,9 @@
 """Privacy accounting: the total ε of several releases, and the noise needed to stay within a budget.
 
 Composition and calibration use the dp-accounting library: it composes the privacy loss distributions of the
-mechanisms that are actually used.
+mechanisms that are actually used. Gaussian releases without sampling have a closed form. For a very small δ, which
+distributions on a grid cannot resolve, Rényi divergences are composed, too; both are upper bounds, and the smaller one
+counts.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Literal
 
+import numpy as np
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.privacy_loss_distribution import (
     PrivacyLossDistribution,
@@ -19,7 +23,10 @@ from dp_accounting.pld.privacy_loss_distribution import (
     from_laplace_mechanism,
 )
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS, RdpAccountant, compute_epsilon
+from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.special import log_ndtr
 
 from florilegium.privacy.noise import Kind
 
@@ -30,6 +37,11 @@ _INTERVAL = 1e-4
 _TOLERANCE = 1e-3
 _MEANINGLESS = 1000.0
 """Above about this ε, privacy loss distributions do not fit floating point, and the guarantee means nothing."""
+
+_FINE = 1e-12
+"""δ below which the tails that privacy loss distributions cut off, about 10⁻¹⁵ per composition, begin to count."""
+_ORDERS = (*DEFAULT_RDP_ORDERS, 1536.0, 2048.0, 4096.0)
+"""Orders of Rényi divergences: the library's, and larger ones for a small δ and a small ε."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +94,71 @@ def _sorted_total(releases: Sequence[Release], delta: float, interval: float) ->
 
 @lru_cache(maxsize=4096)
 def _total(releases: tuple[Release, ...], delta: float, interval: float) -> float:
+    releases = tuple(release for release in releases if release.times * release.rate)
+    if all(release.kind == "gaussian" and release.rate == 1 for release in releases):
+        return _gaussian_total(sum(r.times / r.multiplier**2 for r in releases), delta)
+    bound = _rényi_total(releases, delta) if delta < _FINE else math.inf
+    return max(0.0, min(bound, _composed(releases, delta, interval)))
+
+
+def _gaussian_total(precision: float, delta: float) -> float:
+    """Return ε at δ of Gaussian releases to which all units contribute (Balle and Wang 2018, theorem 8).
+
+    Together they are one release with noise multiplier 1/√precision.
+
+    Args:
+        precision: Σ 1/z² over the releases.
+        delta: δ.
+    """
+    μ = math.sqrt(precision)
+    if math.erf(μ / math.sqrt(8)) <= delta:  # δ(0)
+        return 0.0
+
+    def excess(ε: float) -> float:
+        """Return ln δ(ε) − ln δ, for δ(ε) = Φ(μ/2 − ε/μ) − exp(ε)·Φ(−μ/2 − ε/μ)."""
+        first, second = log_ndtr(μ / 2 - ε / μ), ε + log_ndtr(-μ / 2 - ε / μ)
+        return float(first + math.log(max(-math.expm1(min(second - first, 0.0)), 1e-300)) - math.log(delta))
+
+    ρ = precision / 2
+    above = ρ + 2 * math.sqrt(ρ * math.log(1 / delta))  # zero-concentrated privacy, an upper bound
+    return float(brentq(excess, 0.0, above, xtol=1e-12 * above, rtol=1e-10)) * (1 + 1e-9)
+
+
+def _rényi_total(releases: Sequence[Release], delta: float) -> float:
+    """Return an upper bound on ε at δ: Gaussian releases by Rényi divergences, plus the sum of the ε of Laplace ones.
+
+    A Laplace release with scale b has ε = 1/b; sampling with rate q makes it ln(1 + q(exp(ε) − 1)).
+    """
+    divergences = np.zeros(len(_ORDERS))
+    pure = 0.0
+    for release in releases:
+        if release.kind == "gaussian":
+            divergences += release.times * _rényi(release.multiplier, release.rate)
+        else:
+            ε, q = 1 / release.multiplier, release.rate
+            pure += release.times * (ε + math.log(q + (1 - q) * math.exp(-ε)))
+    return float(compute_epsilon(_ORDERS, divergences, delta)[0]) + pure
+
+
+@lru_cache(maxsize=256)
+def _rényi(multiplier: float, rate: float) -> NDArray[np.float64]:
+    """Return the Rényi divergence of one Gaussian release at each of ``_ORDERS``."""
+    accountant = RdpAccountant(_ORDERS)
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)))
+    divergences: NDArray[np.float64] = accountant.rdp
+    return divergences
+
+
+def _composed(releases: Sequence[Release], delta: float, interval: float) -> float:
+    """Return ε at δ from privacy loss distributions."""
     # With a fine grid of the privacy loss, a large ε takes minutes. On any grid the result is rounded up.
     rough = sum(r.rate * r.times * (1 / r.multiplier + 0.5 / r.multiplier**2) for r in releases)
     if rough > _MEANINGLESS:
         ρ = sum(r.times / (2 * r.multiplier**2) for r in releases if r.kind == "gaussian")
         pure = sum(r.times / r.multiplier for r in releases if r.kind == "laplace")
         return ρ + 2 * math.sqrt(ρ * math.log(1 / delta)) + pure
-    losses = [_loss(release, interval * max(1.0, rough / 10)) for release in _joined(releases)]
-    return float(reduce(PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)) if losses else 0.0
-
-
-def _joined(releases: Sequence[Release]) -> list[Release]:
-    """Return releases of the same cost: all Gaussian ones without sampling are one, whose z⁻² is the sum of theirs."""
-    plain = [r for r in releases if r.kind == "gaussian" and r.rate == 1 and r.times]
-    others = [r for r in releases if r.times * r.rate and r not in plain]
-    if plain:
-        others.append(Release("gaussian", sum(r.times / r.multiplier**2 for r in plain) ** -0.5))
-    return others
+    losses = [_loss(release, interval * max(1.0, rough / 10)) for release in releases]
+    return float(reduce(PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta))
 
 
 def _loss(release: Release, interval: float) -> PrivacyLossDistribution:

@@ -30,7 +30,10 @@ from florilegium.privacy.noise import secret_generator
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
 _MOST_NOISE, _TOLERANCE, _STEP = 1e6, 0.002, 0.95
-_WHOLE = tuple(float(order) for order in range(2, 64))
+_LARGE = (72.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0)
+"""Rényi orders beyond those of Opacus, which end at 63: with these, ε is never below ln(1/δ) ÷ the largest order."""
+_WHOLE = (*(float(order) for order in range(2, 64)), *_LARGE)
+_ORDERS = (*map(float, RDPAccountant.DEFAULT_ALPHAS), *_LARGE)
 
 
 class Account(Ledger):
@@ -44,12 +47,12 @@ class Account(Ledger):
 def _epsilon(
     history: Sequence[tuple[float, float, int]],
     delta: float,
-    orders: tuple[float, ...] = tuple(RDPAccountant.DEFAULT_ALPHAS),
+    orders: tuple[float, ...] = _ORDERS,
 ) -> float:
     if not history:
         return 0.0
     spent = np.sum([times * _of_a_step(multiplier, rate, orders) for multiplier, rate, times in history], axis=0)
-    return float(get_privacy_spent(orders=list(orders), rdp=spent, delta=delta)[0])
+    return max(0.0, float(get_privacy_spent(orders=list(orders), rdp=spent, delta=delta)[0]))  # a bound below 0 is 0
 
 
 @lru_cache(maxsize=4096)
@@ -88,9 +91,9 @@ def multiplier_for(epsilon: float, delta: float, planned: Planned, fixed: Planne
 def _search(epsilon: float, delta: float, planned: Planned, fixed: Planned) -> float:
     """Return :func:`multiplier_for` by bisection."""
 
-    def excess(z: float, orders: Sequence[float] = RDPAccountant.DEFAULT_ALPHAS) -> float:
+    def excess(z: float, orders: tuple[float, ...] = _ORDERS) -> float:
         history = (*((factor * z, rate, times) for factor, rate, times in planned), *fixed)
-        return _epsilon(history, delta, tuple(orders)) - epsilon
+        return _epsilon(history, delta, orders) - epsilon
 
     # Integer Rényi orders take a fraction of the time, but give a few per cent too much noise: a first bracket for z.
     low, high = 0.0, 1.0

@@ -26,6 +26,7 @@ from florilegium.partitions.dirichlet_multinomial import EMPTY, Array, Counts, M
 from florilegium.partitions.features import find_feature
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import draw, secret_generator
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import Figures
@@ -186,9 +187,8 @@ class MDM(OwnPrivacy):
                 "privacy: a component stands for %.0f clients of a cohort, the noise for %.0f: expect little. More "
                 "clients in a round, fewer rounds, fewer components or a larger ε help", typical, self.noise,
             )  # fmt: skip
-        clients = len(self._counted())
-        if h.delta * clients >= 1:
-            log.warning("mdm.delta: δ = %g is not below 1/%d, one over the number of clients", h.delta, clients)
+        if warning := delta_warning("mdm.delta", h.delta, len(self._counted()), "clients"):
+            log.warning("%s", warning)
 
     # --------------------------------------------------------------------------------------- privacy
 

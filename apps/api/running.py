@@ -16,7 +16,7 @@ from florilegium.apps.cells import carry_out, comparison, folder_of
 from florilegium.apps.engine import OnEvaluation
 from florilegium.apps.engines import EngineName
 from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import resolve, run_experiment, warn_of_idle_keys
+from florilegium.apps.experiment import resolve, run_experiment, tell_warnings, warn_of_idle_keys
 from florilegium.apps.progress import Display, silent, suitable
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
@@ -65,7 +65,9 @@ def run(
     overrides = resolve(recipe, [], named)
     warn_of_idle_keys(named, [overrides])
     with choose(engine, workers, [overrides], on_evaluation) as chosen:
-        return Run(run_experiment(chosen, overrides, _display(progress)))
+        path = run_experiment(chosen, overrides, _display(progress))
+    tell_warnings(path)
+    return Run(path)
 
 
 class Comparison:

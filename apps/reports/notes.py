@@ -22,8 +22,8 @@ def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
         varied: keys that differ on purpose.
     """
     return [
-        *section.repeated, *_unknown(section), *_not_numbers(section), *_unmeasured(section), *_seeds(section),
-        *not_compared(section), *_unequal(section.pools, varied),
+        *section.repeated, *_unknown(section), *_warnings(section), *_not_numbers(section), *_unmeasured(section),
+        *_seeds(section), *not_compared(section), *_unequal(section.pools, varied),
         *(f"Not equal: {line}." for line in _provenance(section)),
     ]  # fmt: skip
 
@@ -32,6 +32,16 @@ def _unknown(section: Section) -> list[str]:
     if section.runs[0].federation["data"] != "unknown":
         return []
     return ["The data of these runs are unknown: real devices keep theirs, and earlier versions noted no hash."]
+
+
+def _warnings(section: Section) -> list[str]:
+    """Return the warnings of each run's summary, such as clients that failed in every round."""
+    return [
+        f"{pool.label}, seed {run.seed}: {warning}."
+        for pool in section.pools
+        for run in pool.runs
+        for warning in run.summary.get("warnings", ())
+    ]
 
 
 def _not_numbers(section: Section) -> list[str]:

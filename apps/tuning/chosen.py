@@ -21,6 +21,7 @@ from florilegium.apps.tuning.records import Result, Tuning
 from florilegium.apps.version import version
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.files import write_text
+from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import FREE_ON_RESUME, differing_settings
 
@@ -112,7 +113,7 @@ def read_tuned(recipe: str | Path | None, tuned: str, runs_dir: str) -> Chosen:
         raise ConfigurationError("--tuned needs a recipe: the values were chosen for one")
     path = Path(tuned) if tuned.endswith(".toml") else tune_folder(str(recipe), tuned, runs_dir) / FILE
     try:
-        methods = tomllib.loads(path.read_text(encoding="utf-8"))["methods"]
+        methods = tomllib.loads(read_utf8(path))["methods"]
         for entry in methods.values():
             {entry[name] for name in ("method", "variant")}, {**entry["keys"], **entry["settings"]}
     except OSError as error:

@@ -307,6 +307,7 @@ class BaseClient(NumPyClient):
         groups: Sequence[Group] | None = None,
         weights: Tensor | None = None,
         objective: Objective | None = None,
+        least: int | None = None,
     ) -> float:
         """Train ``self.model`` on the client's training examples, or those given; return the mean loss.
 
@@ -334,6 +335,7 @@ class BaseClient(NumPyClient):
             objective=objective,
             decay=self.decay(),
             fixed_norms=self._fixed_norms,
+            least=least,
             private=private,
         )
         return loss

@@ -6,8 +6,11 @@ A third file, ``schema.toml``, describes the inputs of a dataset that is not in 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.numpy import load_file
@@ -17,6 +20,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
+from florilegium.common.places import read_utf8
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
 from florilegium.models.conditioned import KINDS, Conditioned
@@ -58,6 +62,10 @@ class Card:
     """Name of a natural client; "": it has none."""
     labels: tuple[int | str, ...] = ()
     """The words of the data for the classes, in their order; (): they have none, or the model predicts no labels."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """What the inputs are, and how they become numbers (:func:`described`); {}: an earlier version wrote the card."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of Python and of the packages that the model was written with."""
 
 
 def save_model(
@@ -79,15 +87,55 @@ def save_model(
     scale = model.scale if isinstance(model, ZeroShot) else 0.0
     outputs = own_outputs(model)
     spec = dataset_of(settings)
+    dataset = spec.name if Path(settings.dataset).is_absolute() else settings.dataset  # a path means nothing elsewhere
     card = Card(
-        settings.model, settings.dataset, settings.method, client, run, combination, memory, conditioned, scale,
-        by_batch, shape, outputs, name, class_labels(spec, outputs),
+        settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
+        by_batch, shape, outputs, name, class_labels(spec, outputs), described(spec, shape), _versions(),
     )  # fmt: skip
     if spec.folder:
-        write_text(folder / FILE, (Path(spec.folder) / FILE).read_text(encoding="utf-8"))
+        write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
     write_tensors(folder / "model.safetensors", get_arrays(model))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("florilegium", "torch", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue  # a Flower app that a node has unpacked is not installed
+    return found
+
+
+def described(spec: DatasetSpec, shape: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Return what a network's inputs are, and how rows of data become inputs; JSON values.
+
+    Args:
+        spec: the dataset.
+        shape: shape of inputs, if images are resized to it.
+
+    Returns:
+        "kind" (:class:`DatasetSpec`), "shape" and "type" of one input, and the "column" that it is read from; of images
+        the "mean" and "std" of each channel, in units of 0..1, that normalise it; of tables, in the order of the
+        features, the columns of "numbers" with mean and standard deviation, of "categories" with their values, one 0/1
+        feature each, and of "vectors" with their lengths.
+    """
+    found: dict[str, Any] = {
+        "kind": spec.kind, "shape": [*(shape or spec.shape)], "type": "int64" if spec.coded else "float32",
+    }  # fmt: skip
+    if spec.kind == "image":
+        found |= {"layout": "channels, height, width", "mean": [*spec.mean], "std": [*spec.std]}
+    if spec.x:
+        found["column"] = spec.x
+    if spec.table is not None:
+        found |= {
+            "numbers": {name: [*scale] for name, scale in spec.table.numbers.items()},
+            "categories": {name: [*values] for name, values in spec.table.categories.items()},
+            "vectors": {**spec.table.vectors},
+        }
+    return found
 
 
 def own_outputs(model: nn.Module) -> int:

@@ -75,11 +75,12 @@ class Training(Request):
         decay: float = 1.0,
         after_epoch: Callable[[], None] | None = None,
         fixed_norms: bool = False,
+        least: int | None = None,
         private: object = None,
     ) -> Self | None:
         """Return the request; None for what cannot be stacked, and without examples."""
         hook = gradient_hook if isinstance(gradient_hook, Correction) else None
-        special = objective or after_epoch or private or gradient_hook is not hook or examples.redraw
+        special = objective or after_epoch or least or private or examples.redraw or gradient_hook is not hook
         chosen = trained_groups(model, settings, groups)
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs

@@ -85,9 +85,21 @@ def shuffled(examples: Examples, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(examples), generator=generator)
 
 
-def batches(examples: Examples, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller."""
-    yield from shuffled(examples, generator).to(examples.y.device).split(size)
+def batches(examples: Examples, size: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
+    """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller.
+
+    If it has fewer than ``least`` rows, it joins the batch before.
+    """
+    parts = [*shuffled(examples, generator).to(examples.y.device).split(size)]
+    if len(parts) > 1 and len(parts[-1]) < least:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    yield from parts
+
+
+def least_batch(model: nn.Module, examples: Examples) -> int:
+    """Return the fewest examples of a training batch: 2 if batch norm receives one number per channel from each."""
+    network = model[0] if isinstance(model, nn.ModuleList) else model
+    return 2 if len(examples) and has_lone_channels(network, examples.x[:1]) else 1
 
 
 @contextmanager
@@ -190,6 +202,7 @@ def train(
     decay: float = 1.0,
     after_epoch: Callable[[], None] | None = None,
     fixed_norms: bool = False,
+    least: int | None = None,
     private: Callable[[nn.Module], PrivateGradients] | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``examples``, with the cross-entropy loss unless ``objective`` is given.
@@ -211,10 +224,11 @@ def train(
         decay: factor on all learning rates.
         after_epoch: called after every epoch.
         fixed_norms: whether batch norm uses its running statistics, as in a test, without updating them.
+        least: the fewest examples of a batch; a smaller last one joins the batch before. Default: :func:`least_batch`.
         private: for DP-SGD: returns the object that makes the network's gradients private and draws the batches.
 
     Raises:
-        RunError: if no parameter is left to train.
+        RunError: if no parameter is left to train, or no batch has ``least`` examples.
     """
     groups = trained_groups(model, settings, groups)
     parameters = [parameter for group in groups for parameter in group.parameters]
@@ -223,8 +237,14 @@ def train(
     optimizers = [make_optimizer(settings, group, decay) for group in groups]
     steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
     epochs_left = epochs if epochs is not None else settings.local_epochs
-    single = len(examples) % settings.batch_size == 1 and not fixed_norms
-    joined = single and has_lone_channels(model[0] if isinstance(model, nn.ModuleList) else model, examples.x[:1])
+    if least is None:  # to find out takes a forward pass, which most clients are spared
+        single = (settings.batch_size == 1 or len(examples) % settings.batch_size == 1) and not fixed_norms
+        least = least_batch(model, examples) if single and private is None else 1
+    if 0 < (largest := min(len(examples), settings.batch_size)) < least:
+        raise RunError(
+            f"batch norm needs at least {least} examples in a batch, and there is only {largest}: it has "
+            f"{len(examples)} training examples, batch-size is {settings.batch_size}"
+        )
     _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
     norm: Tensor | None = None
@@ -236,7 +256,7 @@ def train(
         objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
             redraw()
-            for rows in _epoch(examples, settings.batch_size, generator, protected, joined=joined):
+            for rows in _epoch(examples, settings.batch_size, generator, protected, least):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
                 losses = objective(rows) if len(rows) else total.new_zeros(1)
@@ -300,17 +320,11 @@ def _gradients(
 
 
 def _epoch(
-    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None, *, joined: bool
+    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None, least: int
 ) -> Iterator[Tensor]:
-    """Yield the batches of an epoch: all examples in random order; for DP-SGD, as many Poisson-sampled batches.
-
-    ``joined``: whether a single last example joins the batch before, because batch norm cannot train on one alone.
-    """
+    """Yield the batches of an epoch (:func:`batches`); for DP-SGD, as many Poisson-sampled batches."""
     if protected is None:
-        parts = [*batches(examples, size, generator)]
-        if joined and len(parts) > 1 and len(parts[-1]) == 1:
-            parts[-2:] = [torch.cat(parts[-2:])]
-        yield from parts
+        yield from batches(examples, size, generator, least)
         return
     for _ in range(-(-len(examples) // size)):
         protected.forget()
@@ -350,7 +364,15 @@ def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Ten
 def features(network: nn.Module, examples: Examples) -> Tensor:
     """Return the outputs of ``network`` in evaluation mode, (n, d): features of a body, logits of a whole network."""
     network.eval()
-    return torch.cat([network(x) for x in examples.x.split(EVALUATION_BATCH)])
+    return torch.cat([network(x) for x in for_evaluation(examples.x)])
+
+
+def for_evaluation(x: Tensor) -> list[Tensor]:
+    """Return the batches of an evaluation; a single last input, without statistics of its own, joins the others."""
+    parts = [*x.split(EVALUATION_BATCH)]
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def mapped(network: nn.Module, examples: Examples) -> Examples:

@@ -12,7 +12,9 @@ from torch.func import functional_call
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
 from florilegium.clients.hyper.subspace import SubspaceHyper
+from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
+from florilegium.models.batch_norm import has_lone_channels
 from florilegium.models.subspace import Expansion, expansion
 
 
@@ -33,7 +35,11 @@ class SubspaceClient(BaseClient):
 
     @torch.no_grad()
     def become(self, v: Tensor, x: Tensor) -> None:
-        """Set the network's parameters to θ₀ + Pv, and its batch-norm statistics, if any, to those of inputs ``x``."""
+        """Set the network's parameters to θ₀ + Pv, and its batch-norm statistics, if any, to those of inputs ``x``.
+
+        Raises:
+            RunError: if batch norm would get the statistics of a single number.
+        """
         θ = self._origin + self._expansion(v)(v)
         start = 0
         for parameter in self.model.parameters():
@@ -42,6 +48,8 @@ class SubspaceClient(BaseClient):
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         if not norms:
             return
+        if len(x) == 1 and has_lone_channels(self.model, x):
+            raise RunError("it has a single input, of which batch norm has no statistics")
         for norm in norms:
             norm.reset_running_stats()
         momenta = [norm.momentum for norm in norms]

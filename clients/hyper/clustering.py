@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from florilegium.common.settings import Section, key, parse_numbers
+from florilegium.privacy.delta import MOST_DELTA
 
 
 def _check_split(text: str) -> str:
@@ -44,7 +45,7 @@ class KMeansHyper(Section):
         "example", "unit that the guarantee protects: one example, one client, or none (no noise)"
     )
     epsilon: float = key(1.0, "ε of the whole run", gt=0)
-    delta: float = key(1e-06, "δ of the whole run", gt=0, lt=1)
+    delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA)
     split: Annotated[str, AfterValidator(_check_split)] = key(
         "0.2,0.2,0.45,0.15", "shares of ε_1, ε_2, ε_3G, ε_3L in FedDP-Init's budget"
     )

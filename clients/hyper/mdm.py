@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
 from florilegium.common.settings import Section, key, parse_whole
+from florilegium.privacy.delta import MOST_DELTA
 
 STARTS = 8
 """Default number of random starts; in a private run they would share one clipping bound, and so the noise."""
@@ -64,7 +65,7 @@ class MDMHyper(Section):
         "none", "unit that the guarantee protects; `none`: no noise"
     )
     epsilon: float = key(8.0, "ε of the whole run", gt=0)
-    delta: float = key(1e-06, "δ of the whole run", gt=0, lt=1)
+    delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA)
     clip: float = key(5.0, "private runs: norm to which all that a client sends in one exchange is clipped", gt=0)
 
     @property

@@ -14,6 +14,7 @@ from PIL import Image
 
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET, encode
+from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.tables import encode_table
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec, Split
@@ -31,6 +32,7 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     try:
+        refuse_twins(pyarrow.parquet.read_schema(path).names, str(path))
         table = pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error

@@ -17,6 +17,7 @@ import pyarrow.csv
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
+from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.decode import read_parquet
 from florilegium.partitions.sources.picture_folders import SUFFIXES, pictures_in
 from florilegium.partitions.sources.schema import FILE
@@ -156,6 +157,7 @@ def _table(file: Path) -> pa.Table:
     try:
         with pyarrow.csv.open_csv(file) as reader:
             names = reader.schema.names
+        refuse_twins(names, str(file))
         # Types are decided over all clients' files, so that "007" stays what it is.
         options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         table = pyarrow.csv.read_csv(file, convert_options=options)

@@ -53,6 +53,7 @@ from pydantic import (
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
+from florilegium.common.places import read_utf8
 from florilegium.common.settings import NAME
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.spec import DatasetSpec
@@ -182,7 +183,7 @@ def read_schema(path: Path) -> DatasetSpec:
             f"dataset: there is no {file}; a dataset of your own is an absolute path to its folder"
         )
     try:
-        schema = Schema.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        schema = Schema.model_validate(tomllib.loads(read_utf8(file)))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:

@@ -26,6 +26,7 @@ from florilegium.models.kmeans import k_means
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.server_data import server_examples
 from florilegium.privacy.clipping import clip_rows
+from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import secret_generator
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
@@ -121,11 +122,8 @@ class KMeans(OwnPrivacy):
             return None
         clients = self.trainable()
         units = sum(self.roster.clients[client].train for client in clients) if unit == "example" else len(clients)
-        if self.hyper.delta * units >= 1:
-            log.warning(
-                "kmeans.delta: δ = %g is not below 1/%d, one over the number of units: it would allow to publish one "
-                "of them whole", self.hyper.delta, units,
-            )  # fmt: skip
+        if warning := delta_warning("kmeans.delta", self.hyper.delta, units, f"{unit}s"):
+            log.warning("%s", warning)
         if unit == "example":
             bounds = {"outer": self.radius**2, "weights": 1.0, "sums": self.radius, "counts": 1.0}
         else:

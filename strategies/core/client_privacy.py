@@ -9,6 +9,7 @@ trusted with the sum; its noise then depends on the number of clients that have 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.accounting import Release, calibrate
 from florilegium.privacy.correlated import squared_sensitivity
+from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import draw, secret_generator
 from florilegium.privacy.sampling import poisson_sample
@@ -29,6 +31,8 @@ from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.slots import Slots
+
+log = logging.getLogger("flwr")
 
 LEDGER = "privacy.json"
 CLIP_RATE = 0.2
@@ -79,6 +83,8 @@ class ClientPrivacy:
             ConfigurationError: if the bound is adaptive, but cohorts are too small for the noise on the count.
         """
         p = self._settings.privacy
+        if warning := delta_warning("privacy.delta", p.delta, of, "clients"):
+            log.warning("%s", warning)
         if p.sampling == "slots" and cohorts:
             self.slots = Slots(p.mechanism, max(1, round(of / cohorts[0])), len(cohorts), self._settings.seed)
             if p.epsilon:

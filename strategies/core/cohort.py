@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
@@ -28,6 +28,7 @@ from florilegium.strategies.core.evaluation import Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
+from florilegium.strategies.core.health import Attendance
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
@@ -72,6 +73,8 @@ class Setup:
         origins: returns hashes of what the run is made from, for devices or for a simulation; the run's folder keeps
             them.
         provenance: returns what carries the run out, given the roster; the run's folder keeps it.
+        chance: returns the share of the most frequent class among the examples on which simulated clients are
+            evaluated; NaN if it is not known.
     """
 
     settings: ServerSettings
@@ -81,6 +84,7 @@ class Setup:
     run: RunFolder
     origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
     provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
+    chance: Callable[[Collection[str]], float] = lambda clients: math.nan
 
 
 class CohortStrategy(WithoutHooks):
@@ -90,13 +94,14 @@ class CohortStrategy(WithoutHooks):
         setup: configuration, client class, roster and folder of the run.
 
     Attributes:
-        settings, hyper, client, roster, run, origins, provenance: those of :class:`Setup`.
+        settings, hyper, client, roster, run, origins, provenance, chance: those of :class:`Setup`.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
+        attendance: the rounds in which clients were asked to train, and those in which they failed.
         identity: distinguishes the run from others of its name.
         lineage: the rounds from which the run was resumed so far.
     """
@@ -114,6 +119,7 @@ class CohortStrategy(WithoutHooks):
         self.run = setup.run
         self.origins = setup.origins
         self.provenance = setup.provenance
+        self.chance = setup.chance
         self.bytes_down = 0
         self.bytes_up = 0
         self.checkpoint_round = 0
@@ -125,6 +131,7 @@ class CohortStrategy(WithoutHooks):
 
             self.protection = ClientPrivacy(self.settings, self.run)
         self.accounts = ClientAccounts()
+        self.attendance = Attendance()
         self.identity = uuid4().hex
         self.lineage: list[int] = []
 
@@ -380,6 +387,7 @@ class CohortStrategy(WithoutHooks):
             "lineage": self.lineage,
             "deployed": self.roster.deployed,
             "clip_norm": None if self.protection is None else self.protection.clip_norm,
+            "attendance": self.attendance.facts(),
             **self.accounts.facts(),
         }
 
@@ -396,6 +404,7 @@ class CohortStrategy(WithoutHooks):
             self.lineage = [*facts["lineage"], checkpoint.round]
             self.checkpoint_round = checkpoint.round
             self.accounts.take_back(facts)
+            self.attendance.take_back(facts.get("attendance", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
             self.restore(checkpoint.state, facts["own"])

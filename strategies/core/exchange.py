@@ -35,6 +35,8 @@ ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
 """Names of the metrics that every client's reply contains."""
 UNUSABLE = "unusable answer"
 """Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
+LATE = "not among the first"
+"""Beginning of the reason why the reply of a client is not used that came after enough others."""
 UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
 
 
@@ -171,7 +173,7 @@ def deliver(
                 replies[index] = reply
                 answered += _succeeded(reply, messages[index], expected) if enough else 0
         if enough and answered >= enough:
-            silent = f"not among the first {enough} to answer (key oversample)"
+            silent = f"{LATE} {enough} to answer (key oversample)"
             break
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:

@@ -61,6 +61,11 @@ class MetricsFile:
         write_text(self._path, "".join(map(_written, lines)))
         self._last, self.evaluations = lines[-1] if lines else {}, [line for line in lines if is_evaluated(line)]
 
+    def losses(self) -> list[float]:
+        """Return the training loss of each round so far that reports one."""
+        training = [line.get(TRAINING, {}) for line in read_metrics(self._path.parent)]
+        return [float(entry["loss"]) for entry in training if "loss" in entry]
+
     def flush(self) -> None:
         """Make sure that the lines so far outlast a power cut."""
         flush_to_disk(self._path)

@@ -21,12 +21,16 @@ class RoundRecord:
     """Collects what the exchanges of one round report, whatever the method.
 
     If several exchanges of a round report the same number, its mean is over all of them.
+
+    Attributes:
+        asked: the clients that were asked to train.
+        failures: the reasons of those that failed.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._asked: set[str] = set()
-        self._failed: set[str] = set()
+        self.asked: set[str] = set()
+        self.failures: dict[str, str] = {}
         self._loss, self._update_norm, self._gradient_norm = _Mean(), _Mean(), _Mean()
 
     def add(self, phase: str, seconds: float, cohort: Iterable[str], outcome: Outcome, *, evaluation: bool) -> None:
@@ -42,8 +46,8 @@ class RoundRecord:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
         if evaluation:
             return
-        self._asked |= {*cohort}
-        self._failed |= outcome.failures.keys()
+        self.asked |= {*cohort}
+        self.failures |= outcome.failures
         if outcome.clients:
             self._loss.add(outcome.metrics.get("loss"), outcome.metrics["weight"])
             for mean, name in ((self._update_norm, UPDATE_NORM), (self._gradient_norm, GRADIENT_NORM)):
@@ -61,8 +65,8 @@ class RoundRecord:
         found = {
             "loss": loss,
             "learning_rate": None if loss is None else learning_rate,
-            "clients": len(self._asked),
-            "failed": len(self._failed),
+            "clients": len(self.asked),
+            "failed": len(self.failures),
             "gradient_norm": self._gradient_norm.value(),
             "client_update_norm": self._update_norm.value(),
             "update_norm": _change(before, after),

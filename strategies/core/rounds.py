@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from florilegium.clients.core.wire import pack, unpack
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
 from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
 from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
+from florilegium.privacy.delta import delta_warning
 from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.health import at_chance, diverged, unmeasured
 from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.metrics_file import TRAINING
 from florilegium.strategies.core.round import Round
@@ -58,6 +62,7 @@ class Rounds:
         self._seconds: list[float] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
+        self._unmeasured: list[str] = []  # a warning, if clients of the last evaluation have no figures
         self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
 
@@ -122,6 +127,10 @@ class Rounds:
         if strategy.protection is not None:
             strategy.protection.frozen = self._frozen(first)
             self._plan(strategy.protection, done)
+        elif s.privacy.unit == "example":
+            examples = max((strategy.roster.clients[client].train for client in strategy.trainable()), default=0)
+            if warning := delta_warning("privacy.delta", s.privacy.delta, examples, "examples of the largest client"):
+                log.warning("%s", warning)
         strategy.summary()
         return model, done
 
@@ -184,6 +193,7 @@ class Rounds:
             model = strategy.train_round(this, model)
         except BudgetSpentError as error:
             log.warning("round %d changes nothing: %s", server_round, error)
+        strategy.attendance.add(this.record.asked, this.record.failures)
         self._seconds.append(time.perf_counter() - started)
         learning_rate = strategy.settings.learning_rate * strategy.settings.decay(server_round)
         entry = this.record.entry(self._seconds[-1], learning_rate, before, model)
@@ -227,7 +237,9 @@ class Rounds:
             log.info("round %d: there is no client to evaluate on", server_round)
             return {}
         this = Round(strategy, self._grid, server_round, final=final)
-        self._figures = strategy.figures(strategy.measure(this, clients, model))
+        outcome = strategy.measure(this, clients, model)
+        self._unmeasured = [*unmeasured(clients, outcome.clients, outcome.failures)]
+        self._figures = strategy.figures(outcome)
         seconds = round(time.perf_counter() - started, 3)
         self._evaluated = server_round
         metrics = MetricRecord()
@@ -270,6 +282,9 @@ class Rounds:
         s, roster, protection = strategy.settings, strategy.roster, strategy.protection
         if strategy.client_rows:
             strategy.run.write_clients(strategy.client_rows)
+        warnings = self._warnings()
+        for warning in warnings:
+            log.info("note: %s", warning)
         summary = {
             "method": s.method,
             "dataset": s.dataset,
@@ -283,9 +298,32 @@ class Rounds:
             "bytes_down": strategy.bytes_down,
             "bytes_up": strategy.bytes_up,
             "final": self._figures,
+            **strategy.attendance.report(),
+            **({"warnings": warnings} if warnings else {}),
             **(strategy.accounts.report(s.privacy.delta) if protection is None else protection.report()),
             **strategy.report(),
         }
         strategy.run.write_summary(summary)
         self._report_progress("completed", len(seconds), len(seconds))
         self._telemetry.end()
+
+    def _warnings(self) -> list[str]:
+        """Return what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
+        strategy, classes = self._strategy, dataset_of(self._strategy.settings).classes
+        found = [*strategy.attendance.warnings(), *self._unmeasured]
+        if not self._seconds:
+            return found  # nothing was trained
+        test_loss = self._figures.get("seen", {}).get("loss", math.nan)
+        found += diverged(strategy.run.metrics.losses(), test_loss, classes)
+        for group, figures in self._figures.items():
+            if "accuracy_weighted" in figures:
+                rows = [row for row in strategy.client_rows if row["group"] == group]
+                examples = sum(int(str(row["test_examples"])) for row in rows)
+                found += at_chance(group, figures["accuracy_weighted"], examples, self._chance(rows))
+        return found
+
+    def _chance(self, rows: Sequence[Mapping[str, object]]) -> float:
+        """Return the accuracy of always predicting the most frequent class, for the clients of these rows."""
+        if self._strategy.roster.deployed:  # devices do not say how frequent their classes are
+            return 1 / dataset_of(self._strategy.settings).classes
+        return self._strategy.chance([str(row["client"]) for row in rows])

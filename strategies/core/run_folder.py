@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import tomli_w
 from safetensors import safe_open
 
-from florilegium.common.errors import ConfigurationError, RunError, nearest
-from florilegium.common.files import append_text, write_tensors, write_text
+from florilegium.common.errors import ConfigurationError, FileError, RunError, nearest
+from florilegium.common.files import append_text, overwrite_text, write_tensors, write_text
+from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
 from florilegium.partitions.dealing import partitioner_table
@@ -217,7 +218,13 @@ class RunFolder:
             state: "running", "completed", "stopped" (by its user, to be resumed) or "failed".
             facts: further entries.
         """
-        write_text(self.path / STATUS, json.dumps({"state": state, **facts}) + "\n")
+        text = json.dumps({"state": state, **facts}) + "\n"
+        try:
+            write_text(self.path / STATUS, text)
+        except FileError:
+            if state != "failed":
+                raise
+            overwrite_text(self.path / STATUS, text)  # that the disk is full may be why it failed
         if state != "running":
             self.attempts.end()
         self.watcher.progressed({"state": state, **facts})
@@ -381,7 +388,7 @@ def find_initial(init: str, seed: int, runs_dir: str) -> Path:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the flat configuration of the run in ``path``, in the words of this version."""
     try:
-        config = flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8")))
+        config = flatten(tomllib.loads(read_utf8(path / "config.toml")))
     except FileNotFoundError as error:
         raise ConfigurationError(f"{path} is not the folder of a run: it has no config.toml") from error
     except (OSError, tomllib.TOMLDecodeError) as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_text
 
 FILE = "metrics.prom"
 
@@ -71,8 +72,12 @@ class Telemetry:
             gauge.labels(**self._named).set(value)
 
     def write(self, folder: Path) -> None:
-        """Write all metrics to ``metrics.prom`` in ``folder``, in Prometheus' text format, atomically."""
-        write_to_textfile(str(folder / FILE), self._registry)
+        """Write all metrics to ``metrics.prom`` in ``folder``, in Prometheus' text format, atomically.
+
+        Raises:
+            FileError: if it cannot be written.
+        """
+        write_text(folder / FILE, generate_latest(self._registry).decode())
 
     def end(self) -> None:
         """Close the HTTP port, if one is open."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from opacus.accountants import PRVAccountant
+from typer.testing import CliRunner
 
+from florilegium.apps.cli import cli
 from florilegium.apps.privacy_plan import make_plan
 from florilegium.common.errors import ConfigurationError
+from florilegium.privacy.delta import delta_warning
 
 
 @pytest.mark.parametrize(("cohort", "releases", "epsilon"), [(100, 200, 8.0), (10, 1000, 1.0)])
@@ -48,7 +51,13 @@ def test_signal_to_noise_of_drawn_noise() -> None:
         ({}, "give either epsilon"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "give either epsilon"),
         ({"epsilon": -1.0}, "epsilon: -1 is not a positive number"),
-        ({"epsilon": 1.0, "delta": 1.0}, "delta: 1 is not between 0 and 1"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta: 1 is not between 0 and 0.5"),
+        ({"epsilon": 1.0, "delta": 0.6}, "delta: 0.6 is not between 0 and 0.5"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta: 0 is not between 0 and 0.5"),
+        ({"epsilon": 1.0, "delta": float("nan")}, "delta: nan is not between 0 and 0.5"),
+        ({"epsilon": float("inf")}, "epsilon: inf is not a positive number"),
+        ({"epsilon": float("nan")}, "epsilon: nan is not a positive number"),
+        ({"noise_multiplier": float("inf")}, "noise-multiplier: inf is not a positive number"),
         ({"epsilon": 1.0, "cohort": 101}, "cohort: 101 cannot be drawn of 100 clients"),
         ({"epsilon": 1.0, "releases": 0}, "rounds: 0 are too few"),
     ],
@@ -56,3 +65,27 @@ def test_signal_to_noise_of_drawn_noise() -> None:
 def test_what_is_refused(keys, message) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_plan(**{"units": 100, "cohort": 10, "releases": 5, "delta": 1e-5} | keys)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--clip-norm", "0", "clip-norm: 0 is not a positive number"),
+        ("--clip-norm", "-1", "clip-norm: -1 is not a positive number"),
+        ("--clip-norm", "inf", "clip-norm: inf is not a positive number"),
+        ("--clip-norm", "nan", "clip-norm: nan is not a positive number"),
+        ("--parameters", "-5", "parameters: -5 is below 0"),
+    ],
+)
+def test_what_the_command_refuses(option: str, value: str, message: str) -> None:
+    words = ["privacy", "--epsilon", "8", "--clients", "100", "--cohort", "10", "--rounds", "5", option, value]
+    with pytest.raises(ConfigurationError, match=message):
+        CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("units", "told"), [(99_999, ""), (100_000, "d: δ = 1e-05 is not below 1/100000, one over the")]
+)
+def test_a_delta_of_one_over_the_number_of_units_is_told(units: int, told: str) -> None:
+    assert delta_warning("d", 1e-5, units, "clients").startswith(told)
+    assert bool(delta_warning("d", 1e-5, units, "clients")) == bool(told)

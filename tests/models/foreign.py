@@ -194,3 +194,12 @@ class Positions(nn.Module):
 def with_buffer(shape: Shape, classes: int) -> nn.Module:
     """A constant in a buffer, and a dense layer."""
     return nn.Sequential(Positions(shape), dense(shape, classes))
+
+
+def lone_channels(shape: Shape, classes: int) -> nn.Module:
+    """Batch norm that receives one number per channel from an example, and so needs two in a batch."""
+    return nn.Sequential(
+        nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8), nn.BatchNorm1d(8), nn.ReLU()),
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
+        nn.Linear(8, classes),
+    )

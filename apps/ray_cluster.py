@@ -1,0 +1,66 @@
+"""The Ray cluster that ``RAY_ADDRESS`` names, looked for before anything waits for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from pathlib import Path
+
+from florilegium.common.errors import ConfigurationError
+
+VARIABLE = "RAY_ADDRESS"
+_PATIENCE = 3.0
+"""Seconds that a cluster has to accept a connection."""
+_ADVICE = f"start one with `ray start --head`, correct {VARIABLE}, or unset it to compute on this machine"
+
+
+def named_cluster() -> str:
+    """Return the address of the cluster that ``RAY_ADDRESS`` names; "" if it names none ("local" asks for none)."""
+    address = os.environ.get(VARIABLE, "").strip()
+    return "" if address == "local" else address
+
+
+def check_cluster(address: str) -> None:
+    """Check that a Ray cluster may be at an address: ``host:port``, ``ray://host:port``, or "auto".
+
+    Raises:
+        ConfigurationError: if the address is malformed, or nothing that speaks Ray's protocol answers there.
+    """
+    where = _running_here() if address == "auto" else address.removeprefix("ray://")
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(\d{1,5})", where)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise ConfigurationError(
+            f"{VARIABLE}: '{address}' is no address of a Ray cluster; expected host:port, such as 10.0.0.5:6379, or "
+            f"'auto'; {_ADVICE}"
+        )
+    try:
+        socket.create_connection((found[1].strip("[]"), int(found[2])), timeout=_PATIENCE).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigurationError(f"{VARIABLE}: there is no Ray cluster at {where} ({reason}); {_ADVICE}") from error
+    if not os.environ.get("RAY_USE_TLS") and not _speaks_grpc(where):
+        raise ConfigurationError(f"{VARIABLE}: what listens at {where} is no Ray cluster; {_ADVICE}")
+
+
+def _running_here() -> str:
+    """Return the address of the cluster that was last started on this machine, as Ray looks it up for "auto"."""
+    folder = os.environ.get("RAY_TMPDIR") or (tempfile.gettempdir() if os.name != "posix" else "/tmp")
+    file = Path(folder) / "ray" / "ray_current_cluster"
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{VARIABLE}: 'auto', but no Ray cluster runs on this machine; {_ADVICE}") from error
+
+
+def _speaks_grpc(address: str) -> bool:
+    """Return whether a server, found to be listening, accepts a gRPC connection, as Ray's do."""
+    import grpc  # takes half a second
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_PATIENCE)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
