@@ -83,10 +83,12 @@ def _made(board: Board) -> str:
 
 def _tuning(board: Board) -> str:
     """Return in words how the methods were tuned, and whose chosen values lie at the edge of their ranges."""
-    edges = [
-        f"{result.subject.name} ({', '.join(result.at_edge())})" for result in board.tuning.results if result.at_edge()
-    ]
-    return about(board.tuning) + (f" At the edge of its range: {', '.join(edges)}." if edges else "")
+    edges: dict[str, list[str]] = {}
+    for result in board.tuning.results:
+        for key in result.at_edge():
+            edges.setdefault(key, []).append(result.subject.name)
+    told = "; ".join(f"{key} of {', '.join(names)}" for key, names in edges.items())
+    return about(board.tuning) + (f" At the edge of its range: {told}." if told else "")
 
 
 def _table(found: Sequence[Entry], sources: dict[str, dict[str, str]], title: str) -> Table:

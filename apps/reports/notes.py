@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from florilegium.apps.provenance import differences
 from florilegium.apps.reports.pairs import not_compared
@@ -77,8 +77,7 @@ def _seeds(section: Section) -> list[str]:
     seeds = {pool.label: ranges(pool.seeds) for pool in section.pools}
     if len({*seeds.values()}) < 2:
         return []
-    told = "; ".join(f"{label}: {own}" for label, own in seeds.items())
-    return [f"Seeds are not the same ({told}). Paired differences count common seeds alone."]
+    return [f"Seeds are not the same: {_by_value(seeds, str)}. Paired differences count common seeds alone."]
 
 
 def _unequal(pools: Sequence[Pool], varied: Collection[str]) -> list[str]:
@@ -98,11 +97,11 @@ def _unequal(pools: Sequence[Pool], varied: Collection[str]) -> list[str]:
     return found
 
 
-def _by_value(values: Mapping[str, object]) -> str:
+def _by_value(values: Mapping[str, object], say: Callable[[object], str] = repr) -> str:
     """Return the values of several pools in words, each with the pools that have it; the most common of many last."""
     labels: dict[str, list[str]] = {}
     for label, value in values.items():
-        labels.setdefault(repr(value), []).append(label)
+        labels.setdefault(say(value), []).append(label)
     common = max(labels, key=lambda value: len(labels[value]))
     several = len(labels[common]) > FEW
     words = [f"{value} ({', '.join(own)})" for value, own in labels.items() if not several or value != common]

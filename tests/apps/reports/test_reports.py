@@ -31,7 +31,7 @@ class TestPools:
         )
         assert [(pool.label, pool.seeds) for pool in section.pools] == [("fedavg", [1, 2, 3]), ("local", [1])]
         assert notes(section) == [
-            "Seeds are not the same (fedavg: 1-3; local: 1). Paired differences count common seeds alone."
+            "Seeds are not the same: 1-3 (fedavg), 1 (local). Paired differences count common seeds alone."
         ]
 
     @pytest.mark.parametrize("keys", [{"dataset": "mnist"}, {"num-clients": 7}, {"classes-per-client": 4}])
