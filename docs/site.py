@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from markdown import Extension, Markdown
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
@@ -33,6 +34,20 @@ FOLDERS = {
 LINK = re.compile(r"(!?\[((?:[^\[\]]|\[[^\]]*\])*)\])\(([^)#\s:]+)(#[^)\s]*)?\)")
 """A link or picture: the brackets, the words in them, the file, the section."""
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?")
+
+
+class Subscripts(Extension):
+    """Underscores are subscripts (``Σ_k x_k``), never emphasis."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 (the library's name)
+        """Make the words between two underscores no longer italic."""
+        md.delimiters.remove("_")
+
+
+def on_config(config: Any) -> Any:
+    """Read the pages' formulas as they are written."""
+    config.markdown_extensions.append(Subscripts())
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
