@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.processes import BIN, ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LONGEST = 35
 """Words that a cell of a table may have. Explanations belong in sentences under the table."""
 INSTEAD = {
@@ -33,24 +34,24 @@ INSTEAD = {
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a page's prose and tables: no code, no generated tables, no targets of links."""
-    text = re.sub(r"<!-- begin generated.*?<!-- end generated -->", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+    """Yield the numbered lines of a page's prose and tables: no code, no targets of links."""
     text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.S | re.M)
     text = re.sub(r"`[^`\n]+`|\]\([^)\n]*\)", "", text)
     return ((n, line) for n, line in enumerate(text.splitlines(), 1) if not line.startswith(("    ", ":::")))
 
 
 def _cells(text: str) -> Iterator[str]:
+    """Yield the cells of all tables of a page."""
     for line in text.splitlines():
         if line.startswith("|"):
             yield from re.split(r"(?<!\\)\|", line)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_words_are_plain_and_cells_short(page: object) -> None:
-    text = (ROOT / str(page)).read_text(encoding="utf-8")
+def test_words_are_plain_and_cells_short(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     found = [
-        f"{page}:{number}: '{match[0]}': {instead}"
+        f"{page.relative_to(ROOT)}:{number}: '{match[0]}': {instead}"
         for number, line in _lines(text)
         for words, instead in INSTEAD.items()
         for match in re.finditer(words, line, re.IGNORECASE)
