@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types types-check run test test-long lint bench clean
+.PHONY: install generate types types-check run test test-long lint docs bench clean
 
 install: $(VENV)/.installed
 
@@ -44,6 +44,11 @@ test: install lint
 
 test-long: install
 	$(BIN)/python -m pytest -m long
+
+# The site, in build/site: warnings are errors, links and their anchors are checked, nothing is fetched.
+docs: install types
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo $(CURDIR)/build/site/index.html
 
 bench: install
 	$(BIN)/python -m benchmarks

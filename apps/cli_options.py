@@ -30,7 +30,7 @@ def of_recipe(help: str) -> Any:
 RunName = Annotated[str, of_run("a run's id or folder")]
 Recipe = Annotated[str | None, of_recipe("a recipe's name, or a TOML file")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
-Workers = Annotated[int, typer.Option(min=1, help="worker processes, one CPU each")]
+Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help="worker processes, one CPU each")]
 EngineOption = Annotated[
     Literal["auto", "process", "ray"],
     typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),

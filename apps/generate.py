@@ -1,7 +1,8 @@
 """``python -m florilegium.apps.generate``: generate parts of a checkout's files from the declarations of the keys.
 
-These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs, and the tables of keys in
-``docs/configuration.md``. Both stand between two marker lines; a test compares them with the declarations.
+These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods and
+commands in ``docs/configuration.md``, ``docs/methods/README.md`` and ``docs/commands.md``; and the facts at the head of
+each method's page. All stand between two marker lines; a test compares them with the declarations.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import sys
 from pathlib import Path
 
 from florilegium.apps.app_folder import checkout
+from florilegium.apps.command_pages import command_reference
 from florilegium.apps.keys import groups
+from florilegium.apps.method_pages import index, read_page, with_facts
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_text
 
@@ -57,11 +60,15 @@ def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str
 
 def generated(root: Path) -> dict[Path, str]:
     """Return the expected content of each file of the checkout ``root`` that has generated parts."""
+    docs = root / "docs"
+    pages = sorted(path for path in (docs / "methods").glob("*.md") if path.name != "README.md")
     wanted = {
         root / "pyproject.toml": (TOML_MARKS, config_tables()),
-        root / "docs" / "configuration.md": (MARKDOWN_MARKS, key_tables()),
+        docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
+        docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
+        docs / "methods" / "README.md": (MARKDOWN_MARKS, index([read_page(path) for path in pages])),
     }
-    return {
+    return {page: with_facts(page.read_text(encoding="utf-8")) for page in pages} | {
         path: replaced(path.read_text(encoding="utf-8"), marks, content, str(path))
         for path, (marks, content) in wanted.items()
     }

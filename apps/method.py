@@ -29,6 +29,7 @@ class Method:
         task: what it learns from a dataset: classes, numbers (regression), clusters, or histograms.
         table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
             package, the client class's name without "Client", in lower case with hyphens.
+        new_clients: what a client is tested with that has never trained, before ``finetune-epochs`` tune it.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Method:
     keys: str | type[Section] = "florilegium.common.settings:NoHyper"
     task: Literal["classification", "regression", "clustering", "histograms"] = "classification"
     table: str = ""
+    new_clients: str = "the global model"
 
     def strategy_class(self) -> type[CohortStrategy]:
         """Import and return the strategy class."""

@@ -126,8 +126,8 @@ class FederationSettings(SourceSettings):
     )
     samples_per_client: int = key(
         0,
-        "training examples m of each client (on average where clients differ in size; `natural`: at most, before a "
-        "fifth is held out if there is no test split; `pfllib-…`: before a quarter is held out); 0: all rows are used",
+        "training examples m of each client, on average if sizes differ "
+        "([details](configuration.md#numbers-of-examples)); 0: all rows are used",
         ge=0,
     )
     alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0, le=MOST_ALPHA)

@@ -38,9 +38,8 @@ class PrivacySettings(Section):
     )
     sampling: Literal["poisson", "fixed", "slots"] = key(
         "poisson",
-        "for `unit = client`: sample each client independently, which amplifies privacy; cohorts of a fixed size, "
-        "accounted as if all clients took part in every round; or a slot for each client, which takes part in every "
-        "E-th round, E = 1 ÷ `participation` ([more](privacy.md#clients))",
+        "for `unit = client`: sample each client independently, which amplifies privacy; cohorts of a fixed size; or "
+        "slots: a client takes part in every E-th round ([more](privacy.md#clients))",
     )
     mechanism: Literal["gaussian", "tree", "matrix"] = key(
         "gaussian",

@@ -45,7 +45,7 @@ class FedL2P(FedAvg):
     @staticmethod
     def transfer_gap(hyper: Any) -> str:
         """Return why features cannot be transferred."""
-        return "what it learns is no features, but how to fine-tune them"
+        return "it learns how to fine-tune features, not features"
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:

@@ -44,7 +44,7 @@ class IFCA(Clustered):
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
         """Return why client privacy is not kept."""
-        return "every client tells which model it has chosen, and nothing protects that"
+        return "each client reports which model it has chosen, and nothing protects that"
 
     @staticmethod
     def transfer_gap(hyper: IFCAHyper) -> str:

@@ -29,7 +29,7 @@ class L2P(FedL2P):
     @staticmethod
     def transfer_gap(hyper: Any) -> str:
         """Return why features cannot be transferred."""
-        return "what it learns is no features, but how to fine-tune them"
+        return "it learns how to fine-tune features, not features"
 
     def sample(self, server_round: int) -> Cohort:
         """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one."""

@@ -1,4 +1,4 @@
-"""The Python examples of the documentation run as they stand, page by page, in an empty folder."""
+"""The documentation agrees with the code: examples run, links lead somewhere, commands exist, no page is missing."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
-from tests.processes import ROOT
+import florilegium as fl
+from florilegium.apps.cli import cli
+from florilegium.apps.method_pages import FACTS, index, read_page
+from florilegium.apps.methods import METHODS
+from florilegium.apps.settings import defaults
+from florilegium.common.errors import ConfigurationError
+from tests.processes import BIN, ROOT
 from tests.support import CACHE
 
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
+DOCS = ROOT / "docs"
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
+PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/test_package.py
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+COMMANDS = typer.main.get_command(cli)
+THEIRS = ("package-keys", "mine.", "slow-head.")
+"""Keys in examples that are not the suite's own."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_run(page: Path, tmp_path: Path) -> None:
+    """The Python examples of a page, as they stand, in an empty folder."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     # A cell of a notebook may call itself by name; a script has one namespace for all of them.
     script = tmp_path / "example.py"
@@ -33,8 +49,89 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each line of a text that could be typed and begins with ``florilegium``."""
+    for line in re.sub(r" *\\\n *", " ", text).splitlines():
+        if re.match(r"(    |)florilegium [a-z]", line):
+            yield re.sub(r"(^|\s)#\s.*|   .*$", "", line.strip()).split()[1:]
+
+
+def _wrong(words: list[str]) -> str:
+    """Return what is wrong with the words of a command: its name, an option, or a key of ``--set``."""
+    command: click.Command = COMMANDS
+    while isinstance(command, click.Group):
+        if not words or words[0] not in command.commands:
+            return f"no command {' '.join(words[:1])}"
+        command, words = command.commands[words[0]], words[1:]
+    options = {name for parameter in command.params for name in parameter.opts}
+    for place, word in enumerate(words, 1):
+        if re.match(r"--[a-z]", word) and command.name != "serve" and word.partition("=")[0] not in options:
+            return f"no option {word}"
+        key = "".join(words[place : place + 1]).strip("'\"").partition("=")[0]
+        if word == "--set" and key not in defaults() and not key.startswith(THEIRS):
+            return f"no key {key}"
+    return ""
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_commands_exist(page: Path) -> None:
+    """Every command that a page shows, with its options and its keys."""
+    wrong = [(" ".join(words), _wrong(words)) for words in _commands(page.read_text(encoding="utf-8"))]
+    assert not [entry for entry in wrong if entry[1]]
+
+
+def test_wrong_commands_are_found() -> None:
+    text = """
+    florilegium rum
+    florilegium run --sets a=1      # with a comment
+    florilegium run \\
+      --set metod=fedavg
+"""
+    assert [_wrong(words) for words in _commands(text)] == ["no command rum", "no option --sets", "no key metod"]
+
+
+def test_the_site_has_every_page() -> None:
+    """The navigation names every page of ``docs/``, and the Python reference every public name."""
+    named = set(re.findall(r"[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]))
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= named
+    reference = (DOCS / "reference.md").read_text(encoding="utf-8")
+    public = {f"florilegium.{where}".replace(":", ".") for where in fl._PUBLIC.values()}
+    assert set(re.findall(r"^::: (\S+)$", reference, re.MULTILINE)) == public
+
+
+def test_every_method_has_one_page(tmp_path: Path) -> None:
+    page = tmp_path / "own.md"
+    page.write_text("<!-- begin generated facts: fedavg, nothing -->\n<!-- end generated -->\n")
+    with pytest.raises(ConfigurationError, match="there is no method 'nothing'"):
+        read_page(page)
+    page.write_text("# FedAvg\n")
+    with pytest.raises(ConfigurationError, match="begin generated facts"):
+        read_page(page)
+    pages = [read_page(path) for path in (DOCS / "methods").glob("*.md") if FACTS.search(path.read_text())]
+    assert sum(len(page.methods) for page in pages) == len(METHODS.own)
+    with pytest.raises(ConfigurationError, match=r"one page about 'fedavg' expected \(found: 2\)"):
+        index([*pages, next(page for page in pages if page.name == "fedavg.md")])
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+@pytest.mark.long
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    """Links and their sections are checked, too, and no page loads anything from another server."""
+    subprocess.run(["make", "-s", "types"], cwd=ROOT, check=True)
+    done = subprocess.run(
+        [BIN / "mkdocs", "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in tmp_path.rglob("*.html"):
+        assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', page.read_text(encoding="utf-8")), page

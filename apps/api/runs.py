@@ -81,7 +81,7 @@ class Run:
     def training(self) -> pd.DataFrame:
         """The training of every round, a row each: loss, learning rate, cohort, norms, bytes, seconds by phase.
 
-        docs/architecture.md, "What a run leaves", explains the columns; seconds of the phases are in "seconds_train",
+        docs/run-folder.md explains the columns; seconds of the phases are in "seconds_train",
         "seconds_server" and so on. Numbers that no client reported are NaN. Runs of earlier versions have no rows.
         """
         rows = [{"round": line["round"], **line[TRAINING]} for line in read_metrics(self.path) if TRAINING in line]

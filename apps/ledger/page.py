@@ -12,7 +12,7 @@ from florilegium.common.files import write_text
 
 HEAD = ("paper", "numbers", "with ours", *VERDICTS)
 MEANING = """\
-- *published*: as the paper prints it. Its ± is said under each paper's heading.
+- *published*: as the paper prints it. What its ± means stands under each paper's heading.
 - *ours*: mean over the seeds ± standard error of that mean; without ± for one seed, or where only the mean is recorded.
   Values are recorded from the results pages, rounded as there, so that a mean may be 0.1 from the page's. No folders of
   runs are read.

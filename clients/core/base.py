@@ -58,7 +58,7 @@ def only_gradients(hyper: Any) -> str:
 
 def more_than_gradients(hyper: Any) -> str:
     """Promise of example privacy, not kept: the client also uses its examples outside ``descend``/``released``."""
-    return "it uses a client's examples otherwise than by gradients of their cross-entropy"
+    return "examples are used for more than the gradients of their cross-entropy"
 
 
 def stackable(hyper: Any) -> str:

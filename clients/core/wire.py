@@ -1,6 +1,6 @@
 """The messages between server and node, packed and unpacked by the same classes on both sides.
 
-Flower's records are loosely typed; here every field has a name and a type. Section "Messages" of docs/architecture.md
+Flower's records are loosely typed; here every field has a name and a type. docs/wire.md
 explains the fields.
 """
 

@@ -57,7 +57,7 @@ def whole_network(hyper: Any) -> str:
 
 def single_replies(hyper: Any) -> str:
     """Promise of client privacy, not kept: the server uses individual replies of clients."""
-    return "the server needs more of each client than a change of what it was sent, and nothing bounds that"
+    return "the server uses the replies of single clients, and nothing bounds these"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: configuration, metrics, per-client results, checkpoint, summary (docs/architecture.md).
+"""The folder of a run: configuration, metrics, per-client results, checkpoint, summary (docs/run-folder.md).
 
 Files are replaced atomically, never half-written. ``status.json`` shows the progress of the run.
 """

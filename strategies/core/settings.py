@@ -86,10 +86,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     resume: str = key("", "run to continue from its last checkpoint", pattern=OPTIONAL_NAME, values="run id")
     init: str = key(
         "",
-        "start from the final model of a run (`{seed}` stands for this run's seed, `{recipe}` for a recipe's name), or "
-        "from a file of parameters, named as in the network or, for ResNet-18, as in torchvision; a classifier for "
-        "other classes is initialised anew; personal blocks start from that run's, if it has any, else from this run's "
-        "seed",
+        "start from the final model of a run, or from a file of parameters "
+        "([details](configuration.md#initial-parameters))",
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
 

@@ -199,11 +199,10 @@ def test_flwr_runs_the_app_that_the_wheel_writes(installed: Installed, tmp_path:
 
 @pytest.mark.simulation
 @pytest.mark.long
-def test_a_newcomer_does_what_the_readme_says(installed: Installed, tmp_path: Path) -> None:
-    """From an empty folder: all of "Your own method, model and data", word for word, where the wheel is installed."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## Your own method, model and data\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```(sh|python)\n(.*?)```", section, re.DOTALL)
+def test_a_newcomer_does_what_the_page_says(installed: Installed, tmp_path: Path) -> None:
+    """From an empty folder: all of docs/own.md, word for word, where the wheel is installed."""
+    page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", page, re.DOTALL)
     assert [language for language, _ in blocks] == ["sh", "python", "python", "sh"]
     pip = installed.bin / "pip"  # without dependencies: they are there, and tests do not download
     options = f"--no-deps --no-build-isolation --quiet --python {installed.bin / 'python'}"
