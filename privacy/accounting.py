@@ -40,8 +40,8 @@ _MEANINGLESS = 1000.0
 
 _FINE = 1e-12
 """δ below which the tails that privacy loss distributions cut off, about 10⁻¹⁵ per composition, begin to count."""
-_ORDERS = (*DEFAULT_RDP_ORDERS, 1536.0, 2048.0, 4096.0)
-"""Orders of Rényi divergences: the library's, and larger ones for a small δ and a small ε."""
+_ORDERS = (*DEFAULT_RDP_ORDERS, *(float(round(64 * 1.08**k)) for k in range(36)), 1536.0, 2048.0, 4096.0)
+"""Orders of Rényi divergences: those of the library, sparse above 63, and more for a small δ with a small ε."""
 
 
 @dataclass(frozen=True)

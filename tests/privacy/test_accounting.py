@@ -157,7 +157,7 @@ class TestSmallDelta:
         exact = brentq(lambda ε: _sampled_log_delta(ε, 1.5, 0.05) - math.log(delta), 1e-6, 1e3)
         assert exact <= total([Release("gaussian", 1.5, 1, 0.05)], delta) <= 1.15 * exact
 
-    @pytest.mark.parametrize(("delta", "most"), [(1e-13, 7.3), (1e-15, 8.15)])
+    @pytest.mark.parametrize(("delta", "most"), [pytest.param(1e-13, 7.3, marks=pytest.mark.long), (1e-15, 8.15)])
     def test_noise_for_a_small_delta(self, delta: float, most: float) -> None:
         """With δ = 10⁻¹⁵ it was 16,380; Rényi divergences show that 8.11 suffices."""
         z = repeated_multiplier(1.0, delta, 100, 0.1)

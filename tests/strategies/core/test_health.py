@@ -64,6 +64,7 @@ class TestAttendance:
     def test_a_checkpoint_keeps_the_counts(self) -> None:
         before, after = self._after({"3": "no disk"}), Attendance()
         after.take_back(json.loads(json.dumps(before.facts())))
+        assert after.report() == before.report()
         after.add(["3"], {"3": "still no disk"})
         assert after.report()["failed"] == [{"client": "3", "rounds": 2, "failed": 2, "reason": "still no disk"}]
 
