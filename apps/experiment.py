@@ -124,7 +124,10 @@ def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
-    """Parse assignments ``key=value``. A value is read as TOML if it is valid TOML, otherwise as a string."""
+    """Parse assignments ``key=value``. A value is read as TOML if it is valid TOML, otherwise as a string.
+
+    The values of keys that are words, such as ``run-name``, are strings, whatever they look like.
+    """
     result: dict[str, Value] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
@@ -134,9 +137,11 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        # The value of a string key may look like a number: run-name=7.
+        # A word may look like something else, and stays as it is written: run-name=1.10.
         word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
-        result[key.strip()] = str(value) if word or not isinstance(value, bool | int | float) else value
+        if not isinstance(value, str) and (word or not isinstance(value, bool | int | float)):
+            value = text.strip()
+        result[key.strip()] = value
     return result
 
 
