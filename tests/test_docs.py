@@ -38,3 +38,10 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_page_on_robustness_names_tests_that_exist() -> None:
+    named = re.findall(r"`(\S+\.py)::(test_\w+)`", (ROOT / "docs/results/robustness.md").read_text(encoding="utf-8"))
+    assert named
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{test}"
