@@ -6,6 +6,7 @@ same checks and build the same parts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
     from florilegium.strategies.core.roster import Member, Roster
     from florilegium.strategies.core.run_folder import RunFolder, Watcher
+
+log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,8 @@ def population(settings: Settings) -> list[Member]:
     from florilegium.strategies.core.roster import Member
 
     federation, _ = federate(settings)
+    if federation.notes:
+        log.warning(federation.notes)
     names = [str(name) for name in federation.names]
     own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
     if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share

@@ -63,6 +63,9 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
     for key in node:
         if key not in keys:
             raise DataError(f"--node-config: there is no key '{key}'{nearest(key, keys)} Known: {', '.join(keys)}.")
+    name = node.get("client-id", "")
+    if isinstance(name, bool | float):
+        raise DataError(f'--node-config: client-id: write the name in quotes, such as client-id="1.10" (found: {name})')
     words = {key: str(value) if key == "client-id" else value for key, value in node.items()}
     try:
         return DeviceSettings.model_validate(words)

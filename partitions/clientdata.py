@@ -67,6 +67,7 @@ class ClientData:
         simulated: whether the client is simulated, so that anyone who knows the seed may repeat its random draws.
         device: device of the tensors.
         validation: function that loads the validation examples held out from training, if any.
+        notes: what is to be said of files that are no examples, a line each.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class ClientData:
         simulated: bool,
         device: torch.device,
         validation: Callable[[], Examples] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self._train, self._test, self._validation, self._device = train, test, validation, device
         self.labeled = labeled
         self.simulated = simulated
+        self.notes = notes
 
     @cached_property
     def train(self) -> Examples:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
+import math
 import os
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,6 @@ import pyarrow
 import pyarrow.csv
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from florilegium.common.errors import DataError
@@ -35,10 +36,13 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inpu
 from florilegium.partitions.natural_clients import HELD_BACK
 from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, read_parquet
-from florilegium.partitions.sources.picture_folders import pictures_in, resized
+from florilegium.partitions.sources.picture_files import pictures_in
+from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
+
+log = logging.getLogger("flwr")
 
 PARTS = ("train", "test")
 HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -109,12 +113,14 @@ class _Reader:
         words: its vocabulary, for a dataset of words.
         schema: the device's own names of columns and classes.
         labeled: whether training rows have labels that may be used.
+        notes: what is to be said of files that were skipped, a line each.
     """
 
     spec: DatasetSpec
     words: Vocabulary | None
     schema: DeviceSchema
     labeled: bool
+    notes: list[str] = field(default_factory=list)
 
     def table(self, table: pyarrow.Table, name: str, part: str) -> Examples:
         """Return the examples of a table, whose columns may have the device's names."""
@@ -157,18 +163,15 @@ class _Reader:
         """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
         if self.spec.kind != "image":
             raise DataError(f"data-path: {path} is a folder of folders, but '{self.spec.name}' has no pictures")
-        files = pictures_in(path, deep=self._unlabeled(part))
-        if not files and part == "train":
-            raise DataError(f"data-path: {path} holds no pictures")
-        return self.files(files, str(path), None if self._unlabeled(part) else [file.parent.name for file in files])
+        found = pictures_in(path, deep=self._unlabeled(part), apart=PARTS)
+        self.notes.extend(f"{path}: {note}" for note in found.notes())
+        if not found.files and part == "train":
+            raise DataError(". ".join([f"data-path: {path} holds no pictures", *found.notes()]))
+        return self.files(found.files, str(path), None if self._unlabeled(part) else found.labels)
 
     def files(self, files: Sequence[Path], name: str, labels: Sequence[str] | None = None) -> Examples:
         """Return the images in ``files`` as examples, in the dataset's size, with their labels if given."""
-        channels, height, width = self.spec.shape
-        rows = np.empty((len(files), height, width, channels), np.uint8)
-        for row, file in enumerate(files):
-            picture: Image.Image = resized(file, (width, height), "L" if channels == 1 else "RGB")
-            rows[row] = np.asarray(picture).reshape(height, width, channels)
+        rows = read_pictures(((str(file), file) for file in files), len(files), self.spec.shape)
         return self._examples(rows, labels, name)
 
     def arrays(self, x: Any, y: Any, name: str, part: str) -> Examples:
@@ -184,15 +187,15 @@ class _Reader:
             raise DataError(f"{name}: pictures are {rows.dtype}, '{self.spec.name}' needs uint8, 0 to 255")
         return self._examples(rows, None if self._unlabeled(part) else y, name)
 
-    def _cells(self, x: Any, name: str) -> list[Any]:
+    def _cells(self, x: Any, name: str) -> Any:
         """Return the cells of the only input column: texts, or lists of numbers."""
         if self.spec.kind in ("characters", "words"):
             return list(x)
         if self.spec.table is not None:
             columns = ", ".join(self.spec.table.columns)
             raise DataError(f"{name}: '{self.spec.name}' has columns; give a DataFrame or a mapping of {columns}")
-        cells: list[Any] = laid_out(self.spec, x, f"{name}: rows").tolist()
-        return cells
+        rows = laid_out(self.spec, x, f"{name}: rows")
+        return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), math.prod(self.spec.shape))
 
     def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
         """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""
@@ -254,7 +257,9 @@ def read_device(
         held = round(len(train) * HELD_BACK)
         test, train = train.rows(order[:held]), train.rows(order[held:])
     tested = test
-    return ClientData(lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device)
+    return ClientData(
+        lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes
+    )
 
 
 def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
@@ -312,8 +317,11 @@ def read_inputs(
     """
     reader = _Reader(spec, words, schema or DeviceSchema(), labeled=False)
     if path.is_dir():
-        names = [str(file.relative_to(path)) for file in pictures_in(path, deep=True)]
-        return reader.pictures(path, "train").x, names
+        found = pictures_in(path, deep=True)
+        for note in found.notes():
+            log.warning("%s: %s", path, note)
+        files = [str(file.relative_to(path)) for file in found.files]
+        return reader.files(found.files, str(path)).x, files
     if path.suffix == ".csv":
         return reader.csv(path, "train").x, None
     if path.suffix == ".parquet":
@@ -333,12 +341,12 @@ def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> 
 
 
 def report(data: ClientData, spec: DatasetSpec) -> str:
-    """Return a summary of a device's data for its own log: number of examples, and of each class."""
+    """Return a summary of a device's data for its own log: number of examples, of each class, and files skipped."""
     text = f"{len(data.train)} training and {len(data.test)} test examples"
     if not data.labeled:
-        return f"{text}, without labels"
-    if spec.kind == "regression" or not spec.y:
-        return text
-    held = Counter(data.train.y.tolist())
-    names = ", ".join(f"{spec.labels[label] if spec.labels else label}: {held[label]}" for label in sorted(held)[:20])
-    return f"{text}, {len(held)} of {spec.classes} classes in training ({names}{', …' if len(held) > 20 else ''})"
+        text += ", without labels"
+    elif spec.kind != "regression" and spec.y:
+        held = Counter(data.train.y.tolist())
+        names = ", ".join(f"{spec.labels[label] if spec.labels else label}: {held[label]}" for label in sorted(held))
+        text += f", {len(held)} of {spec.classes} classes in training ({names})"
+    return "\n".join([text, *data.notes])

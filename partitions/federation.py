@@ -22,6 +22,7 @@ from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partitio
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.natural_clients import (
     HELD_BACK,
+    check_names,
     client_column,
     has_names,
     hold_back,
@@ -37,7 +38,7 @@ from florilegium.partitions.shares import Canaries, Federation, Noise, Rows, Sha
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable
 
-_FORMAT = 6
+_FORMAT = 7
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
 
@@ -139,6 +140,7 @@ def _save(federation: Federation, path: Path) -> None:
                 canaries=np.stack(astuple(federation.canaries)),
                 noise_levels=federation.noise.levels if federation.noise else np.zeros(0, np.float32),
                 noise_seed=federation.noise.seed if federation.noise else 0,
+                notes=federation.notes or "",
             )
 
     write_atomically(path, save)
@@ -158,6 +160,7 @@ def _restore(path: Path) -> Federation:
             file["server"],
             Canaries(clients, rows, classes, present.astype(bool)),
             Noise(file["noise_levels"], int(file["noise_seed"])) if len(file["noise_levels"]) else None,
+            str(file["notes"]) or None,
         )
 
 
@@ -179,7 +182,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     partitioning = PARTITIONERS[settings.partitioner]
     table = split_of(settings, partitioning)
     whole, dataset = dataset, _arranged(settings, table, dataset)
-    train, test, names, test_from_train, server = (
+    train, test, names, test_from_train, server, notes = (
         _divided(settings, partitioning, dataset, rng) if table is None else _fixed(settings, table, whole, rng)
     )
     empty = [i for i, rows in enumerate(train) if len(rows) == 0]
@@ -199,7 +202,7 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
     federation = Federation(
         Shares.of(train), Shares.of(test), test_from_train, unseen, labeled, np.zeros(count, np.float32),
-        np.array(names), server,
+        np.array(names), server, notes=notes,
     )  # fmt: skip
     federation = replace(federation, **partitioning.seen(settings))
     if table is None:  # a split that is fixed as a whole has been checked, and may share rows
@@ -207,8 +210,9 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     return plant(federation, dataset, settings) if settings.canaries else federation
 
 
-_Divided = tuple[list[Rows], list[Rows], list[str], bool, Rows]
-"""Training rows, test rows and name of each client, whether test rows are of the training split, the server's rows."""
+_Divided = tuple[list[Rows], list[Rows], list[str], bool, Rows, str | None]
+"""Training rows, test rows and name of each client, whether test rows are of the training split, the server's rows, and
+what is to be said of rows that are not used."""
 
 
 def _divided(
@@ -233,22 +237,24 @@ def _divided(
     if partitioning.held_out:
         parts, _ = partition(settings, dataset, train_rows, None, rng)
         train, test = hold_out(parts, partitioning.held_out, rng)
-        return train, test, [""] * len(parts), True, server
+        return train, test, [""] * len(parts), True, server, None
     if test_from_train and not natural:
         held = int(len(train_rows) * HELD_BACK)
         test_rows, train_rows = train_rows[:held], train_rows[held:]
     else:
         test_rows = np.arange(0 if dataset.test is None else len(dataset.test))
+    named = column or (settings.domain_column if has_names(dataset.train, settings.domain_column) else None)
+    notes = check_names(settings, dataset, named, train_rows) if named else None
     if column is not None and settings.min_test_examples:
         train_rows = with_enough_tests(settings, dataset, train_rows, column, test_from_train)
     test_split = dataset.train if test_from_train else dataset.test
     assert test_split is not None
     if column is None:
         train, test, names = deal(settings, dataset, train_rows, test_split, test_rows, rng)
-        return train, test, names, test_from_train, server
+        return train, test, names, test_from_train, server, notes
     train, groups = partition(settings, dataset, train_rows, column, rng)
     train, test = hold_back(train) if test_from_train else (train, rows_of(test_split, column, groups))
-    return train, test, ["|".join(group) for group in groups], test_from_train, server
+    return train, test, ["|".join(group) for group in groups], test_from_train, server, notes
 
 
 _DIVIDING_KEYS = (
@@ -276,9 +282,9 @@ def _fixed(settings: FederationSettings, table: SplitTable, dataset: Dataset, rn
     table.check_against(dataset, settings.num_clients)
     train, names, no_rows = list(table.train), list(table.names), np.zeros(0, np.int64)
     if table.test is not None:
-        return train, list(table.test), names, table.pooled, no_rows
+        return train, list(table.test), names, table.pooled, no_rows, None
     if table.pooled or dataset.test is None:
         train, test = hold_back([rng.permutation(rows) for rows in train])
-        return train, test, names, True, no_rows
+        return train, test, names, True, no_rows, None
     test = matched(dataset, train, dataset.test, np.arange(len(dataset.test)), rng)
-    return train, test, names, False, no_rows
+    return train, test, names, False, no_rows, None

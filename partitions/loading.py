@@ -30,7 +30,7 @@ from florilegium.partitions.settings import SourceSettings
 from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.arrays import ArrayFunction, from_function
 from florilegium.partitions.sources.decode import decode, digits, read_parquet
-from florilegium.partitions.sources.encoded import fitted
+from florilegium.partitions.sources.fitting import fitted
 from florilegium.partitions.sources.inference import Inference, infer
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.sources.store import (
@@ -53,9 +53,9 @@ log = logging.getLogger("flwr")
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
-_FORMAT = 3
+_FORMAT = 4
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
-_IMPORT_FORMAT = 1
+_IMPORT_FORMAT = 2
 """Version of inference; increase it so that schemas are inferred anew."""
 _NO_KEYS = Inference()
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
+from florilegium.partitions.sources.names import MISSING
 from florilegium.partitions.spec import Dataset, Split
 
 HELD_BACK = 0.2
@@ -64,6 +65,64 @@ def client_column(settings: FederationSettings, dataset: Dataset) -> str:
             f"that name clients; several are joined by '+'{nearest(unknown[0], columns)}"
         )
     return settings.client_column or columns[0]
+
+
+def check_names(settings: FederationSettings, dataset: Dataset, column: str, rows: Rows) -> str | None:
+    """Check the names of natural clients, or of domains: no row lacks one, and test rows name clients that exist.
+
+    Args:
+        settings: settings of the federation.
+        dataset: the data.
+        column: the column of names, or several joined by "+".
+        rows: the training rows that are divided.
+
+    Returns:
+        A sentence on the test rows that are not used; None if all are.
+
+    Raises:
+        DataError: if a row has no name, or no test row has the name of a training row.
+    """
+    _check_present(settings, dataset.train, column, rows, "training")
+    if dataset.test is None:
+        return None
+    if not has_names(dataset.test, column):
+        return (
+            f"the test rows of '{settings.dataset}' have no column '{column}' and are not used; a fifth of each "
+            "client's training rows is held out instead"
+        )
+    _check_present(settings, dataset.test, column, np.arange(len(dataset.test)), "test")
+    trained = np.unique(client_names(dataset.train, column))
+    names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
+    unknown = ~np.isin(names, trained)
+    found = f"{', '.join(names[unknown][:5])}{', …' if unknown.sum() > 5 else ''}"
+    if unknown.all():
+        raise DataError(
+            f"{_key(settings)}: column '{column}' of '{settings.dataset}' names {unknown.sum()} clients in test rows, "
+            f"none of which has training rows, so that nobody would be evaluated. Test rows: {found}; training rows: "
+            f"{', '.join(trained[:5])}{', …' if len(trained) > 5 else ''}. Use the same names in both"
+        )
+    if unknown.any():
+        return (
+            f"{counts[unknown].sum()} of {counts.sum()} test rows of '{settings.dataset}' are not used: their clients "
+            f"have no training rows (column '{column}': {found})"
+        )
+    return None
+
+
+def _key(settings: FederationSettings) -> str:
+    """Return the key that chooses the column of names."""
+    return "domain-column" if settings.domain_column else "client-column"
+
+
+def _check_present(settings: FederationSettings, split: Split, column: str, rows: Rows, part: str) -> None:
+    """Raise :class:`DataError` if one of the ``rows`` of a split has no name."""
+    for single in column.split("+"):
+        missing = np.sort(rows[split.clients[single][rows] == MISSING])
+        if len(missing):
+            raise DataError(
+                f"{_key(settings)}: column '{single}' of '{settings.dataset}' names no client in row {missing[0]} of "
+                f"the {part} rows, {len(missing)} rows in all; fill in the names, or remove these rows"
+            )
 
 
 def has_names(split: Split, column: str) -> bool:

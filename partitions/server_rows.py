@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.settings import FederationSettings, parse_rows
+from florilegium.partitions.sources.names import name_of
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 Rows = NDArray[np.int64]
+LABEL = "label"
+"""The column of a choice of rows that stands for the label, whatever its name."""
 
 
 def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> tuple[Rows, Rows]:
@@ -75,12 +78,13 @@ def matching(key: str, choice: str, spec: DatasetSpec, split: Split, rows: Rows)
     if chosen is None:
         return np.ones(len(rows), dtype=bool)
     column, values = chosen
-    columns = {"label": _labels(spec, split), **split.clients}
+    columns = {LABEL: _labels(spec, split), **split.clients}
     if column not in columns:
         raise ConfigurationError(
             f"{key}: '{column}' is not a column of '{spec.name}' to choose rows by{nearest(column, columns)} "
             f"Known: {', '.join(columns)}."
         )
+    values = values if column == LABEL else [name_of(value) for value in values]
     known = sorted(set(columns[column].tolist()))
     for value in values:
         if value not in known:

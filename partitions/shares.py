@@ -83,6 +83,7 @@ class Federation:
         server: rows of the training split that only the server holds.
         canaries: canaries for a privacy audit, if any.
         noise: noise in the clients' images; None without noise.
+        notes: what the user should know of rows that are not used, in sentences; None if there is nothing to say.
     """
 
     train: Shares
@@ -95,6 +96,7 @@ class Federation:
     server: Rows
     canaries: Canaries = _NO_CANARIES
     noise: Noise | None = None
+    notes: str | None = None
 
     def __len__(self) -> int:
         return len(self.unseen)

@@ -135,3 +135,12 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for page in tmp_path.rglob("*.html"):
         assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', page.read_text(encoding="utf-8")), page
+
+
+def test_the_page_on_robustness_names_tests_that_exist() -> None:
+    named = re.findall(
+        r"`(\S+/\S+\.py)::(test_\w+)`", (ROOT / "docs/results/robustness.md").read_text(encoding="utf-8")
+    )
+    assert named
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{test}"

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import NAME, folder
 from florilegium.common.text import encode
+from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.numbers import LOST, targets_of
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.store import PARTS, has_splits, scales, write_dataset
 from florilegium.partitions.spec import DatasetSpec, Split
@@ -173,7 +175,7 @@ def _read(value: Any, where: str) -> _Part:
     x, y = _array(value[0], f"{where}: x"), _array(value[1], f"{where}: y")
     clients = None
     if len(value) == 3:
-        clients = np.array([str(one) for one in _plain(value[2])])
+        clients = names_of(_plain(value[2]), f"{where}: clients")
     lengths = {"x": len(x), "y": len(y)} | ({} if clients is None else {"clients": len(clients)})
     if len(set(lengths.values())) > 1:
         raise DataError(
@@ -276,7 +278,7 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     y: dict[str, NDArray[Any]]
     if targets:
         schema["target"] = "y"
-        y = {part: value.y.astype(np.float32) for part, value in parts.items()}
+        y = {part: targets_of(value.y, f"{value.where}: y") for part, value in parts.items()}
     else:
         schema["label"] = "y"
         schema["labels"], classes = _classes(parts)
@@ -371,7 +373,21 @@ def _decoded_inputs(schema: Mapping[str, Any], x: NDArray[Any] | list[str]) -> N
         floats = np.ascontiguousarray(_channels_first(x, "") if x.ndim == 4 else x, dtype=np.float32)
     if not np.isfinite(floats).all():
         raise DataError(f"{schema['name']}: x has numbers that are too large for 32-bit floats; scale them")
+    if x.ndim == 2:
+        _check_digits(schema["name"], x, floats)
     return floats
+
+
+def _check_digits(name: str, x: NDArray[np.floating[Any]], floats: NDArray[np.float32]) -> None:
+    """Refuse features (n, d) of which single precision would round away what tells the rows apart."""
+    spread = np.ptp(x, axis=0)
+    lost = (np.abs(floats - x).max(axis=0) > LOST * spread) & (spread > 0)
+    if lost.any():
+        column = int(np.argmax(lost))
+        raise DataError(
+            f"{name}: column {column} of x has numbers that differ too little, near {np.abs(x[:, column]).max():g}, "
+            "for 32-bit floats; standardise the column"
+        )
 
 
 def _classes(parts: Mapping[str, _Part]) -> tuple[list[Any], dict[str, NDArray[np.int64]]]:

@@ -57,8 +57,13 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Return whether columns of this type hold encoded images."""
+    """Return whether columns of this type hold encoded images, as ``datasets`` writes them."""
     return bool(pa.types.is_struct(kind) and {"bytes", "path"} <= {kind.field(i).name for i in range(kind.num_fields)})
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold bytes, which may be encoded images."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_vector(kind: pa.DataType) -> bool:

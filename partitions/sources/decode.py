@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet
 from numpy.typing import NDArray
-from PIL import Image
 
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET, encode
 from florilegium.partitions.sources.columns import refuse_twins
+from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.numbers import arrays_of, targets_of
+from florilegium.partitions.sources.pictures import pixels, read_picture, read_pictures
 from florilegium.partitions.sources.tables import encode_table
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec, Split
@@ -41,7 +42,14 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
     return table
 
 
-def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, words: Vocabulary | None = None) -> Split:
+def decode(
+    spec: DatasetSpec,
+    source: pyarrow.Table | HubDataset,
+    name: str,
+    words: Vocabulary | None = None,
+    *,
+    resize: bool = False,
+) -> Split:
     """Turn the rows of ``source`` into arrays as ``spec`` describes.
 
     Args:
@@ -49,21 +57,22 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, wor
         source: a parquet table, or a dataset of the hub, in the hub's schema.
         name: name of the source in error messages.
         words: the vocabulary, for a dataset of words.
+        resize: whether images of other sizes are resized to the dataset's.
 
     Raises:
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
     table = source if isinstance(source, pyarrow.Table) else source.data.table
     _check_columns(spec, table, [spec.y] if spec.y else [], name)
-    x = decode_inputs(spec, table, name, words)
+    x = decode_inputs(spec, table, name, words, resize=resize)
     if not spec.y:
         y: NDArray[Any] = np.zeros(len(x), np.int64)
     elif spec.kind == "regression":
-        y = _numbers(table.column(spec.y).to_pylist(), (), f"{name}: column '{spec.y}'")
+        y = targets_of(table.column(spec.y), f"{name}: column '{spec.y}'")
     else:
         y = labels_of(spec, table.column(spec.y).to_pylist(), name)
     clients = {
-        column: np.array([str(value) for value in table.column(column).to_pylist()])
+        column: names_of(table.column(column).to_pylist(), f"{name}: column '{column}'")
         for column in spec.client_columns
         if column in table.column_names
     }
@@ -71,13 +80,16 @@ def decode(spec: DatasetSpec, source: pyarrow.Table | HubDataset, name: str, wor
 
 
 def decode_inputs(
-    spec: DatasetSpec, table: pyarrow.Table, name: str, words: Vocabulary | None = None
+    spec: DatasetSpec, table: pyarrow.Table, name: str, words: Vocabulary | None = None, *, resize: bool = False
 ) -> NDArray[np.generic]:
     """Decode the input columns alone (see :func:`decode`)."""
     _check_columns(spec, table, [], name)
     match spec.kind:
         case "image":
-            return _images(spec, table.column(spec.x).to_pylist(), name)
+            cells = table.column(spec.x).to_pylist()
+            named = ((f"row {row} of column '{spec.x}'", cell) for row, cell in enumerate(cells))
+            needs = "" if resize else spec.name
+            return read_pictures(named, len(cells), spec.shape, needs=needs, where=f"{name}: ")
         case "characters":
             return _texts(spec, table.column(spec.x).to_pylist(), name, encode)
         case "words":
@@ -86,15 +98,12 @@ def decode_inputs(
             if len(numbers) and not numbers.any():
                 raise DataError(f"{name}: not one word of column '{spec.x}' is in the file of embeddings")
             return numbers
-        case "table":
-            assert spec.table is not None, "tables have a schema"
-            return encode_table(spec.table, {c: table.column(c).to_pylist() for c in spec.table.columns}, name)
         case "tokens":
-            return _tokens(spec, table.column(spec.x).to_pylist(), f"{name}: column '{spec.x}'")
-        case "regression" if spec.table is not None:
-            return encode_table(spec.table, {c: table.column(c).to_pylist() for c in spec.table.columns}, name)
-        case "regression" | "numbers":
-            return _numbers(table.column(spec.x).to_pylist(), spec.shape, f"{name}: column '{spec.x}'")
+            return _tokens(spec, table.column(spec.x), f"{name}: column '{spec.x}'")
+        case "table" | "regression" | "numbers":
+            if spec.table is not None:
+                return encode_table(spec.table, {c: table.column(c) for c in spec.table.columns}, name)
+            return arrays_of(table.column(spec.x), spec.shape, f"{name}: column '{spec.x}'")
 
 
 def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], name: str) -> None:
@@ -108,27 +117,9 @@ def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], n
 
 
 def decode_image(data: bytes, channels: int) -> NDArray[np.uint8]:
-    """Decode PNG or JPEG bytes to an array (height, width, ``channels``), converting grey and colour as needed."""
-    with Image.open(io.BytesIO(data)) as image:
-        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
-    return pixels.reshape(*pixels.shape[:2], channels)
-
-
-def _images(spec: DatasetSpec, cells: Sequence[dict[str, Any]], name: str) -> NDArray[np.uint8]:
-    channels, height, width = spec.shape
-    out = np.empty((len(cells), height, width, channels), dtype=np.uint8)
-    for row, cell in enumerate(cells):
-        try:
-            pixels = decode_image(cell["bytes"], channels)
-        except Exception as error:  # a damaged file can make Pillow raise any exception
-            raise DataError(f"{name}: row {row} of column '{spec.x}' is not an encoded image: {error}") from error
-        if pixels.shape != out.shape[1:]:
-            raise DataError(
-                f"{name}: the image in row {row} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
-                f"'{spec.name}' needs {height}×{width}"
-            )
-        out[row] = pixels
-    return out
+    """Decode a picture's file to an array (height, width, ``channels``), converting grey and colour as needed."""
+    picture = read_picture(data)
+    return pixels(picture, channels, picture.size)
 
 
 def _texts(
@@ -141,29 +132,14 @@ def _texts(
     return np.stack([encode(text, length) for text in cells]) if cells else encode("", length)[None][:0]
 
 
-def _numbers(cells: Sequence[Any], shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
-    """Return numbers, or lists of numbers, as an array (n, *shape).
-
-    Raises:
-        DataError: if a cell has another form, or is missing or not finite.
-    """
-    try:
-        array = np.asarray(cells, np.float32).reshape(len(cells), *shape)
-    except (TypeError, ValueError) as error:
-        wanted = f"lists of {'×'.join(map(str, shape))} numbers" if shape else "numbers"
-        raise DataError(f"{name} must hold {wanted}: {error}") from error
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} has a value that is missing or not finite")
-    return array
-
-
-def _tokens(spec: DatasetSpec, cells: Sequence[Any], name: str) -> NDArray[np.int64]:
+def _tokens(spec: DatasetSpec, column: pyarrow.ChunkedArray, where: str) -> NDArray[np.int64]:
     """Return lists of tokens as an array (n, length); raise :class:`DataError` if a cell holds something else."""
-    for row, cell in enumerate(cells):
-        fits = isinstance(cell, list) and all(isinstance(token, int) and 0 <= token < spec.tokens for token in cell)
-        if not fits or len(cell) != spec.shape[0]:
-            raise DataError(f"{name}: row {row} is no list of {spec.shape[0]} integers 0 to {spec.tokens - 1}")
-    return np.array(cells, np.int64).reshape(len(cells), *spec.shape)
+    tokens: NDArray[np.int64] = arrays_of(column, spec.shape, where, tokens=True)
+    wrong = ((tokens < 0) | (tokens >= spec.tokens)).any(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(f"{where}: row {row} is no list of {spec.shape[0]} integers 0 to {spec.tokens - 1}")
+    return tokens
 
 
 def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:

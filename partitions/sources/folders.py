@@ -8,7 +8,7 @@ own/carol/train/<class>/*.png           pictures of a client: also carol/<class>
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,8 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.decode import read_parquet
-from florilegium.partitions.sources.picture_folders import SUFFIXES, pictures_in
+from florilegium.partitions.sources.names import name_of
+from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
 from florilegium.partitions.sources.schema import FILE
 
 CLIENT = "client"
@@ -30,6 +31,9 @@ _MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "N
 """Words for a missing number in CSV files; in a column of other texts they are values like any."""
 _LARGEST = 2**63 - 1
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+_NOTES = b"notes"
+"""Key in a table's metadata: what is to be said of files that are skipped."""
+_PARTS = ("train", "test")
 _Rows = list[tuple[Path, pa.Table]]
 LAYOUTS = (
     "Possible are: (1) schema.toml and train.parquet; (2) train.csv or train.parquet, with or without test.csv or "
@@ -45,9 +49,11 @@ def has_clients(folder: Path) -> bool:
 
 def files_of(folder: Path) -> list[Path]:
     """Return all data files in ``folder``, sorted; a hash of their names, sizes and times changes with the data."""
+    read = {*TABLES, *suffixes()}
     return sorted(
         file for file in folder.glob("**/*")
-        if file.suffix.lower() in (*TABLES, *SUFFIXES) or file == folder / FILE
+        if (file.suffix.lower() in read or file == folder / FILE)
+        and not any(part.startswith(HIDDEN) for part in file.relative_to(folder).parts)
     )  # fmt: skip
 
 
@@ -67,10 +73,11 @@ def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
     if not folder.is_dir():
         raise ConfigurationError(f"dataset: there is no folder {folder}")
     if _is_one(folder):
-        return _joined(_parts(folder)), []
+        parts = _parts(folder)
+        return _joined(parts), _notes([parts])
     clients: dict[str, Path] = {}
     for entry in _entries(folder):
-        name = entry.name if entry.is_dir() else entry.stem
+        name = name_of(entry.name if entry.is_dir() else entry.stem)
         if name in clients:
             raise DataError(f"{folder}: client '{name}' has both {clients[name].name} and {entry.name}; keep one")
         clients[name] = entry
@@ -83,7 +90,8 @@ def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
             raise DataError(
                 f"{clients[name]}: client '{name}' has no training rows; give it some, or move it out of {folder}"
             )
-    return _of_clients(folder, read)
+    tables, notes = _of_clients(folder, read)
+    return tables, [*notes, *_notes(read.values())]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -92,7 +100,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
     return sorted(
         entry for entry in folder.iterdir()
-        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in TABLES)
+        if not entry.name.startswith(HIDDEN) and (entry.is_dir() or entry.suffix.lower() in TABLES)
     )  # fmt: skip
 
 
@@ -109,7 +117,7 @@ def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dic
             f"test rows: {len(tested)} of {len(clients)} clients have files; of each other client's rows a fifth is "
             "held back"
         )
-    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in ("train", "test")})
+    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in _PARTS})
     if CLIENT in joined["train"].column_names:
         raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
     split: dict[str, list[pa.Table]] = {"train": [], "test": []}
@@ -152,7 +160,7 @@ def _parts(entry: Path) -> dict[str, _Rows]:
 
 
 def _table(file: Path) -> pa.Table:
-    if file.suffix == ".parquet":
+    if file.suffix.lower() == ".parquet":
         return read_parquet(file, may_be_empty=True)
     try:
         with pyarrow.csv.open_csv(file) as reader:
@@ -170,12 +178,20 @@ def _table(file: Path) -> pa.Table:
 
 def _pictures(folder: Path) -> _Rows:
     """Return the pictures in ``<folder>/<class>/`` as a table."""
-    files = [file for file in pictures_in(folder) if file.parent.name not in ("train", "test")]
-    if not files:
+    found = pictures_in(folder, apart=_PARTS)
+    if not found.files:
         return []
-    cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in files]
-    columns = {"image": pa.array(cells, _IMAGE), "label": pa.array([file.parent.name for file in files])}
-    return [(folder, pa.table(columns))]
+    cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in found.files]
+    table = pa.table({"image": pa.array(cells, _IMAGE), "label": pa.array(found.labels)})
+    notes = "\n".join(f"{folder}: {note}" for note in found.notes())
+    return [(folder, table.replace_schema_metadata({_NOTES: notes} if notes else None))]
+
+
+def _notes(clients: Iterable[dict[str, _Rows]]) -> list[str]:
+    """Return what is to be said of files that are skipped, a line each."""
+    tables = [table for parts in clients for rows in parts.values() for _, table in rows]
+    noted = [(table.schema.metadata or {}).get(_NOTES, b"").decode() for table in tables]
+    return [line for notes in noted for line in notes.splitlines()]
 
 
 def _joined(parts: dict[str, _Rows]) -> dict[str, pa.Table]:
@@ -221,27 +237,30 @@ def _common_type(name: str, files: _Rows) -> pa.DataType:
 
 
 def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
-    """Return int64 or float64 if all cells of a CSV column that are not missing are numbers, else text."""
+    """Return int64 or float64 if all cells of a CSV column that are not missing are numbers, else text.
+
+    Whole numbers that do not fit into 64 bits are text, unless a float keeps all their digits: they are names.
+    """
     given = [cell for cell in map(_present, cells) if cell]
     unsigned = [cell.lstrip("+-") for cell in given]
     if not given or any("_" in cell or (cell[:1] == "0" and cell[1:2].isdigit()) for cell in unsigned):
         return pa.string()  # 007 is a name
-    for convert, kind in ((_int64, pa.int64()), (float, pa.float64())):
-        try:
-            for cell in given:
-                convert(cell)
-        except ValueError:
-            continue
-        return kind
-    return pa.string()
+    try:
+        whole = [int(cell) for cell in given]
+    except ValueError:
+        return pa.float64() if all(map(_is_float, given)) else pa.string()
+    if max(map(abs, whole)) <= _LARGEST:
+        return pa.int64()
+    kept = all(abs(number) < 2**1023 and int(float(number)) == number for number in whole)
+    return pa.float64() if kept else pa.string()
 
 
-def _int64(cell: str) -> int:
-    """Return the whole number in ``cell``; raise ``ValueError`` if there is none or it does not fit into 64 bits."""
-    number = int(cell)
-    if abs(number) > _LARGEST:
-        raise ValueError
-    return number
+def _is_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _present(cell: str | None) -> str:

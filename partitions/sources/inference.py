@@ -7,8 +7,10 @@ Scales, categories and classes come from the training rows alone.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.sources.columns import (
     class_labels,
     count_distinct,
+    is_binary,
     is_image,
     is_number,
     is_text,
@@ -29,7 +33,9 @@ from florilegium.partitions.sources.columns import (
     plain,
 )
 from florilegium.partitions.sources.decode import decode
-from florilegium.partitions.sources.encoded import look, pixels
+from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
+from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.store import scales
 from florilegium.partitions.spec import Split
@@ -179,8 +185,8 @@ class _Work:
                     "all; remove these rows, or name another column with label-column"
                 )
         column = self._train.column(label)
-        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
-            values = column.to_numpy()
+        if is_number(column.type):
+            values = numbers_of(column, f"{self.source}, train: column '{label}'")
             distinct = len(np.unique(values))
             if (values != np.round(values)).any() or (distinct > _CATEGORIES and 10 * distinct > len(values)):
                 return self._target(label, kind, inputs, distinct)
@@ -209,7 +215,7 @@ class _Work:
     def _classes_of(column: pa.ChunkedArray) -> list[Any]:
         """Return the labels of a column: whole numbers as integers, all else as text."""
         if is_number(column.type):
-            return [int(cell) for cell in column.to_pylist()]
+            return [int(cell) if cell == int(cell) else cell for cell in column.to_pylist()]
         return [str(cell) for cell in column.to_pylist()]
 
     def _target(self, label: str, kind: str, inputs: list[str], distinct: int) -> dict[str, Any]:
@@ -219,9 +225,6 @@ class _Work:
                 f"label-column: column '{label}' of {self.source} holds {distinct} different numbers, which can be "
                 f"predicted from numbers only, but '{others[0]}' holds none; choose with label-column and input-column"
             )
-        for part, table in self.tables.items():
-            index = table.column_names.index(label)
-            self.tables[part] = table.set_column(index, label, table.column(label).cast(pa.float64()))
         self.notes.append(f"target: column '{label}', numbers to predict")
         return {"target": label}
 
@@ -229,7 +232,7 @@ class _Work:
 
     def _inputs(self, kinds: dict[str, pa.DataType], *, named: bool) -> tuple[str, list[str]]:
         """Return the kind of inputs (pictures, texts, table) and their columns, chosen among ``kinds``."""
-        if images := [c for c, kind in kinds.items() if is_image(kind)]:
+        if images := [c for c, k in kinds.items() if is_image(k) or (is_binary(k) and (named or self._shows(c)))]:
             if len(images) > 1 or (named and len(kinds) > 1):
                 raise self._open("images", images if len(images) > 1 else list(kinds))
             return "pictures", images
@@ -253,6 +256,14 @@ class _Work:
                 f"{', '.join(self._train.column_names)}"
             )
         return "table", [c for c in kinds if c in numbers or c in words]
+
+    def _shows(self, column: str) -> bool:
+        """Return whether the first cell of a column of bytes is a picture."""
+        try:
+            read_picture(next((cell for cell in self._train.column(column).to_pylist() if cell), None))
+        except DataError:
+            return False
+        return True
 
     def _categorical(self, column: str) -> bool:
         """Return whether a text column holds categories: at most 100 values, at most half as many as rows."""
@@ -282,10 +293,9 @@ class _Work:
             if is_vector(kind):
                 vectors[column] = self._vector(column)
             elif is_number(kind):
-                values = self._finite(column)
-                mean, std = float(values.mean()), float(values.std())
+                mean, std = self._moments(column)
                 if std > 0:
-                    numbers[column] = [float(f"{mean:.6g}"), float(f"{std:.6g}")]
+                    numbers[column] = [mean, std]
                 else:
                     self.notes.append(f"not used: column '{column}', which is {mean:g} in all training rows")
             else:
@@ -299,17 +309,24 @@ class _Work:
             raise DataError(f"{self.source}: all input columns are constant; name others with input-column")
         return {what: found for what, found in schema.items() if found}
 
-    def _finite(self, column: str) -> NDArray[np.float64]:
-        """Return the training values of a numeric column; raise :class:`DataError` if any split lacks one."""
-        for part, table in reversed(self.tables.items()):
-            values = table.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False)
-            if (bad := np.flatnonzero(~np.isfinite(values))).size:
-                raise DataError(
-                    f"{self.source}, {part}: column '{column}' has no number in row {bad[0]}, {bad.size} rows in all; "
-                    "fill or remove these rows, or choose other columns with input-column"
-                )
-        result: NDArray[np.float64] = self._train.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False)
-        return result
+    def _moments(self, column: str) -> tuple[float, float]:
+        """Return mean and deviation of a numeric column's training values, to a millionth of the deviation.
+
+        Raises:
+            DataError: if a value of any split is missing, or the mean cannot be written as a float.
+        """
+        for part, table in self.tables.items():
+            try:
+                numbers_of(table.column(column), f"{self.source}, {part}: column '{column}'")
+            except DataError as error:
+                raise DataError(f"{error}, or choose other columns with input-column") from error
+        mean, std = moments(self._train.column(column), column)
+        if math.ulp(mean) > LOST * std > 0:
+            raise DataError(
+                f"{self.source}: column '{column}' has numbers that differ too little, near {mean:g}, for 64-bit "
+                "floats; subtract a constant, or choose other columns with input-column"
+            )
+        return (round(mean, 6 - math.floor(math.log10(std))) if std else mean), float(f"{std:.6g}")
 
     def _vector(self, column: str) -> int:
         lengths = pc.unique(pc.list_value_length(self._train.column(column))).to_pylist()
@@ -343,7 +360,7 @@ class _Work:
     def _names(self, part: str) -> dict[str, NDArray[np.str_]]:
         """Return the columns that may name clients or domains, or choose rows: those whose values repeat."""
         return {
-            column: np.array([str(cell) for cell in self.tables[part].column(column).to_pylist()])
+            column: names_of(self.tables[part].column(column).to_pylist(), f"{self.source}, {part}: column '{column}'")
             for column in self._naming
         }
 
@@ -354,22 +371,18 @@ class _Work:
         )
 
     def _with_pictures(self, schema: dict[str, Any], column: str, label: str) -> Inferred:
-        cells = {part: table.column(column).to_pylist() for part, table in self.tables.items()}
-        opened = {
-            part: [look(cell, f"{self.source}, {part}: row {row}") for row, cell in enumerate(each)]
-            for part, each in cells.items()
-        }
-        sizes = {size: (part, row) for part, each in opened.items() for row, (_, size) in reversed([*enumerate(each)])}
         side = self.keys.image_size
+        sizes: dict[Size, tuple[str, int]] = {}
+        seen = {part: self._seen(part, column, side, sizes) for part in self.tables}
         if len(sizes) > 1 and not side:
             found = "; ".join(f"{h}×{w} ({part}, row {row})" for (w, h), (part, row) in [*sizes.items()][:3])
             raise DataError(
                 f"{self.source}: the images have {len(sizes)} sizes: {found}. Give a size with key image-size, to "
                 "which all are resized"
             )
-        channels = 1 if all(mode in ("1", "L") for mode, _ in opened["train"]) else 3
+        channels = 1 if all(picture.mode == "L" for picture in seen["train"]) else 3
         size = (side, side) if side else next(iter(sizes))
-        x = {part: np.stack([pixels(cell["bytes"], channels, size) for cell in each]) for part, each in cells.items()}
+        x = {part: np.stack([pixels(picture, channels, size) for picture in each]) for part, each in seen.items()}
         mean, std = scales(x["train"])
         shape = [channels, size[1], size[0]]
         resized = f", resized to {side}×{side}" if side else ""
@@ -380,3 +393,21 @@ class _Work:
         y = {p: np.array([codes[c] for c in t.column(label).to_pylist()], np.int64) for p, t in self.tables.items()}
         splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
         return Inferred(schema, splits, tuple(self.notes))
+
+    def _seen(self, part: str, column: str, side: int, sizes: dict[Size, tuple[str, int]]) -> list[Image.Image]:
+        """Return the pictures of a column, resized if ``side`` is given; note each size, with its first part and row.
+
+        Pictures of several sizes cannot be used without ``side``, and are not kept.
+        """
+        kept: list[Image.Image] = []
+        rows = count()
+
+        def keep(picture: Image.Image) -> None:
+            sizes.setdefault(picture.size, (part, next(rows)))
+            if side or len(sizes) == 1:
+                kept.append(resized(picture, (side, side)) if side else picture)
+
+        cells = enumerate(self.tables[part].column(column).to_pylist())
+        named = ((f"row {row} of column '{column}'", cell) for row, cell in cells)
+        each_picture(named, keep, f"{self.source}, {part}: ")
+        return kept

@@ -16,7 +16,7 @@
 ``target = "price"`` instead of label and labels names a column of numbers to predict. Instead of a table:
 
     [pictures]
-    column = "image"                        # encoded PNG or JPEG, all of one size
+    column = "image"                        # pictures' files as bytes, all of one size
     shape = [3, 64, 64]                     # channels, height, width
     mean = [0.48, 0.46, 0.41]               # per channel, in units of 0..1, used to standardise
     std = [0.27, 0.26, 0.28]

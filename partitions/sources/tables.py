@@ -7,13 +7,15 @@ devices.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
+from florilegium.partitions.sources.numbers import Cells, arrays_of, cells_of, standardised
 
 # UCI Adult, training part: mean and standard deviation of the numeric columns.
 ADULT_NUMBERS: Mapping[str, tuple[float, float]] = {
@@ -73,8 +75,10 @@ class TableSchema:
 ADULT = TableSchema(ADULT_NUMBERS, {name: tuple(words.split()) for name, words in ADULT_CATEGORIES.items()})
 
 
-def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], source: str) -> NDArray[np.float32]:
+def encode_table(schema: TableSchema, columns: Mapping[str, Cells], source: str) -> NDArray[np.float32]:
     """Return the features of a table's rows, (n, schema.features).
+
+    Numbers are standardised in double precision, and rounded to single precision only then.
 
     Args:
         schema: the table's schema.
@@ -84,34 +88,28 @@ def encode_table(schema: TableSchema, columns: Mapping[str, Sequence[object]], s
     Raises:
         DataError: if a value does not fit the schema; the message names its column.
     """
-    features = []
+    lengths = {len(columns[name]) for name in schema.columns}
+    features = np.empty((max(lengths), schema.features), np.float32)
+    start = 0
+
+    def put(values: NDArray[Any]) -> None:
+        nonlocal start
+        features[:, start : start + values.shape[1]] = values
+        start += values.shape[1]
+
     for name, (mean, std) in schema.numbers.items():
-        numbers = _numbers(columns[name], name, source)
-        scaled = ((numbers.astype(np.float64) - mean) / std)[:, None]
+        with np.errstate(over="ignore"):
+            scaled = standardised(columns[name], mean, std, f"{source}: column '{name}'")[:, None]
         if (np.abs(scaled) > np.finfo(np.float32).max).any():
             raise DataError(f"{source}: column '{name}' has a number that its scale in the schema makes too large")
-        features.append(scaled.astype(np.float32))
+        put(scaled)
     for name, categories in schema.categories.items():
-        values = np.array([html.unescape(str(value)).strip() for value in columns[name]])
+        values = np.array([html.unescape(str(value)).strip() for value in cells_of(columns[name])], dtype=np.str_)
         unknown = set(values) - set(categories)
         if unknown:
             known = list(categories) if len(categories) <= 50 else f"{len(categories)} others"
             raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {known}.")
-        features.append((values[:, None] == np.array(categories)[None, :]).astype(np.float32))
+        put(values[:, None] == np.array(categories)[None, :])
     for name, length in schema.vectors.items():
-        vectors = _numbers(columns[name], name, source)
-        if vectors.shape[1:] != (length,):
-            raise DataError(f"{source}: column '{name}' must hold lists of {length} numbers")
-        features.append(vectors)
-    return np.concatenate(features, axis=1, dtype=np.float32)
-
-
-def _numbers(values: Sequence[object], name: str, source: str) -> NDArray[np.float32]:
-    try:
-        numbers = np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{source}: column '{name}' holds something that is no number: {error}") from error
-    finite = np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
-    if not finite.all():
-        raise DataError(f"{source}: column '{name}' has no number in row {int(np.argmin(finite))}")
-    return numbers
+        put(arrays_of(columns[name], (length,), f"{source}: column '{name}'"))
+    return features

@@ -170,6 +170,11 @@ class CohortStrategy(WithoutHooks):
                 f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, but only {trainable} clients can "
                 f"train, of {self._population()}"
             )
+        if not self.roster.deployed and not self.evaluated():
+            raise ConfigurationError(
+                f"method '{self.settings.method}' has nobody to evaluate: no client has a test example, of "
+                f"{self._population()}. Give clients more rows, or test rows of their own"
+            )
         if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
             raise ConfigurationError(
                 "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "

@@ -190,7 +190,10 @@ class TestFailure:
         assert resolve(None, [f"resume={path}"], {})["resume"] == "described"
 
     def test_names_that_look_like_numbers_are_names(self) -> None:
-        assert read_assignments(["run-name=7"]) == {"run-name": "7"}
+        for name in ("7", "1.10", "007", "1e3", "true", "0x10", "1_000", "2026-01-01", "inf", "[1]"):
+            for key in ("run-name", "resume", "init", "dataset"):
+                assert read_assignments([f"{key}={name}"]) == {key: name}
+        assert read_assignments(['run-name="1.10"', "run-name = 7 "]) == {"run-name": "7"}
 
     def test_relative_folders_are_the_callers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -157,6 +157,12 @@ def test_check_says_what_a_run_would_find(tmp_path: Path) -> None:
         _call("device", "check", f'data-path="{tmp_path}" label=true', "--dataset", "digits")
 
 
+@pytest.mark.parametrize("name", ["1.10", "1e3", "true"])
+def test_a_client_id_that_looks_like_a_fraction_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="client-id: write the name in quotes"):
+        _call("device", "check", f'data-path="/nowhere" client-id={name}', "--dataset", "digits")
+
+
 @pytest.mark.parametrize("dataset", ["shakespeare", "synthetic-linear"])
 def test_check_reads_whatever_a_run_can_have(tmp_path: Path, dataset: str) -> None:
     """Also what the default network does not take: texts, and numbers to predict numbers from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from itertools import pairwise
 from typing import Any
@@ -115,36 +116,105 @@ ALL_ROWS = (
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore")  # flwr-datasets warns of what the settings ask for
-@pytest.mark.parametrize("name", DEALT)
-@hypothesis_settings(max_examples=10, deadline=None)
-@given(data=st.data())
-def test_every_row_has_one_owner_or_there_is_an_error(name: str, data: st.DataObject) -> None:
-    natural = PARTITIONERS[name].natural
+CLIENTS = [1, 4, 8, 40, 120]
+COUNTS = [(30, 50, 40, 0), (1, 1, 1, 1), (120, 0, 0, 0), (1, 117, 1, 1), (2,) * 60, (40, 40, 40, 40)]
+"""Training rows of each class; the last class may have none, or a class one row."""
+
+
+def _dealt(name: str, data: st.DataObject) -> None:
+    """Divide drawn rows with drawn keys, and check who holds them, or that the refusal is one in words."""
+    partitioning = PARTITIONERS[name]
     own = data.draw(OWN.get(name, st.just({})))
-    clients = data.draw(st.sampled_from([0] if natural else [1, 4, 8, 40, 120]))
-    alpha = data.draw(st.sampled_from([1e-300, 1e-3, 0.5, 1e9]))
-    common: dict[str, Any] = {}
+    common: dict[str, Any] = {
+        "num_clients": data.draw(st.sampled_from([0, 3, 12] if partitioning.natural else CLIENTS))
+    }
+    common["alpha"] = data.draw(st.sampled_from([1e-300, 1e-3, 0.5, 1e9]))
+    common["samples_per_client"] = data.draw(st.sampled_from([0, 0, 0, 1, 3, 10]))
+    common["classes_per_client"] = data.draw(st.sampled_from([1, 2, "1-4"]))
     if name == "dirichlet":
         common["dirichlet_over"] = data.draw(st.sampled_from(["clients", "classes"]))
         common["balanced"] = data.draw(st.booleans())
-    # The last class has no training rows.
-    dataset = _dataset((30, 50, 40, 0))
-    chosen = _settings(name, data.draw(st.integers(0, 3)), own, num_clients=clients, alpha=alpha, **common)
+    dataset = _dataset(data.draw(st.sampled_from(COUNTS)), data.draw(st.sampled_from([0, 1, 40])))
+    if not len(dataset.test or ()):
+        dataset = dataclasses.replace(dataset, test=None, fingerprint=f"{dataset.fingerprint}, no tests")
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(dirichlet_shares, "ATTEMPTS", 50)  # a draw that cannot succeed ends sooner
-            federation = build(chosen, dataset)
+            federation = build(_settings(name, data.draw(st.integers(0, 3)), own, **common), dataset)
     except (ConfigurationError, DataError):
         return
-    owners = _owners(federation, 160 if PARTITIONERS[name].held_out else 120)
-    tests = federation.test.rows
-    assert len(set(tests.tolist())) == len(tests)
-    if PARTITIONERS[name].held_out:  # the 40 test rows are dealt together with the training rows
-        owners += np.bincount(tests, minlength=160)
-    assert owners.max() == 1
-    assert name not in ALL_ROWS or owners.min() == 1
-    assert natural or len(federation) == clients
+    assert len(federation) == common["num_clients"] or (partitioning.natural and not common["num_clients"])
+    _check_rows(name, dataset, federation, common)
+
+
+def _check_rows(name: str, dataset: Dataset, federation: Federation, common: dict[str, Any]) -> None:
+    """Check that each row that should be dealt has one owner, or is one client's test row."""
+    partitioning, whole = PARTITIONERS[name], len(dataset.train)
+    if partitioning.held_out:  # the test rows are dealt together with the training rows
+        whole += len(dataset.test or ())
+    trained = _owners(federation, whole)
+    tested = np.bincount(federation.test.rows, minlength=whole)
+    assert tested.max() <= 1
+    if federation.test_from_train:
+        assert not (trained.astype(bool) & tested.astype(bool)).any()
+    chosen = common["samples_per_client"] > 0 or (partitioning.natural and common["num_clients"] > 0)
+    if partitioning.rows != "shared" or not chosen:
+        assert trained.max() <= 1
+    if name in ALL_ROWS and not chosen:
+        held = tested if federation.test_from_train else np.zeros(whole, int)
+        assert (trained + held).min() == 1 or not (partitioning.natural or partitioning.held_out)
+        assert trained.sum() == whole - (
+            held.sum() if partitioning.held_out or partitioning.natural else _kept(dataset)
+        )
+    if not (partitioning.natural or partitioning.held_out):
+        _check_tests(dataset, federation)
+
+
+def _kept(dataset: Dataset) -> int:
+    """Return how many training rows are kept back for tests: a fifth if there is no test split."""
+    return 0 if dataset.test is not None else len(dataset.train) // 5
+
+
+def _check_tests(dataset: Dataset, federation: Federation) -> None:
+    """Check that test rows follow the clients' classes as docs/architecture.md, "Data", says."""
+    split = dataset.train if dataset.test is None else dataset.test
+    pool = np.bincount(split.y, minlength=dataset.spec.classes) if dataset.test is not None else None
+    wanted, given = federation.class_counts(dataset), federation.class_counts(dataset, "test")
+    assert (given <= wanted + 1).all()
+    assert not given[wanted == 0].any()
+    if pool is not None:
+        total = wanted.sum(axis=0)
+        common = (total >= 0.001 * total.sum()) & (pool > 0)
+        t = min([1.0, *(pool[common] / total[common])])
+        assert given.sum(axis=0).tolist() == np.floor(np.minimum(t * total, pool) + 1e-9).astype(int).tolist()
+
+
+@pytest.mark.filterwarnings("ignore")  # flwr-datasets warns of what the settings ask for
+@pytest.mark.parametrize("name", DEALT)
+@hypothesis_settings(max_examples=10)
+@given(data=st.data())
+def test_every_row_has_one_owner_or_there_is_an_error(name: str, data: st.DataObject) -> None:
+    _dealt(name, data)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", DEALT)
+@hypothesis_settings(max_examples=400)
+@given(data=st.data())
+def test_every_row_has_one_owner_whatever_the_keys(name: str, data: st.DataObject) -> None:
+    _dealt(name, data)
+
+
+def test_no_class_is_lost_when_no_client_draws_much_of_it() -> None:
+    dataset, dealt = _dataset((30,) * 10), 0
+    for seed in range(1, 21):
+        keys = {"num_clients": 10, "dirichlet_over": "classes", "alpha": 0.001, "seed": seed}
+        with contextlib.suppress(DataError):
+            federation = build(_settings("dirichlet", **keys), dataset)
+            assert federation.class_counts(dataset).sum(axis=0).tolist() == [30] * 10
+            dealt += 1
+    assert dealt
 
 
 @pytest.mark.parametrize("name", [name for name in DEALT if name not in ("natural", "linear", "square", "exponential")])

@@ -91,8 +91,8 @@ def test_a_device_may_bring_numbers_of_its_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.train.x.numpy(), x[kept])
     for wrong, said in (
         ({"x": x[:, :3].tolist(), "y": y}, "lists of 100 numbers"),
-        ({"x": x.tolist(), "y": ["a"] * 10}, "hold numbers"),
-        ({"x": x.tolist(), "y": [None] * 10}, "not finite"),
+        ({"x": x.tolist(), "y": ["a"] * 10}, "no number in row 0: 'a'"),
+        ({"x": x.tolist(), "y": [None] * 10}, "no number in row 0, 10 rows in all"),
     ):
         pyarrow.parquet.write_table(pyarrow.table(wrong), tmp_path / "train.parquet")
         with pytest.raises(DataError, match=said):
