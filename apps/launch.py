@@ -74,6 +74,7 @@ class Simulation:
         self._home = Path(tempfile.mkdtemp(prefix="flor-"))
         # Ray lets all users write to its folder, so that nothing that is imported may lie in it.
         self._ray_folder = self._home / "ray"
+        self._ray_folder.mkdir()
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
         self._token = secrets.token_hex(32)
