@@ -103,7 +103,7 @@ class PPFEClient(BaseClient):
         own = features(self._member(stage), self.data.train)
         if (
             self.settings.privacy.unit == "example"
-        ):  # one that overflows must not make the client fail, which tells of it
+        ):  # one that overflows must not make the client fail
             own = own.nan_to_num(0.0, 0.0, 0.0)
         losses = self._losses(own)
         β = coefficient(losses, ω, self.hyper.max_loss, self.hyper.min_error, self.released)
