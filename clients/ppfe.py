@@ -101,9 +101,7 @@ class PPFEClient(BaseClient):
         kept = self._boosting()
         ω = kept["weights"]
         own = features(self._member(stage), self.data.train)
-        if (
-            self.settings.privacy.unit == "example"
-        ):  # one that overflows must not make the client fail
+        if self.settings.privacy.unit == "example":  # one that overflows must not make the client fail
             own = own.nan_to_num(0.0, 0.0, 0.0)
         losses = self._losses(own)
         β = coefficient(losses, ω, self.hyper.max_loss, self.hyper.min_error, self.released)

@@ -219,7 +219,7 @@ def test_a_step_without_examples_is_noise(tmp_path: Path) -> None:
 def test_a_clients_success_depends_on_no_example(tmp_path: Path) -> None:
     """A model that overflows for one example alone: the loss is unknown, and the reply comes all the same."""
     network, examples = build("mlp", (1, 16, 16), 10, 1), _examples()
-    examples.x[5] = 1e38
+    examples.x[5] = math.inf
     client = make_client(examples, network, folder=tmp_path, **{
         "model": "mlp", "local-epochs": 1, "batch-size": 12, "privacy.unit": "example", "privacy.noise-multiplier": 1.0,
     })  # fmt: skip
