@@ -13,13 +13,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.assembly import assemble, code_of
-from florilegium.apps.device_settings import own_data, parse_node
+from florilegium.apps.device_settings import allowance_of, own_data, parse_node
 from florilegium.apps.packages import NOT_INSTALLED, versions
 from florilegium.apps.settings import received
 from florilegium.apps.sources import DeviceClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
-from florilegium.common.errors import DataError, RunError
+from florilegium.common.errors import DataError, RefusedError, RunError
 from florilegium.partitions.device_data import state_of
 from florilegium.partitions.loading import dataset_of
 
@@ -41,8 +41,9 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     device = parse_node(node)
     assembly = assemble(config | ({"dataset": device.dataset} if device.dataset else {}), one_thread=False)
     s = assembly.settings
+    allowance = allowance_of(device, s.privacy.unit)
     own = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
-    return assembly.host(DeviceClient(device.client_id, own), device.state_dir), assembly.code
+    return assembly.host(DeviceClient(device.client_id, own, allowance), device.state_dir), assembly.code
 
 
 def _is_simulated(context: Context) -> bool:
@@ -77,6 +78,8 @@ def _discreet(context: Context) -> Iterator[None]:
     """
     try:
         yield
+    except RefusedError:
+        raise
     except Exception as error:
         if _is_simulated(context):
             raise

@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from pydantic import Field, ValidationError, field_validator
 
-from florilegium.common.errors import DataError, nearest
+from florilegium.common.errors import DataError, RefusedError, nearest
 from florilegium.common.settings import NAME, Section, Value, check_folder
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.privacy.allowance import FOLDER, Allowance
 
 log = logging.getLogger("flwr")
 
@@ -33,6 +34,8 @@ class DeviceSettings(Section):
         schema_file: a file that maps the device's names of columns and classes (key ``schema``).
         dataset: the device's copy of the dataset folder, if the run's ``dataset`` is a path.
         embeddings: the device's copy of the run's ``embeddings`` file, for datasets of words.
+        max_epsilon: the total ε that the client may spend over all runs; runs without private examples are then
+            refused. 0: any run is welcome.
     """
 
     data_path: str = Field(min_length=1)
@@ -42,6 +45,7 @@ class DeviceSettings(Section):
     schema_file: str = Field("", alias="schema")
     dataset: str = ""
     embeddings: str = ""
+    max_epsilon: float = Field(0.0, ge=0)
 
     _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
 
@@ -51,6 +55,26 @@ class DeviceSettings(Section):
         if client_id == NEW:
             raise ValueError(f"'{NEW}' is what clients are called that no run has seen; choose another name")
         return client_id
+
+
+def allowance_of(device: DeviceSettings, unit: str) -> Allowance | None:
+    """Return the total privacy cost that a device's owner allows; None: any.
+
+    Args:
+        device: the owner's settings.
+        unit: what the run protects (key ``privacy.unit``).
+
+    Raises:
+        RefusedError: if the owner asks for privacy that the run does not have.
+    """
+    if not device.max_epsilon:
+        return None
+    if unit != "example":
+        raise RefusedError(
+            f"the owner of this device lets it take part in runs with privacy.unit = 'example' alone (found: '{unit}')"
+        )
+    path = Path(device.state_dir).expanduser() / FOLDER / f"{device.client_id}.json"
+    return Allowance(path, device.max_epsilon)
 
 
 def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
@@ -66,6 +90,8 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
     name = node.get("client-id", "")
     if isinstance(name, bool | float):
         raise DataError(f'--node-config: client-id: write the name in quotes, such as client-id="1.10" (found: {name})')
+    if node.get("max-epsilon") and not node.get("state-dir"):
+        raise DataError("--node-config: max-epsilon needs state-dir, where the account lies that outlasts the runs")
     words = {key: str(value) if key == "client-id" else value for key, value in node.items()}
     try:
         return DeviceSettings.model_validate(words)

@@ -80,7 +80,11 @@ class Simulation:
         if self._cluster:
             check_cluster(self._cluster)
         # Ray, if it is started here, puts sockets in this folder, and the length of their paths is limited.
+        # Nobody else may enter it.
         self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=None if self._cluster else short_temporary_folder()))
+        # Ray lets all users write to its folder, so that nothing that is imported may lie in it.
+        self._ray_folder = self._home / "ray"
+        self._ray_folder.mkdir()
         self._bin = Path(sys.executable).parent
         self._port = _free_port()
         self._token = secrets.token_hex(32)
@@ -120,7 +124,7 @@ class Simulation:
         """Start Ray before a run is submitted, to save time; Flower then joins it through RAY_ADDRESS."""
         command = [
             self._program("ray"), "start", "--head", "--node-ip-address", "127.0.0.1", "--port", str(self._ray_port),
-            "--num-cpus", str(self._workers), "--temp-dir", str(self._home), "--include-dashboard=false",
+            "--num-cpus", str(self._workers), "--temp-dir", str(self._ray_folder), "--include-dashboard=false",
             "--no-monitor", "--include-log-monitor", "false", "--disable-usage-stats",
             "--ray-client-server-port", str(_free_port()), "--block",
         ]  # fmt: skip
@@ -185,7 +189,7 @@ class Simulation:
             # Ray listens on every network interface; the token keeps others from submitting work.
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self._token,
-            "RAY_TMPDIR": str(self._home),
+            "RAY_TMPDIR": str(self._ray_folder),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",  # Ray's default of 15 lets all other programs go first
             "RAY_prestart_worker_first_driver": "0",  # prestarted workers would stay idle

@@ -10,12 +10,14 @@ from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import ClientData, simulated
 from florilegium.partitions.federation import federate
 from florilegium.partitions.settings import FederationSettings
+from florilegium.privacy.allowance import Allowance
 
 
 class SimulatedClients:
     """The clients of a simulation's node: it can run any client of the federation."""
 
     pinned = False
+    allowance = None
 
     def __init__(self, settings: FederationSettings, device: torch.device) -> None:
         self._federation, self._dataset = federate(settings)
@@ -33,13 +35,20 @@ class SimulatedClients:
 
 
 class DeviceClient:
-    """The single client of a device, with the data named in the node's configuration."""
+    """The single client of a device, with the data named in the node's configuration.
+
+    Args:
+        client_id: the device's client id.
+        data: its data.
+        allowance: the total privacy cost that the owner allows; None: any.
+    """
 
     pinned = True
 
-    def __init__(self, client_id: str, data: ClientData) -> None:
+    def __init__(self, client_id: str, data: ClientData, allowance: Allowance | None = None) -> None:
         self._id = client_id
         self._data = data
+        self.allowance = allowance
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""

@@ -11,6 +11,7 @@ Strategy: FedAvg (``strategies/fedavg.py``). v_i never leaves its client; α_i i
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import GradientHook, Group, gradients, make_optimizer
 from florilegium.clients.hyper.mixing import APFLHyper
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
@@ -34,6 +36,7 @@ class APFLClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     hyper: APFLHyper
+    reports: ClassVar[Reports] = {ALPHA: SHARE}
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

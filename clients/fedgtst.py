@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import Range, Reports
 from florilegium.clients.core.training import gradients, mean_gradient
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedGTSTHyper
@@ -34,6 +36,7 @@ class FedGTSTClient(BaseClient):
     example_gap = staticmethod(more_than_gradients)
 
     hyper: FedGTSTHyper
+    reports: ClassVar[Reports] = dict.fromkeys(("norm", "standard_norm", "square"), Range(0.0, math.inf))
 
     @phase
     def train(self, arrays: Arrays, *, guide: float = 0.0, standard: list[str] | None = None) -> Answer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import NUMBER, POSITIVE, SHARE, Reports
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
@@ -78,6 +80,7 @@ class FedL2PClient(BaseClient):
     uses_finetuning = "always"
     augments = False
     hyper: FedL2PHyper
+    reports: ClassVar[Reports] = {"skipped": POSITIVE, "rate": POSITIVE, "sparsity": SHARE, "mixing": NUMBER}
 
     @phase
     def pretrain(self, arrays: Arrays) -> Answer:

@@ -7,11 +7,14 @@ Before a test it chooses in the same way; a client without labels takes the clus
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from torch import nn
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import POSITIVE, Reports
 from florilegium.clients.core.training import features, score
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
@@ -29,6 +32,7 @@ class IFCAClient(BaseClient):
     vectorise_gap = staticmethod(stackable)
 
     hyper: IFCAHyper
+    reports: ClassVar[Reports] = {CLUSTER: POSITIVE}
     model: nn.Sequential
 
     @phase

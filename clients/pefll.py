@@ -151,8 +151,7 @@ class PeFLLClient(GeneratedClient):
         private = PrivateGradients(embedding.network, self.noise_multiplier(), p.clip_norm, rate, n)
         try:
             private.forget()
-            if len(rows):
-                private.backward(private.model(embedding.join(*self._rows(rows))) @ Δv)
+            private.backward(lambda chosen: private.model(embedding.join(*self._rows(chosen))) @ Δv, rows)
             private.protect()
             Δη = {name: p.grad.cpu().numpy().copy() for name, p in embedding.named_parameters() if p.grad is not None}
         finally:

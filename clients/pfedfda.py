@@ -10,6 +10,7 @@ adapts (μ, Σ) in the same way, with the received extractor. No state is kept b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import nn
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import Group, features
 from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.common.seeds import numpy_generator
@@ -77,6 +79,7 @@ class PFedFDAClient(BaseClient):
     needs_blocks = True
     uses_finetuning = "never"
     hyper: PFedFDAHyper
+    reports: ClassVar[Reports] = {"beta": SHARE}
     model: nn.Sequential
 
     @phase

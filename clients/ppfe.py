@@ -9,7 +9,7 @@ weights and coefficients are kept in its state; shared blocks of finished stages
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient, stackable
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import NUMBER, POSITIVE, SHARE, Reports
 from florilegium.clients.core.training import GradientHook, Group, evaluate, features, score
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import Plan, plan
@@ -65,6 +66,7 @@ class PPFEClient(BaseClient):
 
     uses_finetuning = "never"
     hyper: PPFEHyper
+    reports: ClassVar[Reports] = {"beta": NUMBER, "largest_weight": POSITIVE, r"accuracy_(stage|ensemble)\d+": SHARE}
     model: nn.Sequential
 
     @phase
@@ -100,6 +102,8 @@ class PPFEClient(BaseClient):
         ω = kept["weights"]
         member = self._member(stage)
         own = features(member, self.data.train)
+        if self.settings.privacy.unit == "example":  # one that overflows must not make the client fail
+            own = own.nan_to_num(0.0, 0.0, 0.0)
         losses = self._losses(own, self.data.train.y)
         measured = losses, ω
         if self.hyper.coefficients == "held-out":

@@ -12,11 +12,14 @@ all its examples, and computes β_k^(t) and its next weights ω.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.reports import NUMBER, POSITIVE, Reports
 from florilegium.clients.hyper.ppfe import PPFELinearHyper
 from florilegium.clients.ppfe import coefficient, reweight
 from florilegium.common.seeds import numpy_generator
@@ -45,6 +48,7 @@ class PPFELinearClient(BaseClient):
     uses_finetuning = "never"
     augments = False
     hyper: PPFELinearHyper
+    reports: ClassVar[Reports] = {"beta": NUMBER, r"loss_stage\d+": POSITIVE}
 
     @phase
     def solve(self, arrays: Arrays, *, whole: bool) -> Answer:

@@ -48,6 +48,10 @@ class BudgetSpentError(RunError):
     """The remaining privacy budget of a client does not suffice for another round of training."""
 
 
+class RefusedError(RunError):
+    """The owner of a device does not let it take part in this run. The message tells nothing of its data."""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` with the closest match among ``words``, or ``"."`` if none is close."""
     close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from florilegium.common.errors import FileError
@@ -105,8 +107,37 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     write_atomically(path, save)
 
 
-def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> None:
-    """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors."""
+_CHECKSUM = "checksum"
+
+
+def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors, with a checksum over both."""
     # safetensors writes the raw memory, which matches the declared shape only in C order.
     ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    write_atomically(path, lambda temporary: save_file(ordered, temporary, metadata=metadata))
+    told = {**(metadata or {}), _CHECKSUM: _checksum(ordered, metadata or {})}
+    write_atomically(path, lambda temporary: save_file(ordered, temporary, metadata=told))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays and metadata that :func:`write_tensors` wrote to ``path``; the arrays in no certain order.
+
+    Raises:
+        ValueError: if the checksum is wrong, or an earlier version has written the file without one.
+        Exception: of several kinds, if it cannot be read.
+    """
+    with safe_open(path, framework="numpy") as file:
+        metadata = dict(file.metadata() or {})
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    if (said := metadata.pop(_CHECKSUM, None)) is None:
+        raise ValueError("it has no checksum: it is damaged, or of an earlier version")
+    if said != _checksum(arrays, metadata):
+        raise ValueError("its checksum is wrong")
+    return arrays, metadata
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    found = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, array in sorted(arrays.items()):
+        found.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Value = bool | int | float | str
 """Types of value that Flower's run configuration supports."""
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-"""Pattern for the names of clients and runs, which are also used as folder names."""
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
+"""Pattern for the names of clients and runs, which are also used as folder names; 200 characters at most."""
 
 
 PARAMETER_FILES = (".safetensors", ".pt", ".pth")

@@ -66,6 +66,7 @@ _PUBLIC = {
     "more_than_gradients": "clients.core.base:more_than_gradients",
     "stackable": "clients.core.base:stackable",
     "phase": "clients.core.phases:phase",
+    "Range": "clients.core.reports:Range",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
     "sums_of_updates": "strategies.core.cohort:sums_of_updates",
     "FedAvg": "strategies.fedavg:FedAvg",

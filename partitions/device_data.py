@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
-from florilegium.common.seeds import torch_generator
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
 from florilegium.partitions.natural_clients import HELD_BACK
 from florilegium.partitions.sources.columns import refuse_twins
@@ -228,9 +228,9 @@ def read_device(
 ) -> ClientData:
     """Return the data of a device: training examples and, if it has them, test examples.
 
-    Without test rows, a fifth of the training rows is held out for evaluation. If the device is not ``labeled``,
-    training rows need no labels, all of them are used for training, and their classes are set to 0, a placeholder that
-    must not be used.
+    Without test rows, about a fifth of the training rows is held out for evaluation (:func:`held_back`). If the device
+    is not ``labeled``, training rows need no labels, all of them are used for training, and their classes are set to 0,
+    a placeholder that must not be used.
 
     Args:
         where: absolute path of a folder with ``train.parquet`` or ``train.csv``, or with images in ``train/<class>/``
@@ -253,13 +253,28 @@ def read_device(
     if test is None and not labeled:
         test = train.rows(slice(0))
     elif test is None:
-        order = torch.randperm(len(train), generator=torch_generator(0, "device", "hold-back"))
-        held = round(len(train) * HELD_BACK)
-        test, train = train.rows(order[:held]), train.rows(order[held:])
+        held = held_back(train)
+        if held.all():
+            raise DataError(f"data-path: {where}: all {len(train)} rows are held back for tests; give test rows, too")
+        test, train = train.rows(held), train.rows(~held)
     tested = test
     return ClientData(
         lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes
     )
+
+
+def held_back(examples: Examples) -> torch.Tensor:
+    """Return which examples are held back for tests, a fifth of them on average: (n,) bool.
+
+    A keyed hash of a row alone decides, so that a row more or less moves no other row: with private examples, the
+    training rows then change in one row at most. Equal rows are on the same side.
+    """
+    rows = zip(examples.x, examples.y, strict=True)
+    hashes = [
+        blake2b(x.contiguous().numpy().tobytes() + y.numpy().tobytes(), digest_size=8, key=b"hold-back").digest()
+        for x, y in rows
+    ]
+    return torch.tensor([int.from_bytes(value, "big") < HELD_BACK * 2**64 for value in hashes], dtype=torch.bool)
 
 
 def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:

@@ -40,8 +40,14 @@ def clip_together(arrays: Mapping[str, Array], bound: float, *, by_array: bool =
 
 
 def clip_rows(rows: Array, bound: float) -> Array:
-    """Return ``rows`` (n, d), each scaled down to Euclidean norm ``bound`` where its norm is larger."""
+    """Return ``rows`` (n, d), each scaled down to Euclidean norm ``bound`` where its norm is larger.
+
+    A row that is not finite becomes zero: otherwise it would spoil a sum, which tells that it is there.
+    """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(norms).all():
+        rows = np.where(np.isfinite(norms), rows, 0.0)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
     if norms.max(initial=0.0) <= bound:
         return rows
     result: Array = rows * (bound / np.maximum(norms, bound))

@@ -7,7 +7,7 @@ The guarantee protects the presence of a single example of a client. In every st
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -170,19 +170,39 @@ class PrivateGradients:
         chosen = torch.from_numpy((self._rng.random(self._examples) < self._rate).nonzero()[0])
         return chosen.to(self._parameters[0].device)
 
-    def backward(self, losses: Tensor) -> None:
-        """Run the backward pass for a batch, given its per-example losses (b,)."""
-        if self._ghost:
-            DPTensorFastGradientClipping(self.model, self._optimizer, losses, "mean").backward()
-        else:
-            losses.mean().backward()
+    def backward(self, objective: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Run the backward pass for a batch; return its mean loss, 0 if it is empty.
+
+        An example whose gradient is not finite counts as if its gradient were zero: if it spoilt the sum, the failure
+        would tell that it is there.
+
+        Args:
+            objective: returns the losses (b,) of examples, given their rows (b,).
+            rows: the rows of the batch.
+        """
+        if not len(rows):
+            return torch.zeros((), device=rows.device)
+        losses = objective(rows)
         self._backward = True
+        if not self._ghost:
+            losses.mean().backward()
+            return losses.detach().mean()
+        DPTensorFastGradientClipping(self.model, self._optimizer, losses, "mean").backward()
+        if not self._finite():  # the pass for the sum is repeated without the others
+            usable = self.model.per_sample_gradient_norms.isfinite()
+            self.forget()
+            self._backward = False
+            self.backward(objective, rows[usable] if not usable.all() else rows[:0])
+        return losses.detach().mean()
 
     def protect(self) -> None:
         """Store the clipped and noised mean gradient of the batch in ``.grad``; for an empty batch, only noise."""
         if self._backward:
             self._backward = False
             self._optimizer.pre_step()
+            if not self._finite():
+                self._drop_unusable()
+                self._optimizer.pre_step()
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -190,6 +210,19 @@ class PrivateGradients:
                 noise = torch.from_numpy(self._rng.standard_normal(tuple(parameter.shape), np.float32))
                 scale = self._deviation / self._optimizer.expected_batch_size
                 parameter.grad.add_(noise.to(parameter.device), alpha=scale)
+
+    def _finite(self) -> bool:
+        """Return whether the gradient of the batch is; clipped gradients are too small for their sum to overflow."""
+        sums = [parameter.grad.sum() for parameter in self._parameters if parameter.grad is not None]
+        return not sums or bool(torch.stack(sums).sum().isfinite())
+
+    def _drop_unusable(self) -> None:
+        """Set the gradients of examples that are not finite to zero, before the batch is clipped again."""
+        samples = [parameter.grad_sample for parameter in self._parameters]  # type: ignore[attr-defined]
+        usable = torch.stack([s.reshape(len(s), -1).square().sum(dim=1) for s in samples]).sum(dim=0).isfinite()
+        for parameter, sample in zip(self._parameters, samples, strict=True):
+            kept = torch.where(usable.view(-1, *[1] * (sample.dim() - 1)), sample, 0.0)
+            parameter.grad_sample, parameter.summed_grad = kept, None  # type: ignore[attr-defined]
 
     def forget(self) -> None:
         """Reset all gradients, before a step."""

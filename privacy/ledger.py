@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
+
+log = logging.getLogger("flwr")
 
 History = list[tuple[float, float, int]]
 """Releases as (noise multiplier z, sampling rate q, number of releases), the format of Opacus' accountants."""
@@ -22,6 +27,9 @@ class Ledger:
     Args:
         path: file of the record; releases that it already contains count.
         delta: δ of the guarantee.
+
+    Raises:
+        RunError: if the file is damaged.
     """
 
     def __init__(self, path: Path, delta: float) -> None:
@@ -29,8 +37,11 @@ class Ledger:
         self.delta = delta
         self._times: Counter[tuple[float, float]] = Counter()
         if path.exists():
-            for multiplier, rate, times in json.loads(path.read_text(encoding="utf-8"))["releases"]:
-                self._times[multiplier, rate] = times
+            try:
+                for multiplier, rate, times in json.loads(path.read_text(encoding="utf-8"))["releases"]:
+                    self._times[float(multiplier), float(rate)] = int(times)
+            except (ValueError, TypeError, KeyError) as error:
+                raise RunError(f"the privacy account {path} is damaged ({error}); restore it from a backup") from error
 
     def __len__(self) -> int:
         return self._times.total()
@@ -49,6 +60,23 @@ class Ledger:
             times: number of releases.
         """
         self._times[multiplier, rate] += times
+        self._write()
+
+    def restore(self, history: Iterable[tuple[float, float, int]]) -> None:
+        """Add releases that a checkpoint knows of and the file does not, because it was lost or is an older one.
+
+        What was released after that checkpoint may still be missing; a warning says so.
+        """
+        missing = {(z, q): times for z, q, times in history if times > self._times[z, q]}
+        if missing:
+            log.warning(
+                "%s lacked releases that the run's checkpoint has, which count now; what was released after the "
+                "checkpoint is not known", self._path,
+            )  # fmt: skip
+            self._times.update({one: times - self._times[one] for one, times in missing.items()})
+            self._write()
+
+    def _write(self) -> None:
         write_text(self._path, json.dumps({"delta": self.delta, "releases": self.history}) + "\n")
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:

@@ -51,7 +51,7 @@ class FedGTST(FedAvg):
             outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
             count = len(outcome.clients)
             mean_square = sum(float(np.square(total / count).sum()) for total in outcome.arrays.values())
-            self._course[-1]["vector_variance"] = float(outcome.metrics["square"].mean()) - mean_square
+            self._course[-1]["vector_variance"] = float(np.mean(outcome.told("square"))) - mean_square
         return super().train_round(round, model)
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
@@ -65,11 +65,10 @@ class FedGTST(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Compute the next Ĵ from the received norms."""
-        norms = outcome.metrics["norm"]
-        absent = np.full(len(norms), np.nan)  # every client that trained without the regulariser may have failed
-        candidates = outcome.metrics.get("standard_norm", absent) if self.hyper.guide == "standard" else norms
-        usable = candidates[candidates < LARGEST]  # this also removes NaN
-        if np.isnan(candidates).sum() + len(usable) < len(candidates):
+        norms = outcome.told("norm")
+        candidates = outcome.told("standard_norm") if self.hyper.guide == "standard" else norms
+        usable = candidates[candidates < LARGEST]
+        if len(usable) < len(candidates):
             log.warning("norms of %g and more are not taken for a guide: training explodes", LARGEST)
         before = self._course[-2]["guide"] if len(self._course) > 1 else 0.0
         entry = {"norm": float(norms.mean()), "variance": float(norms.var())}

@@ -114,18 +114,18 @@ class FedL2P(FedAvg):
         heard = [client for client in self._last if client in self.roster.clients]
         last, weight = np.array([self._last[client] for client in heard]).T
         lowest = np.array([self._best_losses.get(client, np.nan) for client in heard])
-        loss = float(np.average(last, weights=weight))
+        loss = float(np.average(last, weights=weight)) if weight.any() else math.nan
         log.info("round %d: validation loss %.4f, of %d clients", round.number, loss, len(heard))
         if not math.isfinite(loss):
             return
         both = np.isfinite(lowest)
-        if not both.any() or np.average(last[both] - lowest[both], weights=weight[both]) < 0:
+        if not (both & (weight > 0)).any() or np.average(last[both] - lowest[both], weights=weight[both]) < 0:
             self._best, self._best_round, self._best_loss = model, round.number, loss
             self._best_losses = dict(zip(heard, last.tolist(), strict=True))
 
     def count_skipped(self, outcome: Outcome) -> None:
         """Count the steps that clients have skipped because fine-tuning diverged."""
-        if skipped := int(outcome.metrics["skipped"].sum()):
+        if skipped := int(outcome.told("skipped").sum()):
             self._skipped += skipped
             log.warning("%d steps of meta-nets were skipped: fine-tuning gave NaN or infinity", skipped)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import BudgetSpentError, ConfigurationError
@@ -76,7 +78,7 @@ class PPFE(FedAvg):
         if self._plan.is_last(round.number):
             with _as_far_as_paid(round.number):
                 outcome = round.ask("finish", self.trainable(), send=model, reduce="sum")
-                means = {name: float(outcome.metrics[name].mean()) for name in ("beta", "largest_weight")}
+                means = {name: float(np.mean(outcome.told(name))) for name in ("beta", "largest_weight")}
                 self._stages.append({"parameters_sent": sum(array.size for array in model.values()), **means})
         return model
 

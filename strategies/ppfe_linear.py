@@ -59,7 +59,7 @@ class PPFELinear(CohortStrategy):
             ψ = self._average(round, ψ, penalties, whole=True)
         done = round.ask("finish", self.trainable(), send=_message(ψ, penalties), reduce="sum", stage=stage)
         chosen = {"penalty": float(penalties[0])} if stage != "local" else {}
-        self._stages.append({"stage": stage, **chosen, "beta": float(done.metrics["beta"].mean())})
+        self._stages.append({"stage": stage, **chosen, "beta": float(np.mean(done.told("beta")))})
         return {WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]}
 
     def _average(self, round: Round, ψ: Array, penalties: Array, *, whole: bool) -> Array:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
+from florilegium.clients.core.reports import FIGURES, Reports
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
@@ -29,6 +30,7 @@ from florilegium.common.settings import Section
 from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.clientdata import ClientData, Examples
+from florilegium.privacy.allowance import Allowance
 from florilegium.privacy.ledger import SPENT
 from florilegium.privacy.noise import draw, secret_generator
 
@@ -92,6 +94,7 @@ class BaseClient(NumPyClient):
         round: number of the round.
         phase: name of the phase that is carried out; "" before :meth:`perform`.
         predictor: the network that the client predicts with after the phase ``test``: ``model``, or another.
+        allowance: the total privacy cost that the device's owner allows over all runs; None: any.
         gradient_norm: norm of the gradient of the last step of :meth:`descend`; None without one, or if it is private.
     """
 
@@ -101,6 +104,9 @@ class BaseClient(NumPyClient):
     """Whether the method trains by :meth:`descend`, which applies ``augment``; otherwise that key is refused."""
     needs_blocks: ClassVar[bool] = False
     """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
+
+    reports: ClassVar[Reports] = FIGURES
+    """Names and ranges of the numbers that the phases report; a subclass names only what it adds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -128,6 +134,7 @@ class BaseClient(NumPyClient):
         self.phase = ""
         self.predictor: nn.Module = model
         self.gradient_norm: float | None = None
+        self.allowance: Allowance | None = None
         self._work = work
         self._fixed_norms = False
 
@@ -395,13 +402,15 @@ class BaseClient(NumPyClient):
             times: number of releases.
 
         Raises:
-            BudgetSpentError: if the client's remaining budget does not suffice.
+            BudgetSpentError: if the client's remaining budget does not suffice, or what the device's owner allows.
         """
         p, account = self.settings.privacy, self.account
         if p.epsilon and account.epsilon((multiplier, rate, times)) > p.epsilon:
             raise BudgetSpentError(
                 f"{SPENT}: ε = {account.epsilon():.3g} of {p.epsilon:g}, and {times} more steps would exceed it"
             )
+        if self.allowance is not None:
+            self.allowance.pay(multiplier, rate, times)
         if multiplier:
             account.add(multiplier, rate, times)
 

@@ -24,7 +24,8 @@ from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reduce import UPDATES, Reduction
+from florilegium.clients.core.reduce import UPDATES, Reduction, longest_update
+from florilegium.clients.core.reports import COST, VALIDATION, check_reports, reports_of, usable
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import GRADIENT_NORM, UPDATE_NORM, Announcement, Reply, Request, Work, pack
@@ -33,6 +34,7 @@ from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
 from florilegium.models.parameters import get_arrays, num_bytes, unexchanged
 from florilegium.partitions.clientdata import ClientData
+from florilegium.privacy.allowance import Allowance
 
 log = logging.getLogger("flwr")
 
@@ -42,6 +44,10 @@ class Source(Protocol):
 
     pinned: bool
     """Whether the node holds the data of certain clients only (a device), or can run any client (a simulation)."""
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """The total privacy cost that the node's owner allows its client over all runs; None: any."""
 
     def clients(self) -> Sequence[str]:
         """Return the ids of the clients this node holds."""
@@ -87,6 +93,7 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
+        self._known = {**reports_of(client_class), **VALIDATION, **COST}
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -114,7 +121,10 @@ class Host:
         p = self._settings.privacy
         private = p.unit == "client"
         protection = Contribution(p, request.protection) if private and request.reduce in UPDATES else None
-        reduction = Reduction(request.reduce, request.arrays, protection, self._settings.max_update_norm)
+        longest = self._settings.max_update_norm
+        if self._source.pinned and request.reduce in UPDATES and not protection and not longest:
+            longest = longest_update(request.arrays)
+        reduction = Reduction(request.reduce, request.arrays, protection, longest)
         done: list[str] = []
         failures: dict[str, str] = {}
         metrics: dict[str, list[float]] = {}
@@ -128,12 +138,14 @@ class Host:
             if private and protection is None and answer.arrays:
                 raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
             norms = {UPDATE_NORM: reduction.check(answer.arrays), GRADIENT_NORM: client.gradient_norm}
-            _check_numbers(answer)
+            self._check_numbers(answer)
             client.state.commit()
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
                 save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
-            told = {name: norm for name, norm in norms.items() if norm is not None and trains and p.unit == "none"}
+            told = {
+                name: usable(norm) for name, norm in norms.items() if norm is not None and trains and p.unit == "none"
+            }
             return answer, {"bytes-down": float(num_bytes(received)), **told}
 
         tasks = [partial(work, index) for index in range(len(request.clients))]
@@ -143,7 +155,8 @@ class Host:
                 failures[client_id] = self._said(outcome)
                 continue
             answer, counted = outcome
-            weight = 1.0 if self._settings.weighting == "uniform" else float(answer.num_examples)
+            heaviest = math.inf if request.work.heaviest is None else request.work.heaviest
+            weight = 1.0 if self._settings.weighting == "uniform" else min(float(answer.num_examples), heaviest)
             reduction.add(answer.arrays, weight)
             numbers = {
                 "num-examples": float(answer.num_examples),
@@ -169,6 +182,28 @@ class Host:
         tells = isinstance(error, RunError) and not isinstance(error, FileError)
         return str(error) if tells else f"{type(error).__name__}; the device's log says why"
 
+    def _check_numbers(self, answer: Answer) -> None:
+        """Check the numbers that a client reports (:attr:`BaseClient.reports`).
+
+        Where its examples are private, one that is not finite becomes NaN: if it were an error, the client's failure
+        would tell something of a single example.
+
+        Raises:
+            RunError: if one is NaN or infinite, unless there were no examples to compute it from; or not declared, or
+                outside of its range.
+        """
+        numbers = answer.metrics
+        if self._settings.privacy.unit == "example":
+            answer.metrics.update({name: usable(value) for name, value in numbers.items()})
+        else:
+            for name, value in numbers.items() if answer.num_examples else ():
+                if not math.isfinite(value):
+                    raise RunError(f"'{name}' is {value}; lower the learning rate or set max-grad-norm")
+        try:
+            check_reports({name: [value] for name, value in numbers.items()}, self._known)
+        except ValueError as error:
+            raise RunError(f"{error}; a client's class names what it reports in 'reports'") from error
+
     def _client(self, client_id: str, work: Work) -> BaseClient:
         state = ClientState(
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
@@ -183,7 +218,9 @@ class Host:
             data = data.without_test()
         if self._augmentation is not None:
             data = data.redrawn(self._augmentation)
-        return self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
+        client = self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
+        client.allowance = self._source.allowance
+        return client
 
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
         for name in (client_id, run, identity):
@@ -209,10 +246,3 @@ class Host:
         if request.phase == "train":
             content["arrays"] = pack(answer.arrays)
         return content
-
-
-def _check_numbers(answer: Answer) -> None:
-    """Raise :class:`RunError` if a number is NaN or infinite, unless there were no examples to compute it from."""
-    for name, value in answer.metrics.items():
-        if answer.num_examples and not math.isfinite(value):
-            raise RunError(f"'{name}' is {value}; lower the learning rate or set max-grad-norm")

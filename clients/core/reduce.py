@@ -5,17 +5,30 @@ A node reveals only what secure aggregation would, a sum, unless the server need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import BLOCK, Arrays, distance
 
 Protection = Callable[[Arrays], Arrays]
+
+MODELS = 10.0
+"""Norm of the longest update that devices return, relative to what they were sent, unless a key names another."""
+
+
+def longest_update(sent: Arrays) -> float:
+    """Return the largest norm of a device's update if key ``max-update-norm`` is 0: 10·max(1, ‖sent‖).
+
+    Training that moves a model further than ten times its own norm has diverged, and what it returns harms all others.
+    """
+    return MODELS * max(1.0, math.sqrt(sum(float(np.square(a, dtype=np.float64).sum()) for a in sent.values())))
+
 
 UPDATES = ("delta", "deltas")
 """Reductions of changes of what was sent, which can be clipped."""
@@ -60,9 +73,10 @@ class Reduction:
                 name = min(wrong)
                 raise RunError(f"array '{name}' came back as {shapes.get(name)}, expected {self._shapes.get(name)}")
         for name, array in arrays.items():
-            if not np.isfinite(array).all():
+            if not bounded(array):
                 raise RunError(
-                    f"array '{name}' came back with NaN or infinity; lower the learning rate or set max-grad-norm"
+                    f"array '{name}' came back with NaN, infinity or numbers above {LARGEST:g}; lower the learning "
+                    "rate or set max-grad-norm"
                 )
         if not self._changes:
             return None

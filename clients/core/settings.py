@@ -79,7 +79,10 @@ class SharedSettings(SourceSettings):
         "examples", "weight of each client in the average: its number of examples, or 1"
     )
     max_update_norm: float = key(
-        0.0, "updates with a larger norm are rejected and noted in `failures.jsonl`; 0: no limit", ge=0
+        0.0,
+        "updates with a larger norm are rejected and noted in `failures.jsonl`; 0: no limit in a simulation, ten times "
+        "the norm of the model, at least 10, on real devices",
+        ge=0,
     )
     runs_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from florilegium.common.errors import DataError, RunError
-from florilegium.common.files import write_tensors
+from florilegium.common.files import read_tensors, write_tensors
 from florilegium.models.parameters import Arrays
 
 
@@ -63,7 +62,7 @@ class ClientState:
         if not versions:
             return None
         try:
-            return dict(load_file(versions[-1][1]))
+            return read_tensors(versions[-1][1])[0]
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             raise DataError(
                 f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"

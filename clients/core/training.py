@@ -259,13 +259,11 @@ def train(
             for rows in _epoch(examples, settings.batch_size, generator, protected, least):
                 for optimizer in optimizers:
                     optimizer.zero_grad()
-                losses = objective(rows) if len(rows) else total.new_zeros(1)
-                loss = losses if protected is None else losses.mean()
                 if protected is None:
+                    loss = objective(rows)
                     loss.backward()
                 else:
-                    if len(rows):
-                        protected.backward(losses)
+                    loss = protected.backward(objective, rows)
                     protected.protect()
                 if gradient_hook is not None:
                     gradient_hook(model, rows)

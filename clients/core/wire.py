@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from florilegium.common.errors import RunError
+from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
 
 BESIDE = "beside."
@@ -37,6 +38,20 @@ PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 UPDATE_NORM, GRADIENT_NORM = "update-norm", "gradient-norm"
 """Metrics that a host adds to those of a client that trains without privacy: the Euclidean norms of its update, and of
 the gradient of its last step."""
+
+
+LARGEST = 1e15
+"""The largest absolute value of an entry of an array that a client returns, and of most numbers that it reports.
+
+Sums of squares of such entries still fit single precision.
+"""
+MOST_EXAMPLES = 10**9
+"""The most training or test examples that a client may announce."""
+
+
+def bounded(array: NDArray[Any]) -> bool:
+    """Return whether all entries of an array of numbers are finite and not larger than :data:`LARGEST`."""
+    return not array.size or bool(array.min() >= -LARGEST and array.max() <= LARGEST)
 
 
 _FLAT = "florilegium.flat"
@@ -121,6 +136,7 @@ class Work:
         keep: whether a device saves the model that it tests.
         trainings: expected number of rounds in which a client trains, if its privacy budget depends on it.
         tests: number of times a client is tested, if its privacy budget depends on it.
+        heaviest: the largest weight of a client's update; None: no limit.
     """
 
     round: int
@@ -131,6 +147,7 @@ class Work:
     keep: bool = False
     trainings: float | None = None
     tests: float | None = None
+    heaviest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +210,7 @@ class Request:
         work = Work(
             take("round", int), take("run", str), take("identity", str), take("lineage", list, of=int),
             take("checkpoint", int), take("keep", bool, False),
-            take("trainings", float, None), take("tests", float, None),
+            take("trainings", float, None), take("tests", float, None), take("heaviest", float, None),
         )  # fmt: skip
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}
@@ -257,7 +274,7 @@ class Reply:
         outcome = cast(dict[str, list[Any]], content["outcome"])
         clients, names = [str(client) for client in outcome["clients"]], [str(name) for name in outcome["metrics"]]
         values = np.array(outcome["values"], dtype=float).reshape(len(names), len(clients)).tolist()
-        failures = {str(one): str(why) for one, why in zip(outcome["failed"], outcome["reasons"], strict=True)}
+        failures = {str(one): printable(why) for one, why in zip(outcome["failed"], outcome["reasons"], strict=True)}
         return Reply(clients, _arrays(content, "arrays"), dict(zip(names, values, strict=True)), failures)
 
 
@@ -288,14 +305,19 @@ class Announcement:
 
     @staticmethod
     def unpack(content: RecordDict) -> Announcement:
-        """Read the content of a message."""
+        """Read the content of a message.
+
+        Raises:
+            Exception: of several kinds, if it is malformed.
+        """
         said = cast(dict[str, Any], content["roster"])
-        return Announcement(
-            bool(said["pinned"]),
-            str(said["code"]),
-            list(said["clients"]),
-            [int(count) for count in said["train"]],
-            [int(count) for count in said["test"]],
-            list(said["labeled"]),
-            [str(package)[:80] for package in said.get("packages", [])[:20]],
-        )
+        kinds = {"clients": str, "train": int, "test": int, "labeled": bool}
+        lists = {name: list(said[name]) for name in kinds}
+        for name, values in lists.items():
+            if not all(type(value) is kinds[name] for value in values):
+                raise ValueError(f"it announces {name} = {values}")
+        for name in ("train", "test"):
+            if not all(0 <= count <= MOST_EXAMPLES for count in lists[name]):
+                raise ValueError(f"it announces {name} = {lists[name]}; allowed are 0 to {MOST_EXAMPLES} examples")
+        packages = [printable(package, 80) for package in said.get("packages", [])[:20]]
+        return Announcement(said["pinned"] is True, printable(said["code"], 80), **lists, packages=packages)

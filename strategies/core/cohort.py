@@ -19,12 +19,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import validating
-from florilegium.strategies.core.evaluation import Figures, summarise
+from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
@@ -229,6 +230,27 @@ class CohortStrategy(WithoutHooks):
         groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
         return f"{len(self.roster.clients)} clients ({groups})"
 
+    def due(self, client: str) -> float:
+        """Return the largest weight that a client's update may have in an average; a client in training has it."""
+        if self.settings.weighting == "uniform":
+            return 1.0
+        return min(float(self.roster.clients[client].train), self.heaviest or math.inf)
+
+    @property
+    def heaviest(self) -> float | None:
+        """The largest weight of any device's update; None: no limit."""
+        s = self.settings
+        return self.roster.heaviest(s.max_weight_ratio) if s.weighting == "examples" else None
+
+    @property
+    def reported(self) -> Reports:
+        """The numbers that clients may report in this run, with their ranges."""
+        s = self.settings
+        return {
+            **ALWAYS, **HOSTS, **reports_of(self.client),
+            **(VALIDATION if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
+        }  # fmt: skip
+
     # ------------------------------------------------------------------------------------ cohorts
 
     def is_final(self, server_round: int) -> bool:
@@ -238,12 +260,12 @@ class CohortStrategy(WithoutHooks):
     def finished(self, server_round: int) -> bool:
         """Return whether the run ends early, with ``server_round``.
 
-        By default: after ``patience`` evaluations in a row without a new lowest validation loss.
+        By default: after ``patience`` evaluations in a row without a new lowest median of the validation losses.
         """
         evaluations = self.run.metrics.evaluations
         if not self.settings.patience or not evaluations:
             return False
-        losses = [line.get("seen", {}).get("validation_loss") for line in evaluations]
+        losses = [line.get("seen", {}).get(MEDIAN) for line in evaluations]
         if None in losses:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
         stale = len(losses) - 1 - int(np.argmin(losses))
@@ -282,17 +304,17 @@ class CohortStrategy(WithoutHooks):
             drawn = self.protection.choose(clients, size / len(clients), server_round)
             return Cohort(drawn, len(drawn))
         rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=min(math.ceil(self._oversample() * size), len(clients)), replace=False)
+        chosen = rng.choice(len(clients), size=self._asked(size, len(clients)), replace=False)
         return Cohort((clients[i] for i in sorted(chosen)), size)
 
-    def _oversample(self) -> float:
-        """Return the ratio of clients asked to replies needed: ``oversample`` on devices, 1 in a simulation."""
-        return self.settings.oversample if self.roster.deployed else 1.0
+    def _asked(self, needed: int, of: int) -> int:
+        """Return how many clients are asked for ``needed`` replies: ``oversample`` times as many, of devices."""
+        return min(math.ceil(self.settings.oversample * needed) if self.roster.deployed else needed, of)
 
     def shares(self) -> list[float]:
         """Return for each round of the run the share of the trainable clients that are asked to train."""
         count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
-        return [min(1.0, self._oversample() * self.cohort_size(r) / count) for r in rounds]
+        return [self._asked(self.cohort_size(r), count) / count for r in rounds]
 
     def able(self, drawn: Cohort) -> int:
         """Return how many replies to expect from a drawn cohort: clients with a spent privacy budget do not count."""
@@ -393,6 +415,7 @@ class CohortStrategy(WithoutHooks):
             "deployed": self.roster.deployed,
             "clip_norm": None if self.protection is None else self.protection.clip_norm,
             "attendance": self.attendance.facts(),
+            "releases": [] if self.protection is None else self.protection.ledger.history,
             **self.accounts.facts(),
         }
 
@@ -412,4 +435,5 @@ class CohortStrategy(WithoutHooks):
             self.attendance.take_back(facts.get("attendance", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
+                self.protection.ledger.restore(facts.get("releases", []))
             self.restore(checkpoint.state, facts["own"])

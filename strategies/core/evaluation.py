@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Figures = dict[str, float]
 
+VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
+"""Figures of the examples held out from training: the mean over clients, and the median, which no client decides."""
+
 
 def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64]) -> Figures:
     """Summarise the clients of one group.
@@ -19,11 +22,14 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
         examples: number of test examples per client, (n,).
 
     Returns:
-        The unweighted mean over clients of every metric. For ``accuracy`` also ``accuracy_weighted`` (by examples),
-        ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one); these count
-        only clients with test examples, since a device may have none.
+        The unweighted mean over clients of every metric, and the median of ``validation_loss``. For ``accuracy`` also
+        ``accuracy_weighted`` (by examples), ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the
+        clients, at least one); these count only clients with test examples, since a device may have none.
     """
     figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
+    validated = metrics.get(VALIDATION_LOSS, np.empty(0))
+    if not np.isnan(validated).all():
+        figures[MEDIAN] = float(np.nanmedian(validated))
     known = (examples > 0) & ~np.isnan(metrics.get("accuracy", np.nan))
     if known.any():
         accuracy = metrics["accuracy"][known]

@@ -8,7 +8,6 @@ a dead worker process ends the run instead of making every later round fail.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,114 +20,21 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from florilegium.clients.core.contribution import WITHIN
-from florilegium.clients.core.wire import BESIDE, Reply
+from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
+from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.expected import Expected
 
 log = logging.getLogger("flwr")
 
 POLLS, POLLS_DEPLOYED = (0.005, 0.05), (0.1, 1.0)
 """The shortest and the longest pause in seconds between two looks for replies, in a simulation and with devices."""
-_REASON_LENGTH = 500
-ALWAYS = ("num-examples", "weight", "bytes-down", "bytes-up")
-"""Names of the metrics that every client's reply contains."""
 UNUSABLE = "unusable answer"
 """Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
 LATE = "not among the first"
 """Beginning of the reason why the reply of a client is not used that came after enough others."""
 UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Checks whether a node's reply is usable; a device may send anything, which must not end the run.
-
-    This package's host checks what its clients return (:class:`florilegium.clients.core.reduce.Reduction`); the checks
-    here are for nodes that run other code.
-
-    Attributes:
-        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
-        changes_of: the arrays that were sent, if clients return updates of them, which must have the same shapes.
-        heaviest: the largest weight allowed for each client's update.
-        longest: the largest norm allowed for a client's update; 0: no limit.
-        shapes: shapes of a client's arrays, if they are known and are no updates.
-    """
-
-    stacked: bool = False
-    changes_of: Arrays | None = None
-    heaviest: Mapping[str, float] = field(default_factory=dict)
-    longest: float = 0.0
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def read(self, reply: Message, ids: Sequence[str]) -> Reply:
-        """Return the checked reply of a node that was asked to run the clients ``ids``.
-
-        Raises:
-            Exception: of any kind, if the reply is unusable.
-        """
-        answer = Reply.unpack(reply.content)
-        self._check(answer, ids)
-        if self.changes_of is not None:
-            self._check_changes(answer, self.changes_of)
-        return answer
-
-    def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """Return the names and shapes of the arrays in a reply, those of a single client if stacked.
-
-        Without optional ones: a reply has the changes of arrays beside the model that some client of the node returned.
-        """
-        shapes = self._shapes(answer)
-        if self.changes_of is not None and not self.stacked:
-            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(BESIDE)}
-        return frozenset(shapes.items())
-
-    def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
-        return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
-
-    def _check(self, answer: Reply, ids: Sequence[str]) -> None:
-        """Raise ``ValueError`` if a reply names clients that were not asked, or its numbers or arrays are unusable."""
-        strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
-        if strangers or len(answer.clients) != len({*answer.clients}):
-            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
-        for name in ALWAYS if answer.clients else ():
-            if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all() or min(values) < 0:
-                raise ValueError(f"its numbers '{name}' are {values}")
-        for name, values in answer.metrics.items():
-            if len(values) != len(answer.clients):
-                raise ValueError(f"it has {len(values)} numbers '{name}' for {len(answer.clients)} clients")
-        for name, array in answer.arrays.items():
-            if array.dtype.kind not in "biuf":
-                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers")
-            if not np.isfinite(array).all():
-                raise ValueError(f"array '{name}' has NaN or infinity")
-            if self.stacked and len(array) != len(answer.clients):
-                raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
-        if self.shapes and answer.clients and self._shapes(answer) != self.shapes:
-            raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
-
-    def _check_changes(self, answer: Reply, sent: Arrays) -> None:
-        """Raise ``ValueError`` if updates lack arrays that were sent, or exceed the allowed norm or weight."""
-        weights = answer.metrics.get("weight", [])
-        for client, weight in zip(answer.clients, weights, strict=True):
-            if not 0 <= weight <= self.heaviest.get(client, math.inf):
-                raise ValueError(f"client {client} has weight {weight:g}, at most {self.heaviest[client]:g} is its due")
-        clients, squares = len(answer.clients), np.zeros(len(answer.clients) if self.stacked else 1)
-        for name, array in sent.items():
-            if not clients or (name.startswith(BESIDE) and name not in answer.arrays):
-                continue
-            expected, change = ((clients,) if self.stacked else ()) + array.shape, answer.arrays.get(name)
-            if change is None or change.shape != expected:
-                raise ValueError(
-                    f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
-                )
-            squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
-        for name in answer.arrays.keys() - sent.keys():
-            if name != WITHIN or answer.arrays[name].size != len(squares):
-                raise ValueError(f"array '{name}' was not sent to it")
-        most = self.longest if self.stacked else self.longest * float(np.sum(weights))
-        if self.longest and clients and math.sqrt(squares.max()) > most * (1 + 1e-5):
-            raise ValueError(f"an update has norm {math.sqrt(squares.max()):.4g}, more than max-update-norm allows")
 
 
 def deliver(
@@ -193,7 +99,7 @@ def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message
         replies = list(grid.pull_messages(message_ids))
     except Exception as error:
         if len(message_ids) == 1:
-            log.warning("an answer cannot be read: %s", error)
+            log.warning("an answer cannot be read: %s", printable(error))
             yield message_ids[0], None
         else:  # one unreadable reply makes the whole pull fail, so pull them one by one
             for message_id in message_ids:
@@ -237,11 +143,21 @@ class Outcome:
             return self.divisor
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
-    def mean(self, metric: str) -> float:
-        """Return the weighted mean of ``metric`` over the clients that report it; NaN if none does."""
+    def told(self, metric: str) -> NDArray[np.float64]:
+        """Return what those clients report as ``metric`` that report it, (m,)."""
+        values = self.metrics.get(metric, np.empty(0))
+        return values[~np.isnan(values)]
+
+    def mean(self, metric: str, weights: str = "weight") -> float:
+        """Return the mean of ``metric`` over the clients that report it; NaN if none does.
+
+        Args:
+            metric: name of a reported number.
+            weights: name of the numbers that weight it.
+        """
         values = self.metrics.get(metric, np.full(len(self.clients), np.nan))
-        known = ~np.isnan(values)
-        return float(np.average(values[known], weights=self.metrics["weight"][known])) if known.any() else float("nan")
+        known = ~np.isnan(values) & (self.metrics.get(weights, np.zeros(len(values))) > 0)
+        return float(np.average(values[known], weights=self.metrics[weights][known])) if known.any() else float("nan")
 
 
 def joined(outcomes: Sequence[Outcome]) -> Outcome:
@@ -257,8 +173,7 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
 def describe_error(reply: Message) -> str:
     """Return the reason of an error reply: the ClientApp's last line, without Flower's and Ray's wrapping."""
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
-    said = (lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2]
-    return said[:_REASON_LENGTH]
+    return printable((lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2])
 
 
 def collect(
@@ -293,7 +208,7 @@ def collect(
         try:
             answers.append((ids, expected.read(reply, ids)))
         except Exception as error:  # a device may send anything
-            failures |= dict.fromkeys(ids, f"{UNUSABLE}: {error}")
+            failures |= dict.fromkeys(ids, f"{UNUSABLE}: {printable(error)}")
     kinds = Counter(expected.kind(answer) for _, answer in answers for _ in answer.clients)
     usual = max(kinds, key=kinds.__getitem__, default=frozenset())
     sums: dict[str, NDArray[np.float64]] = {}
@@ -304,7 +219,7 @@ def collect(
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
         failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
-        failures |= {client: reason[:_REASON_LENGTH] for client, reason in answer.failures.items()}
+        failures |= answer.failures
         if not answer.clients:
             continue
         for name, array in answer.arrays.items():

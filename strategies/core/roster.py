@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import RunError
+from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
-from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Expected, deliver, describe_error
+from florilegium.strategies.core.exchange import POLLS_DEPLOYED, deliver, describe_error
+from florilegium.strategies.core.expected import Expected
 
 log = logging.getLogger("flwr")
 
@@ -219,8 +222,8 @@ class Roster:
         except Exception as error:  # a device may reply anything
             if simulated:
                 raise
-            self._refused[node] = str(error)
-            log.warning("node %d is left out: %s", node, error)
+            self._refused[node] = printable(error)
+            log.warning("node %d is left out: %s", node, self._refused[node])
             return
         self.deployed = answer.pinned
         if double := {client.id for client in own if self._holder(client.id) not in (None, node)}:
@@ -286,6 +289,15 @@ class Roster:
     def ids(self, *groups: str) -> list[str]:
         """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order."""
         return sorted((client.id for client in self.clients.values() if client.group in groups), key=_place)
+
+    def heaviest(self, ratio: float) -> float | None:
+        """Return the largest weight of a device's update: ``ratio`` times the median number of training examples.
+
+        None, for no limit, in a simulation, or if ``ratio`` is 0.
+        """
+        if not self.deployed or not ratio:
+            return None
+        return ratio * median([client.train for client in self.clients.values() if client.train] or [1])
 
     def assign(self, cohort: Sequence[str], *, evaluation: bool) -> dict[int, list[str]]:
         """Distribute ``cohort`` over the nodes: the most expensive clients first, each to the node with the least work.

@@ -21,11 +21,13 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.wire import Request, Work, flat
+from florilegium.clients.core.reduce import longest_update
+from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import UNUSABLE, Expected, Outcome, collect, deliver
+from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, deliver
+from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
 
@@ -201,18 +203,32 @@ class Round:
 
     def _expected(self, exchange: Exchange) -> Expected:
         """Return the checks that decide whether a reply is usable, with the largest weight allowed for each client."""
-        s, members = self._strategy.settings, self._strategy.roster.clients
-        uniform = s.weighting == "uniform"
-        heaviest = {client: 1.0 if uniform else float(members[client].train) for client in exchange.cohort}
-        changes_of = exchange.send if exchange.reduce == "delta" else None
-        stacked = exchange.reduce == "stack" or exchange.robust
-        return Expected(stacked, changes_of, heaviest, s.max_update_norm, exchange.shapes)
+        strategy = self._strategy
+        roster, told = strategy.roster, self._protection(exchange)
+        sent = exchange.send if exchange.updates else None
+        limits = [strategy.settings.max_update_norm]
+        if sent is not None and strategy.protection is not None:
+            limits.append(strategy.protection.clip_norm)
+        elif sent is not None and roster.deployed and not limits[0]:
+            limits.append(longest_update(sent))
+        members = [roster.clients[client] for client in exchange.cohort if roster.deployed]
+        sizes = {member.id: member.train + member.test for member in members}
+        return Expected(
+            exchange.reduce == "stack" or exchange.robust, sent, {i: strategy.due(i) for i in exchange.cohort}, sizes,
+            min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0), exchange.shapes,
+            strategy.reported,
+        )  # fmt: skip
+
+    def _protection(self, exchange: Exchange) -> dict[str, float]:
+        """Return the fields of a request that say how clients protect their updates; {} if they do not."""
+        strategy = self._strategy
+        if strategy.protection is None or not exchange.updates:
+            return {}
+        return strategy.protection.request(strategy.cohort_size(self.number))
 
     def _messages(self, exchange: Exchange) -> list[Message]:
         """Return a message for each node that hosts clients of the cohort."""
-        strategy, work, protection = self._strategy, self._work(), dict[str, float]()
-        if strategy.protection is not None and exchange.updates:
-            protection = strategy.protection.request(strategy.cohort_size(self.number))
+        work, protection = self._work(), self._protection(exchange)
         record = None if exchange.send is None else flat(exchange.send)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
@@ -232,7 +248,7 @@ class Round:
             expected = expected_trainings(strategy.settings, strategy.shares())
         return Work(
             self.number, strategy.run.name, strategy.identity, strategy.lineage, strategy.checkpoint_round, self.final,
-            **expected,
+            **expected, heaviest=strategy.heaviest,
         )  # fmt: skip
 
     def _collect(self, exchange: Exchange, expected: Expected, replies: Sequence[Message]) -> Outcome:
@@ -250,7 +266,8 @@ class Round:
             strategy.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
         if outcome.failures and strategy.run.opened:
             strategy.run.note_failures(self.number, exchange.phase, outcome.failures)
-        strategy.accounts.hear(outcome)
+        if strategy.settings.privacy.unit == "example":
+            strategy.accounts.hear(outcome)
         if exchange.robust and outcome.clients:
             s = strategy.settings
             outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, exchange.wanted)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import tomli_w
-from safetensors import safe_open
 
 from florilegium.common.errors import ConfigurationError, FileError, RunError, nearest
-from florilegium.common.files import append_text, overwrite_text, write_tensors, write_text
+from florilegium.common.files import append_text, overwrite_text, read_tensors, write_tensors, write_text
+from florilegium.common.foreign import spreadsheet_cell
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
@@ -253,13 +253,18 @@ class RunFolder:
             write_text(file, "".join(line for line in lines if _round_of(line) <= after))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint file; delete older ones. The lines of its rounds are on disk before it is."""
+        """Write a checkpoint file, read it back, and delete older ones. The lines of its rounds are on disk before.
+
+        Raises:
+            RunError: if what was written cannot be read; then the older ones are still there.
+        """
         self.metrics.flush()
         target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"
         tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
         metadata = {"round": str(checkpoint.round), "facts": json.dumps(checkpoint.facts)}
         write_tensors(target, tensors, metadata)
+        _read(target)
         for old in target.parent.glob("round-*.safetensors"):
             if old != target:
                 old.unlink(missing_ok=True)
@@ -272,7 +277,8 @@ class RunFolder:
         names = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        cells = [{n: spreadsheet_cell(v) if isinstance(v, str) else v for n, v in row.items()} for row in rows]
+        writer.writerows(cells)
         write_text(self.path / CLIENTS, text.getvalue())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -436,19 +442,21 @@ def read_checkpoint(path: Path) -> Checkpoint:
     files = _checkpoints(path)
     if not files:
         raise RunError(f"run '{path.name}' has no checkpoint yet; start it anew")
+    return _read(files[-1])
+
+
+def _read(file: Path) -> Checkpoint:
+    """Return the checkpoint in ``file``; raise :class:`RunError` if it is damaged."""
     try:
+        found, metadata = read_tensors(file)
         arrays: Arrays = {}
         state: Arrays = {}
-        with safe_open(files[-1], framework="numpy") as file:
-            metadata = file.metadata()
-            for key in file.keys():  # noqa: SIM118 (no mapping)
-                kind, _, name = key.partition("/")
-                (arrays if kind == "arrays" else state)[name] = file.get_tensor(key)
+        for key, array in found.items():
+            kind, _, name = key.partition("/")
+            (arrays if kind == "arrays" else state)[name] = array
         facts = json.loads(metadata["facts"])
         # safetensors does not keep the order of names, on which NumPyClient's lists of arrays depend.
         arrays = {name: arrays[name] for name in facts["order"]}
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
-        raise RunError(
-            f"the checkpoint {files[-1]} is damaged and cannot be used: {type(error).__name__}: {error}"
-        ) from error
+        raise RunError(f"the checkpoint {file} is damaged, and of no use: {type(error).__name__}: {error}") from error

@@ -51,6 +51,12 @@ class ServerSettings(FederationSettings, SharedSettings):
         1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0
     )
     min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
+    max_weight_ratio: float = key(
+        10.0,
+        "real devices: with `weighting = examples` a device counts for at most this many times the median number of "
+        "training examples; 0: no limit",
+        ge=0,
+    )
     round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
     roster_timeout: float = key(60.0, "seconds within which a node must reply which clients it holds", gt=0)
     start_timeout: float = key(
@@ -76,8 +82,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     patience: int = key(
         0,
-        "stop after this many evaluations in a row without a new lowest validation loss; the last model is the result; "
-        "0: never",
+        "stop after this many evaluations in a row without a new lowest median of the clients' validation losses; the "
+        "last model is the result; 0: never",
         ge=0,
     )
     run_name: str = key(

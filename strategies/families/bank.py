@@ -80,7 +80,7 @@ class Banked(CohortStrategy):
 
     def weight(self, client: str) -> float:
         """Return a client's weight in the mean of the bank."""
-        return 1.0 if self.settings.weighting == "uniform" else float(self.roster.clients[client].train)
+        return self.due(client)
 
     # ------------------------------------------------------------------------------- reading the bank
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,29 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
 from PIL import Image
 from typer.testing import CliRunner
 
+from florilegium.apps import client_app
 from florilegium.apps.cli import cli
 from florilegium.apps.device import kept, write_onnx
+from florilegium.apps.device_settings import allowance_of, parse_node
 from florilegium.clients.core.export import load_model, predict
-from florilegium.common.errors import ConfigurationError, DataError, RunError
+from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError, RefusedError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.networks import build
-from florilegium.partitions.clientdata import simulated
+from florilegium.models.parameters import get_arrays
+from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.privacy.dp_sgd import Account
+from florilegium.privacy.ledger import SPENT
+from tests.grid import InProcessGrid
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import config, make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedper", "model": "mlp", "num-clients": 2, "partitioner": "iid", "rounds": 2, "participation": 1.0,
@@ -50,6 +58,40 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("first", "second"):
         Runs(folder / "runs", KEYS)(name, nodes=nodes)
     return folder / "state"
+
+
+def test_an_owner_can_ask_for_privacy(state: Path, tmp_path: Path) -> None:
+    """A run without private examples is refused, in words that the server may read."""
+    node = {"client-id": "a", "data-path": str(state / "none"), "state-dir": str(tmp_path), "max-epsilon": 2.0}
+    InProcessGrid({}, [])  # messages ask for a task
+    keys = config(**{**KEYS, "privacy.unit": "none", "privacy.noise-multiplier": 0.0})
+    context = Context(1, 7, node, RecordDict(), keys)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match=r"privacy\.unit = 'example' alone .found: 'none'"):
+        client_app.app(Message(RecordDict(), 7, "query.roster"), context)
+    with pytest.raises(DataError, match="max-epsilon needs state-dir"):
+        parse_node({"data-path": "/data", "max-epsilon": 2.0})
+
+
+def test_an_owners_limit_is_over_all_runs(tmp_path: Path) -> None:
+    """What runs cost adds up, whatever becomes of the runs' own accounts."""
+    options = parse_node({"data-path": "/data", "client-id": "a", "state-dir": str(tmp_path), "max-epsilon": 2.0})
+    limit = allowance_of(options, "example")
+    assert limit is not None
+    examples, paid = Examples(torch.zeros(20, 1, 8, 8), torch.arange(20) % 10), 0
+    for number in range(9):
+        keys: dict[str, Value] = {"privacy.unit": "example", "privacy.noise-multiplier": 3.0, "local-steps": 2}
+        client = make_client(examples, build("mlp", (1, 8, 8), 10, 1), folder=tmp_path / f"run{number}", **keys)
+        client.allowance = limit
+        with suppress(BudgetSpentError):
+            perform(client, "train", get_arrays(client.model))
+            paid += 1
+    assert 1 < paid < 8
+    spent = Account(tmp_path / "_privacy" / "a.json", 1e-5)
+    assert spent.history == [(3.0, 0.5, 2 * paid)]
+    assert spent.epsilon() <= 2.0 < spent.epsilon((3.0, 0.5, 2))
+    for multiplier in (3.0, 0.0):
+        with pytest.raises(BudgetSpentError, match=f"{SPENT}: the owner of this device allows ε = 2 over all runs"):
+            limit.pay(multiplier, 0.5, 2)
 
 
 def _call(*arguments: object) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from torch.nn.functional import cross_entropy
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
 from florilegium.clients.core.base import SUM_MULTIPLIER
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.reports import COST
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import Group, train
 from florilegium.clients.core.wire import Work
@@ -95,7 +98,10 @@ def test_the_noise_of_a_step(taking_part: float, ghost: bool) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(256, 400))
     private = PrivateGradients(network, z, c, 1.0, len(examples), ghost=ghost)
     if taking_part:
-        private.backward(cross_entropy(private.model(examples.x), examples.y, reduction="none") * 1e-9)
+        private.backward(
+            lambda rows: cross_entropy(private.model(examples.x[rows]), examples.y[rows], reduction="none") * 1e-9,
+            torch.arange(20),
+        )
     private.protect()
     noise = torch.cat([p.grad.flatten() for p in network.parameters()]).double()  # type: ignore[union-attr]
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(noise))
@@ -144,7 +150,10 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool
     results = []
     for model in (network, fresh):
         private = PrivateGradients(model, 0.0, 1.0, 1.0, 7, ghost=ghost)
-        private.backward(cross_entropy(private.model(few.x), few.y, reduction="none"))
+        private.backward(
+            lambda rows, chosen=private.model: cross_entropy(chosen(few.x[rows]), few.y[rows], reduction="none"),
+            torch.arange(7),
+        )
         private.protect()
         results.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
         private.end()
@@ -167,6 +176,60 @@ def test_what_a_client_answers_carries_the_noise(tmp_path: Path, gradients: str)
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
     assert low < np.square(steps / (0.5 * 1e4 * 0.3 / 6)).sum() < high
     assert answer.metrics["epsilon"] == client.account.epsilon() > 0
+
+
+@pytest.mark.parametrize("ghost", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_an_example_that_overflows_counts_as_zero(ghost: bool, value: float) -> None:
+    """The sum is that of the others, to the last bits, so that nothing tells that it is there."""
+    examples, network = _examples(7), build("lenet", (1, 16, 16), 10, 1)
+    examples.x[3] = value
+    found = []
+    for chosen in (torch.arange(7), torch.tensor([0, 1, 2, 4, 5, 6]), torch.tensor([3])):
+        private = PrivateGradients(network, 0.0, 1.0, 1.0, 7, ghost=ghost)
+        private.backward(
+            lambda rows, model=private.model: cross_entropy(
+                model(examples.x[rows]), examples.y[rows], reduction="none"
+            ),
+            chosen,
+        )
+        private.protect()
+        found.append([p.grad.clone() for p in network.parameters()])  # type: ignore[union-attr]
+        private.end()
+    for whole, others, alone in zip(*found, strict=True):
+        assert whole.isfinite().all()
+        assert others.any()
+        torch.testing.assert_close(whole, others, rtol=1e-4, atol=1e-6)
+        assert not alone.any()
+
+
+def test_a_step_without_examples_is_noise(tmp_path: Path) -> None:
+    """η·z·C/B in every parameter, as where somebody takes part."""
+    network, examples = nn.Sequential(nn.Flatten(), nn.Linear(256, 40)), _examples()
+    start = get_arrays(network)
+    options = settings(**{"momentum": 0.0, "local-steps": 1, "learning-rate": 0.5})
+    train(
+        network, examples, options, torch.Generator().manual_seed(1),
+        private=lambda model: PrivateGradients(model, 3.0, 0.2, 0.0, len(examples)),
+    )  # fmt: skip
+    steps = np.concatenate([(a - start[n]).ravel() for n, a in get_arrays(network).items()]).astype(np.float64)
+    low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
+    assert low < np.square(steps / (0.5 * 3.0 * 0.2)).sum() < high
+
+
+def test_a_clients_success_depends_on_no_example(tmp_path: Path) -> None:
+    """A model that overflows for one example alone: the loss is unknown, and the reply comes all the same."""
+    network, examples = build("mlp", (1, 16, 16), 10, 1), _examples()
+    examples.x[5] = 1e38
+    client = make_client(examples, network, folder=tmp_path, **{
+        "model": "mlp", "local-epochs": 1, "batch-size": 12, "privacy.unit": "example", "privacy.noise-multiplier": 1.0,
+    })  # fmt: skip
+    answer = perform(client, "train", get_arrays(network))
+    assert answer.metrics["loss"] > 1e30  # more than may be reported
+    assert all(np.isfinite(array).all() for array in answer.arrays.values())
+    host: Any = SimpleNamespace(_settings=client.settings, _known={**client.reports, **COST})
+    Host._check_numbers(host, answer)
+    assert math.isnan(answer.metrics["loss"])
 
 
 def test_noise_has_more_than_32_bits_of_seed() -> None:
@@ -323,8 +386,11 @@ def test_a_sum_over_examples_gets_the_stated_noise(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_cost_the_same(run: Runs) -> None:
-    whole, broken = run.whole_and_broken(3, **{"privacy.noise-multiplier": 1.0})
+    """Also of clients that nobody asks any more: their costs are in the checkpoint."""
+    keys: dict[str, Value] = {"privacy.noise-multiplier": 1.0, "participation": 0.25, "evaluate-clients": 1}
+    whole, broken = run.whole_and_broken(3, **keys)
     assert _summary(whole) == _summary(broken)
+    assert _summary(whole)["clients"] > 2
 
 
 @pytest.mark.parametrize(

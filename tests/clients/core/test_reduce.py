@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from florilegium.clients.core.reduce import REDUCTIONS, Reduction
+from florilegium.clients.core.contribution import Contribution
+from florilegium.clients.core.reduce import REDUCTIONS, Reduction, longest_update
 from florilegium.common.errors import RunError
+from florilegium.privacy.settings import PrivacySettings
 
 SENT = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.array([10, 20], np.float32)}
 
@@ -42,6 +44,20 @@ def test_a_change_that_is_too_long() -> None:
     Reduction("delta", SENT, longest=5.001).check(arrays)
     with pytest.raises(RunError, match="its update has norm 5, more than max-update-norm"):
         Reduction("delta", SENT, longest=4.999).check(arrays)
+
+
+def test_every_update_is_clipped_before_it_is_summed() -> None:
+    """Four equal changes are four times C together; a sum that is clipped as a whole would be C."""
+    reduction = Reduction("delta", SENT, Contribution(PrivacySettings(unit="client", clip_norm=0.5), {}))
+    for _ in range(4):
+        reduction.add({name: array + 10 for name, array in SENT.items()}, 1.0)
+    assert np.sqrt(sum(np.square(array).sum() for array in reduction.result().values())) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_the_longest_update_of_a_device_follows_from_what_was_sent() -> None:
+    norm = np.sqrt(sum(np.square(array).sum() for array in SENT.values()))
+    assert longest_update(SENT) == pytest.approx(10 * norm)
+    assert longest_update({"w": np.zeros(3)}) == 10
 
 
 class TestDelta:
@@ -155,7 +171,10 @@ class TestFailure:
     def test_numbers_that_are_not_finite_name_the_array_and_the_remedy(self, kind, value):
         (answer,) = _answers(1)
         answer["bias"][1] = value
-        with pytest.raises(RunError, match="array 'bias' came back with NaN or infinity; lower the learning rate"):
+        with pytest.raises(
+            RunError,
+            match=r"array 'bias' came back with NaN, infinity or numbers above 1e\+15; lower the learning rate",
+        ):
             Reduction(kind, SENT).check(answer)
 
     def test_another_shape_names_the_array_and_both_shapes(self):

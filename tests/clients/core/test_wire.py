@@ -116,5 +116,5 @@ def test_an_announcement_comes_back() -> None:
     assert Announcement.unpack(announced.pack()) == announced
     content = announced.pack()
     content["roster"]["train"] = [float("nan")]  # type: ignore[index]
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="it announces train"):
         Announcement.unpack(content)

@@ -17,14 +17,18 @@ from scipy.stats import chi2
 
 from florilegium.apps.methods import METHODS
 from florilegium.clients.core.base import Answer
+from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import unpack
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.core.client_privacy import ClientPrivacy
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from tests.runs import Runs
+from tests.support import settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 8, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -183,6 +187,44 @@ def test_an_adapted_bound_survives_resuming(run: Runs, monkeypatch: pytest.Monke
     whole, broken = run.whole_and_broken(3, **keys)
     assert _summary(whole)["clip_norm"] == pytest.approx(_summary(broken)["clip_norm"], rel=1e-4)
     assert _summary(whole)["clip_norm"] == pytest.approx(math.exp(0.1 * 3), rel=1e-4)
+
+
+def _alone(folder: Path, **keys: Value) -> ClientPrivacy:
+    """Return the protection of a run without the run."""
+    return ClientPrivacy(settings(**{**KEYS, **keys}), RunFolder(folder, {}, ""))
+
+
+@pytest.mark.parametrize("contributors", [0, 1, 7])
+def test_sums_are_divided_by_the_expected_number_of_clients(tmp_path: Path, contributors: int) -> None:
+    """The true number is a secret: with it, everybody's presence would show in the mean."""
+    clients = [str(i) for i in range(contributors)]
+    sums = {"w": np.full(3, 4.0)} if clients else {}
+    outcome = Outcome(clients, sums, {"weight": np.ones(contributors)} if clients else {})
+    released = _alone(tmp_path, **{"privacy.noise-multiplier": 1.0}).protect(outcome, 4, 8, {"w": np.zeros(3)})
+    assert released.weight == 4
+    assert (released.arrays["w"] != (4.0 if clients else 0.0)).all()  # with noise, also where nobody takes part
+
+
+def test_the_count_within_the_bound_is_noisy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share b̄ has deviation 1/20, so that ln C moves by 0.2/20 where half of the changes are within C."""
+    monkeypatch.setattr("florilegium.privacy.ledger.write_text", lambda *_: None)
+    protection, steps = _alone(tmp_path, **{"privacy.noise-multiplier": 0.7, "privacy.clip-quantile": 0.5}), []
+    for _ in range(300):
+        before, sums = protection.clip_norm, {"w": np.zeros(1), WITHIN: np.zeros(1)}
+        protection.protect(Outcome([*"01234567"], sums, {"weight": np.ones(8)}), 8, 8, {"w": np.zeros(1)})
+        steps.append(math.log(protection.clip_norm / before))
+    assert _within(np.array(steps), 0.2 / 20)
+
+
+def test_a_lost_account_is_in_the_checkpoint(run: Runs) -> None:
+    """Without it a resumed run would claim the cost of its last rounds alone."""
+    keys: dict[str, Value] = {"privacy.noise-multiplier": 3.0, "evaluate-every": 0}
+    (run("lost", rounds=2, **keys) / "privacy.json").unlink()
+    found = _summary(run("lost", resume="lost", rounds=3, **keys))
+    assert found["releases"] == 3
+    assert found["epsilon"] == pytest.approx(
+        from_gaussian_mechanism(3 / math.sqrt(3)).get_epsilon_for_delta(1e-5), rel=1e-3
+    )
 
 
 def test_the_cost_is_what_other_accountants_say(run: Runs) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,17 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.evaluation import summarise
-from florilegium.strategies.core.exchange import ALWAYS, Expected, collect, deliver
+from florilegium.strategies.core.example_privacy import ClientAccounts, expected_trainings
+from florilegium.strategies.core.exchange import collect, deliver
+from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
 from tests.grid import InProcessGrid
 from tests.runs import Runs
@@ -315,6 +320,28 @@ def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str
     path = run("more", method=method, participation=0.5, oversample=1.5)
     late = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     assert [(line["round"], line["phase"]) for line in late] == [(1, phase), (2, phase)]
+
+
+def test_privacy_budgets_count_all_that_are_asked() -> None:
+    """Of four devices two are needed and ⌈1.3 · 2⌉ = 3 are asked: each trains in three rounds of four."""
+    options = settings(rounds=4, participation=0.5, oversample=1.3, **{"evaluate-every": 0})
+    strategy: Any = SimpleNamespace(
+        settings=options, roster=SimpleNamespace(deployed=True), accounts=ClientAccounts(), protection=None,
+        poisson=False, trainable=lambda: [*"abcd"],
+    )  # fmt: skip
+    strategy.cohort_size = lambda number: CohortStrategy.cohort_size(strategy, number)
+    strategy._asked = lambda needed, of: CohortStrategy._asked(strategy, needed, of)
+    assert len(CohortStrategy.sample(strategy, 1)) == 3
+    assert expected_trainings(options, CohortStrategy.shares(strategy)) == {"trainings": 3.0, "tests": 1.0}
+
+
+def test_a_device_counts_for_a_bounded_number_of_examples() -> None:
+    roster, grid = Roster(list, 3, "code"), _Grid({1: _device("a", 10), 2: _device("b", 30), 3: _device("c", 10**9)})
+    _refresh(roster, grid)
+    assert roster.heaviest(10.0) == 300
+    assert roster.heaviest(0.0) is None
+    strategy: Any = SimpleNamespace(settings=settings(), roster=roster, heaviest=300.0)
+    assert [CohortStrategy.due(strategy, client) for client in "abc"] == [10, 30, 300]
 
 
 def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., Path]) -> None:

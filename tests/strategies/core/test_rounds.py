@@ -598,6 +598,7 @@ class TestValidation:
         line = read_metrics(path)[-1]["seen"]
         found = [line["validation_loss"], line["validation_accuracy"]]
         assert found == pytest.approx(np.mean(judged, axis=0).tolist(), rel=1e-4)
+        assert line["validation_loss_median"] == pytest.approx(np.median(judged, axis=0)[0], rel=1e-4)
         with (path / "clients.csv").open() as file:
             rows_of = list(csv.DictReader(file))
         assert all(float(row["validation_loss"]) > 0 for row in rows_of)
@@ -606,7 +607,7 @@ class TestValidation:
     def test_training_stops_when_the_loss_has_not_fallen(self, run: Run) -> None:
         """With so high a learning rate the loss soon rises; the run ends a round after `patience` evaluations."""
         path = run("early", rounds=40, patience=2, **{**self.KEYS, "learning-rate": 3.0, "max-grad-norm": 1.0})
-        losses = [line["seen"]["validation_loss"] for line in read_metrics(path)]
+        losses = [line["seen"]["validation_loss_median"] for line in read_metrics(path)]
         assert len(losses) < 40
         best = int(np.argmin(losses[:-1]))
         assert len(losses) == best + 1 + 2 + 1

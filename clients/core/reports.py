@@ -1,0 +1,74 @@
+"""The numbers that clients report besides arrays: their names, and the ranges in which the server believes them.
+
+A client class names its own in :attr:`florilegium.clients.core.base.BaseClient.reports`. Replies with other names, or
+numbers outside of these ranges, are not used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from florilegium.clients.core.wire import GRADIENT_NORM, LARGEST, MOST_EXAMPLES, UPDATE_NORM
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+NUMBER, POSITIVE, SHARE = Range(-LARGEST, LARGEST), Range(0.0, LARGEST), Range(0.0, 1.0)
+BYTES, EXAMPLES = Range(0.0, float(1 << 48)), Range(0.0, float(MOST_EXAMPLES))
+
+Reports = Mapping[str, Range]
+"""Ranges of reported numbers by name; a name is a regular expression, such as ``accuracy_stage\\d+``."""
+
+ALWAYS: Reports = {"num-examples": EXAMPLES, "weight": EXAMPLES, "bytes-down": BYTES, "bytes-up": BYTES}
+"""What the reply for every client contains."""
+HOSTS: Reports = {UPDATE_NORM: POSITIVE, GRADIENT_NORM: POSITIVE}
+"""What the host of a client adds."""
+FIGURES: Reports = {"loss": NUMBER, "accuracy": SHARE, "loss_global": NUMBER, "accuracy_global": SHARE}
+"""What the phases ``train`` and ``test`` of most methods report."""
+VALIDATION: Reports = {"validation_loss": POSITIVE, "validation_accuracy": SHARE}
+"""What every client reports from a test if examples are held out (key ``validation-fraction``)."""
+COST: Reports = {"epsilon": POSITIVE}
+"""What every client reports if its examples are private."""
+
+
+def reports_of(client: type) -> Reports:
+    """Return what a client class and its bases report, by name."""
+    found: dict[str, Range] = {}
+    for base in reversed(client.__mro__):
+        found |= vars(base).get("reports", {})
+    return found
+
+
+def usable(number: float) -> float:
+    """Return ``number``, or NaN if it is infinite or larger than what may be reported."""
+    return number if number in NUMBER else math.nan
+
+
+def check_reports(numbers: Mapping[str, Sequence[float]], known: Reports) -> None:
+    """Check numbers that were reported; NaN is allowed, since a client may have nothing to compute them from.
+
+    Args:
+        numbers: for each name a number per client.
+        known: what may be reported.
+
+    Raises:
+        ValueError: if a name is unknown, or a number outside of its range.
+    """
+    for name, values in numbers.items():
+        allowed = known.get(name) or next((one for key, one in known.items() if re.fullmatch(key, name)), None)
+        if allowed is None:
+            raise ValueError(f"number '{name}' is not one that this method's clients report ({', '.join(known)})")
+        if wrong := [value for value in values if not math.isnan(value) and value not in allowed]:
+            raise ValueError(f"number '{name}' is {wrong[0]:g}, not between {allowed.low:g} and {allowed.high:g}")

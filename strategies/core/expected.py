@@ -1,0 +1,139 @@
+"""What the server takes from a node: every check on a reply, before anything of it is used.
+
+A device may send anything, which must neither end the run nor count for more than that device's due. This package's
+host checks what its clients return (:class:`florilegium.clients.core.reduce.Reduction`); the checks here are for nodes
+that run other code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message
+
+from florilegium.clients.core.contribution import WITHIN
+from florilegium.clients.core.reports import ALWAYS, FIGURES, HOSTS, VALIDATION, Reports, check_reports
+from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
+from florilegium.models.parameters import Arrays
+
+ROUNDING = 1e-5
+"""Relative excess of a norm over its bound that rounding explains."""
+DEVIATIONS = 10.0
+"""Honest noise is less than this many standard deviations above its expected norm, but for one time in 10²¹."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Checks whether a node's reply is usable.
+
+    Attributes:
+        stacked: whether ``arrays`` are stacks (one entry per client) rather than sums.
+        changes_of: the arrays that were sent, if clients return updates of them, which must have the same shapes.
+        heaviest: the largest weight allowed for each client's update.
+        sizes: the largest number of examples that each client may report; {}: not known.
+        longest: the largest norm allowed for a client's update; 0: no limit.
+        noise, within_noise: standard deviations of the noise that a client adds to each entry of its update, and to
+            the array ``within-bound``.
+        shapes: shapes of a client's arrays, if they are known and are no updates.
+        reports: the numbers that clients may report.
+    """
+
+    stacked: bool = False
+    changes_of: Arrays | None = None
+    heaviest: Mapping[str, float] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    longest: float = 0.0
+    noise: float = 0.0
+    within_noise: float = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS, **FIGURES, **VALIDATION})
+
+    def read(self, reply: Message, ids: Sequence[str]) -> Reply:
+        """Return the checked reply of a node that was asked to run the clients ``ids``.
+
+        Raises:
+            Exception: of any kind, if the reply is unusable.
+        """
+        answer = Reply.unpack(reply.content)
+        self._check_clients(answer, ids)
+        self._check_numbers(answer)
+        self._check_arrays(answer)
+        if self.changes_of is not None and answer.clients:
+            self._check_changes(answer, self.changes_of)
+        return answer
+
+    def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """Return the names and shapes of the arrays in a reply, those of a single client if stacked.
+
+        Without optional ones: a reply has the changes of arrays beside the model that some client of the node returned.
+        """
+        shapes = self._shapes(answer)
+        if self.changes_of is not None and not self.stacked:
+            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(BESIDE)}
+        return frozenset(shapes.items())
+
+    def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
+
+    def _check_clients(self, answer: Reply, ids: Sequence[str]) -> None:
+        """Raise ``ValueError`` if a reply names clients that were not asked, or one of them twice."""
+        strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
+        if strangers or len(answer.clients) != len({*answer.clients}):
+            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+
+    def _check_numbers(self, answer: Reply) -> None:
+        """Raise ``ValueError`` if reported numbers are missing, unknown, or outside of their ranges."""
+        for name in ALWAYS if answer.clients else ():
+            if not np.isfinite(values := answer.metrics.get(name, [np.nan])).all():
+                raise ValueError(f"its numbers '{name}' are {values}")
+        check_reports(answer.metrics, self.reports)
+        for name in ("num-examples", "weight"):
+            for client, value in zip(answer.clients, answer.metrics.get(name, []), strict=True):
+                if value > self.sizes.get(client, math.inf):
+                    raise ValueError(f"'{name}' of client {client} is {value:g}, announced were {self.sizes[client]}")
+
+    def _check_arrays(self, answer: Reply) -> None:
+        """Raise ``ValueError`` if arrays are not of numbers within bounds, or have other shapes than are expected."""
+        for name, array in answer.arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers")
+            if not bounded(array):
+                raise ValueError(f"array '{name}' has NaN, infinity or numbers above {LARGEST:g}")
+            if self.stacked and len(array) != len(answer.clients):
+                raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
+        if self.shapes and answer.clients and self._shapes(answer) != self.shapes:
+            raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
+
+    def _check_changes(self, answer: Reply, sent: Arrays) -> None:
+        """Raise ``ValueError`` if updates lack arrays that were sent, or exceed the allowed norm or weight."""
+        weights = answer.metrics["weight"]
+        for client, weight in zip(answer.clients, weights, strict=True):
+            if client in self.sizes and weight < 1:
+                raise ValueError(f"client {client} has weight {weight:g}, at least 1 is an example's")
+            if weight > self.heaviest.get(client, math.inf):
+                raise ValueError(f"client {client} has weight {weight:g}, at most {self.heaviest[client]:g} is its due")
+        clients, squares, entries = len(answer.clients), np.zeros(len(answer.clients) if self.stacked else 1), 0
+        for name, array in sent.items():
+            if name.startswith(BESIDE) and name not in answer.arrays:
+                continue
+            expected, change = ((clients,) if self.stacked else ()) + array.shape, answer.arrays.get(name)
+            if change is None or change.shape != expected:
+                raise ValueError(
+                    f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
+                )
+            squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+            entries += array.size
+        for name in answer.arrays.keys() - sent.keys():
+            if name != WITHIN or answer.arrays[name].size != len(squares):
+                raise ValueError(f"array '{name}' was not sent to it")
+        several = 1.0 if self.stacked else math.sqrt(clients)  # independent noise of so many is in a sum
+        bound = self.longest if self.stacked else self.longest * float(np.sum(weights))
+        most = bound + self.noise * several * (math.sqrt(entries) + DEVIATIONS)
+        if self.longest and (norm := math.sqrt(squares.max())) > most * (1 + ROUNDING):
+            raise ValueError(f"an update has norm {norm:.4g}, at most {most:.4g} is allowed (max-update-norm)")
+        most = 0.5 * (1 if self.stacked else clients) + DEVIATIONS * self.within_noise * several
+        if WITHIN in answer.arrays and np.abs(answer.arrays[WITHIN]).max() > most * (1 + ROUNDING):
+            raise ValueError(f"'{WITHIN}' is {answer.arrays[WITHIN].ravel()}, at most {most:.4g} is allowed")
