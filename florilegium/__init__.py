@@ -33,7 +33,7 @@ if _TYPE_CHECKING:
     from florilegium.partitions.partitioning import Partitioning
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
-    from florilegium.strategies.core.cohort import CohortStrategy, sums_of_updates
+    from florilegium.strategies.core.cohort import CohortStrategy, only_sums, sums_of_updates
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -67,6 +67,7 @@ _PUBLIC = {
     "stackable": "clients.core.base:stackable",
     "phase": "clients.core.phases:phase",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
+    "only_sums": "strategies.core.cohort:only_sums",
     "sums_of_updates": "strategies.core.cohort:sums_of_updates",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",

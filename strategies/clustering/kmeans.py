@@ -254,7 +254,7 @@ class KMeans(OwnPrivacy):
         outcome = round.ask("test", clients, send=model, reduce="sum", evaluation=True, figures=figures)
         if not figures:
             return outcome
-        mean = float(np.average(outcome.metrics["loss"], weights=outcome.metrics["num-examples"]))
+        mean = outcome.mean("loss", "num-examples")
         accuracy = clustering_accuracy(outcome.arrays["table"])
         log.info("round %d: cost per point %.4f, clustering accuracy %.4f", round.number, mean, accuracy)
         self._course.append({"round": round.number, "cost": mean, "accuracy": accuracy})

@@ -26,6 +26,7 @@ from florilegium.privacy.noise import draw, secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.core.secure_exchange import PRECISION
 from florilegium.strategies.core.settings import ServerSettings
 
 LEDGER = "privacy.json"
@@ -95,6 +96,8 @@ class ClientPrivacy:
         """Return a request's privacy fields: the adaptive bound, and each of ``expected`` clients' share of noise."""
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         told = {CLIP_NORM: self.clip_norm} if p.clip_quantile else {}
+        if self._settings.secure_aggregation:  # rounding to integers may make an update longer
+            told[CLIP_NORM] = self.clip_norm * (1 - PRECISION)
         if p.noise_at == "device":
             told |= {NOISE: own / math.sqrt(expected), WITHIN_NOISE: count / math.sqrt(expected)}
         return told
@@ -124,7 +127,7 @@ class ClientPrivacy:
         if p.clip_quantile:
             within = outcome.arrays.get(WITHIN, np.zeros(1)) + draw(self.rng, "gaussian", count, (1,))
             self.clip_norm *= math.exp(-CLIP_RATE * (float(within[0]) / expected + 0.5 - p.clip_quantile))
-        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=expected)
+        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, expected, outcome.totals)
 
     def _deviations(self, expected: int) -> tuple[float, float]:
         """Return the standard deviations of the noise on the sum of updates, and on the count of those within bound.

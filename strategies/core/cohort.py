@@ -33,6 +33,7 @@ from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
 from florilegium.strategies.core.rounds import Rounds
 from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, earlier_version
+from florilegium.strategies.core.secure_record import SecureRecord, check_sizes
 from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.telemetry import Telemetry
 
@@ -52,6 +53,16 @@ def sums_of_updates(hyper: Any) -> str:
 def whole_network(hyper: Any) -> str:
     """Promise of transfer, kept: the server's arrays contain all blocks of the network but the last."""
     return ""
+
+
+def only_sums(hyper: Any) -> str:
+    """Promise of secure sums, kept: the server needs sums over a cohort alone, of arrays, examples and metrics."""
+    return ""
+
+
+def needs_individuals(hyper: Any) -> str:
+    """Promise of secure sums, not kept: the server needs single clients' replies."""
+    return "the server needs the replies of single clients"
 
 
 def single_replies(hyper: Any) -> str:
@@ -96,6 +107,7 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
+        secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         identity: distinguishes the run from others of its name.
         lineage: the rounds from which the run was resumed so far.
@@ -103,6 +115,8 @@ class CohortStrategy(WithoutHooks):
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
+    sums_updates: ClassVar[bool] = True
+    """Whether clients return updates of the arrays that they receive, rather than only statistics."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
 
@@ -124,6 +138,7 @@ class CohortStrategy(WithoutHooks):
             from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
             self.protection = ClientPrivacy(self.settings, self.run)
+        self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.identity = uuid4().hex
         self.lineage: list[int] = []
@@ -131,6 +146,11 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
         """Return why the class does not keep client privacy, "" if it does (:mod:`florilegium.common.promises`)."""
+        return "it promises nothing"
+
+    @staticmethod
+    def secure_gap(hyper: Any) -> str:
+        """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
 
     @staticmethod
@@ -216,6 +236,22 @@ class CohortStrategy(WithoutHooks):
         """Return the number of clients and of each group, in words."""
         groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
         return f"{len(self.roster.clients)} clients ({groups})"
+
+    def check_secure(self) -> None:
+        """Check that a run with secure aggregation knows a bound of updates, and has enough clients in all exchanges.
+
+        Raises:
+            ConfigurationError: if it does not.
+        """
+        if self.sums_updates and self.protection is None and not self.settings.max_update_norm:
+            raise ConfigurationError(
+                "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
+                "of limited size; set it to a norm that no client's update exceeds, such as 100"
+            )
+        rounds = range(1, self.settings.rounds + 1)
+        sizes = [(f"the cohort of round {r}", self.cohort_size(r)) for r in rounds]
+        sizes += [(f"the group of {group} clients, which are evaluated,", len(m)) for group, m in self.groups().items()]
+        check_sizes(self.settings, sizes)
 
     # ------------------------------------------------------------------------------------ cohorts
 
@@ -304,14 +340,34 @@ class CohortStrategy(WithoutHooks):
             chosen += clients
         return chosen
 
+    def groups(self) -> dict[str, list[str]]:
+        """Return the clients to evaluate by group, without groups that have none."""
+        clients = self.evaluated()
+        groups = {group: [c for c in clients if self.roster.clients[c].group == group] for group in GROUPS}
+        return {group: members for group, members in groups.items() if members}
+
+    def tested(self, round: Round, model: Arrays) -> dict[str, Figures]:
+        """Have the clients to evaluate test their models; return summary figures for each group of clients.
+
+        With secure aggregation a group is an exchange of its own, of which the server learns sums.
+        """
+        if not self.settings.secure_aggregation:
+            return self.figures(self.measure(round, self.evaluated(), model))
+        found: dict[str, Figures] = {}
+        for members in self.groups().values():
+            found |= self.figures(self.measure(round, members, model))
+        return found
+
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` test their models; return their metrics. By default: one exchange of the phase ``test``."""
         sent = model if self.broadcasts_model else None
         return round.ask("test", clients, reduce="sum", send=sent, evaluation=True)
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
-        """Return summary figures for each group of clients; keep each client's own figures in ``client_rows``."""
+        """Return summary figures for each group of clients; keep those of each client, if known, in ``client_rows``."""
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
+        if outcome.totals is not None:  # of one group, or of several that are measured alike
+            return {min(groups, key=GROUPS.index): outcome.totals.figures()}
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }
@@ -368,6 +424,8 @@ class CohortStrategy(WithoutHooks):
         self.roster.unfit = self.unfit
         self.roster.wait(grid, timeout)
         self.check_roster()
+        if self.settings.secure_aggregation:
+            self.check_secure()
         return Rounds(self, grid, num_rounds, evaluate_fn).carry_out(initial_arrays)
 
     def facts(self) -> dict[str, Any]:
@@ -379,6 +437,7 @@ class CohortStrategy(WithoutHooks):
             "lineage": self.lineage,
             "deployed": self.roster.deployed,
             "clip_norm": None if self.protection is None else self.protection.clip_norm,
+            "secure": self.secure.facts(),
             **self.accounts.facts(),
         }
 
@@ -395,6 +454,7 @@ class CohortStrategy(WithoutHooks):
             self.lineage = [*facts["lineage"], checkpoint.round]
             self.checkpoint_round = checkpoint.round
             self.accounts.take_back(facts)
+            self.secure.take_back(facts.get("secure", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
             self.restore(checkpoint.state, facts["own"])

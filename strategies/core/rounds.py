@@ -222,12 +222,11 @@ class Rounds:
     def _test(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
         strategy = self._strategy
         started = time.perf_counter()
-        clients = strategy.evaluated()
-        if not clients:
+        if not strategy.evaluated():
             log.info("round %d: there is no client to evaluate on", server_round)
             return {}
         this = Round(strategy, self._grid, server_round, final=final)
-        self._figures = strategy.figures(strategy.measure(this, clients, model))
+        self._figures = strategy.tested(this, model)
         seconds = round(time.perf_counter() - started, 3)
         self._evaluated = server_round
         metrics = MetricRecord()
@@ -284,6 +283,7 @@ class Rounds:
             "bytes_up": strategy.bytes_up,
             "final": self._figures,
             **(strategy.accounts.report(s.privacy.delta) if protection is None else protection.report()),
+            **strategy.secure.report(s),
             **strategy.report(),
         }
         strategy.run.write_summary(summary)
