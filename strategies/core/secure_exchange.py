@@ -103,10 +103,12 @@ class SecureExchange:
     def _carry_out(self) -> Outcome:
         said = self._stage("keys", dict.fromkeys(self._numbers.values(), b""), lambda party, public: None)
         public = {party: keys for party, keys in said.items() if len(keys) == PUBLIC}
+        self._check_enough(len(public))
         self.plan = plan_for(self._settings, len(public))
         tally = Tally(self._token, self.plan, public)
         self._stage("shares", tally.introductions(), tally.take_shares)
         summed, layout, scale, total = self._masked(tally.forwarded())
+        self._check_enough(len(summed))
         self._stage("reveal", tally.questions({*summed}), tally.take_revealed)
         tally.unmask(total)
         sums = scale.decode(layout, total)
@@ -240,6 +242,11 @@ class SecureExchange:
         if (vector.wide.shape, vector.narrow.shape) != tuple((size,) for size in scale.sizes(layout)):
             raise ValueError("its vector is not as long as its layout says")
         return [(answer.clients, layout, vector)]
+
+    def _check_enough(self, left: int) -> None:
+        """Raise :class:`TooFewError` before anything is revealed of an exchange that ``min-success`` would reject."""
+        if left < self._settings.min_success * len(self._task.cohort):
+            raise TooFewError(f"{left} of {len(self._task.cohort)} clients are left, fewer than min-success asks for")
 
     def _check(self, sums: Sums, clients: int, scale: Scale) -> None:
         """Raise :class:`TooFewError` if the sums cannot be those of as many clients that keep to what was agreed."""

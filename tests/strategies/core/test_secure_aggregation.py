@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,12 +23,14 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.fingerprints import cases
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
-from tests.support import config, mostly_long
+from tests.support import config, mostly_long, settings
 
 SECURE = {
     "fedavg", "fedprox", "ditto", "per-fedavg", "pfedme", "knn-per", "moon", "apfl", "fedala", "fedper", "fedrep",
@@ -126,10 +128,10 @@ def test_a_client_that_fails_or_sends_nonsense_is_left_out(run: Runs, monkeypatc
 
     perform = BaseClient.perform
 
-    def failing(self: BaseClient, name: str, arrays: Arrays, arguments: object) -> Answer:
+    def failing(self: BaseClient, name: str, arrays: Arrays, arguments: Any) -> Answer:
         if self.client_id == "4" and name == "train":
             raise RunError("it has no power left")
-        return perform(self, name, arrays, arguments)  # type: ignore[arg-type]
+        return perform(self, name, arrays, arguments)
 
     monkeypatch.setattr(BaseClient, "perform", failing)
     secure = run("secure", 6, nonsense, rounds=1, **{"secure-aggregation": True, "evaluate-every": 0})
@@ -248,3 +250,36 @@ def test_sums_of_numbers_are_exact_and_metrics_are_bounded() -> None:
     for arrays, examples in (({"x": np.array([[101.0, 0.0]])}, 1.0), ({"x": np.zeros((1, 2))}, 31.0)):
         with pytest.raises(ValueError, match="larger"):
             scale.encode(layout, arrays, 1.0, examples, clients[0][2], 30.0)
+
+
+# --------------------------------------------------------------------------------------- devices
+
+
+def test_devices_tell_neither_sizes_nor_errors_nor_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, dataset = federate(settings(**{"partitioner": "iid", "num-clients": 5}))
+    nodes = []
+    for client in range(5):
+        write_device(federation, dataset, client, tmp_path / str(client))
+        nodes.append({"data-path": str(tmp_path / str(client)), "client-id": f"site-{client}"})
+    perform = BaseClient.perform
+
+    def failing(self: BaseClient, name: str, arrays: Arrays, arguments: Any) -> Answer:
+        if self.client_id == "site-3" and name == "train":
+            raise RunError("row 7 is 0.25")
+        return perform(self, name, arrays, arguments)
+
+    monkeypatch.setattr(BaseClient, "perform", failing)
+    runs = Runs(tmp_path / "runs", {**SMALL, "num-clients": 5, "rounds": 1, "secure-aggregation": True})
+    done = runs("devices", nodes)
+    line = json.loads((done / "failures.jsonl").read_text(encoding="utf-8"))
+    assert (line["client"], line["reason"]) == ("site-3", "it failed; the device's log says why")
+    announced = [m.content["roster"] for m in runs.grid.received if "roster" in m.content]
+    assert {*announced[0]["train"], *announced[0]["test"]} <= {2**power for power in range(12)}  # type: ignore[misc]
+    answers = [Reply.unpack(m.content) for m in runs.grid.received if "outcome" in m.content]
+    assert len(answers) == 10
+    for answer in answers:
+        assert not answer.metrics
+        assert answer.arrays.keys() <= {"wide", "narrow"}
+    assert read_metrics(done)[-1]["seen"].keys() == {"accuracy", "loss", "accuracy_weighted", "std"}
+    assert not (done / "clients.csv").exists()
+    assert not [*tmp_path.rglob(SECRETS)]
