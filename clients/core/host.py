@@ -18,7 +18,7 @@ from typing import Protocol
 from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
-from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
@@ -137,6 +137,8 @@ class Host:
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
                 save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
+            if self._settings.secure_aggregation:  # all clients must send the same metrics
+                norms = {name: math.nan if norm is None else norm for name, norm in norms.items()}
             told = {name: norm for name, norm in norms.items() if norm is not None and trains and p.unit == "none"}
             return answer, {BYTES_DOWN: float(num_bytes(received)), **told}
 
@@ -166,9 +168,10 @@ class Host:
         if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
             raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
         updates = request.reduce == "delta"
+        optional = VALIDATION if request.phase == "test" and s.validation_fraction else ()
         return MaskedSum(
             s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),
-            lambda client: self._state_folder(client, work.run, work.identity), updates=updates,
+            lambda client: self._state_folder(client, work.run, work.identity), optional, updates=updates,
         )  # fmt: skip
 
     def _said(self, error: Exception) -> str:

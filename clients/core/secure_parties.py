@@ -6,8 +6,9 @@ reply that uses it up is sent, so that no message, sent twice, makes a client te
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,7 @@ class MaskedSum:
         updates: whether clients return updates of these.
         reduction: returns a new reduction, for a single client.
         folder: returns the folder of a client.
+        optional: metrics that a client may lack; all others must be the same for all clients.
     """
 
     def __init__(
@@ -113,11 +115,12 @@ class MaskedSum:
         sent: Arrays,
         reduction: Callable[[], Reduction],
         folder: Callable[[str], Path],
+        optional: Sequence[str] = (),
         *,
         updates: bool,
     ) -> None:
         self._settings, self._terms, self._reduction, self._folder = settings, terms, reduction, folder
-        self._sent = sent if updates else {}
+        self._sent, self._optional = sent if updates else {}, optional
         uniform = settings.weighting == "uniform"
         self._scale = Scale(
             terms.parties, terms.total, uniform, terms.norm if updates else 0.0, settings.secure_range, terms.coarse
@@ -138,7 +141,8 @@ class MaskedSum:
         own.add(answer.arrays, weight)
         # Arrays beside the model that a client does not return have not changed.
         arrays = {name: np.zeros(array.shape) for name, array in self._sent.items()} | own.sums()
-        metrics = {name: float(value) for name, value in {**counted, **answer.metrics}.items() if name != BYTES_DOWN}
+        metrics = {**dict.fromkeys(self._optional, math.nan), **counted, **answer.metrics}
+        metrics = {name: float(value) for name, value in metrics.items() if name != BYTES_DOWN}
         layout = Layout.of(arrays, metrics)
         if self._layout not in (None, layout):
             raise RunError("it returns arrays or metrics of other names or shapes than others do")

@@ -284,7 +284,7 @@ class Round:
         strategy = self._strategy
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is skipped: %s", client, reason)
-            if reason.startswith(UNUSABLE):
+            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
                 strategy.roster.ask_again(client)
         down, up = outcome.traffic
         seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)

@@ -14,7 +14,7 @@ from flwr.common.constant import ErrorCode
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
-from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
 from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale
 from florilegium.clients.core.secure_parties import SECRETS
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
@@ -266,10 +266,17 @@ def test_devices_tell_neither_sizes_nor_errors_nor_figures(tmp_path: Path, monke
     def failing(self: BaseClient, name: str, arrays: Arrays, arguments: Any) -> Answer:
         if self.client_id == "site-3" and name == "train":
             raise RunError("row 7 is 0.25")
-        return perform(self, name, arrays, arguments)
+        answer = perform(self, name, arrays, arguments)
+        if self.client_id == "site-1":  # as if it had too few examples to hold some back
+            for metric in VALIDATION:
+                answer.metrics.pop(metric, None)
+        return answer
 
     monkeypatch.setattr(BaseClient, "perform", failing)
-    runs = Runs(tmp_path / "runs", {**SMALL, "num-clients": 5, "rounds": 1, "secure-aggregation": True})
+    runs = Runs(
+        tmp_path / "runs",
+        {**SMALL, "num-clients": 5, "rounds": 1, "validation-fraction": 0.2, "secure-aggregation": True},
+    )
     done = runs("devices", nodes)
     line = json.loads((done / "failures.jsonl").read_text(encoding="utf-8"))
     assert (line["client"], line["reason"]) == ("site-3", "it failed; the device's log says why")
@@ -280,6 +287,8 @@ def test_devices_tell_neither_sizes_nor_errors_nor_figures(tmp_path: Path, monke
     for answer in answers:
         assert not answer.metrics
         assert answer.arrays.keys() <= {"wide", "narrow"}
-    assert read_metrics(done)[-1]["seen"].keys() == {"accuracy", "loss", "accuracy_weighted", "std"}
+    figures = {"accuracy", "loss", "accuracy_weighted", "std", *VALIDATION}
+    assert read_metrics(done)[-1]["seen"].keys() == figures
+    assert len((done / "failures.jsonl").read_text(encoding="utf-8").splitlines()) == 1
     assert not (done / "clients.csv").exists()
     assert not [*tmp_path.rglob(SECRETS)]
