@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
@@ -15,6 +15,7 @@ from florilegium.privacy.secure_sum.ring import coarse_error
 from florilegium.privacy.secure_sum.tally import Tally
 from florilegium.strategies.core.secure_exchange import PRECISION
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PARTIES, ENTRIES = (10, 100, 1000), (120_000, 11_000_000)
@@ -54,8 +55,8 @@ def measure(parties: int, entries: int) -> Cost:
     tally = Tally(token, found, public)
     told = server.run(tally.introductions)
     for number, message in told.items():
-        shares = device.run(lambda p=members[number], m=message: p.share(m))
-        server.run(lambda i=number, s=shares: tally.take_shares(i, s))
+        shares = device.run(members[number].share, message)
+        server.run(tally.take_shares, number, shares)
         extra += len(public[number]) + len(message) + len(shares)
     forwarded = server.run(tally.forwarded)
     vanished, masking = {*range(parties // 20)}, _Clock()
@@ -64,13 +65,13 @@ def measure(parties: int, entries: int) -> Cost:
         if number not in vanished:
             whole = number >= parties - _WHOLE
             vector = Vector.zeros(*sizes) if whole else Vector.zeros(0, 0)
-            (masking if whole else _Clock()).run(lambda p=members[number], v=vector, m=message: p.mask(v, m))
-    questions = server.run(lambda: tally.questions({*forwarded} - vanished))
+            (masking if whole else _Clock()).run(members[number].mask, vector, message)
+    questions = server.run(tally.questions, {*forwarded} - vanished)
     for number, message in questions.items():
-        revealed = device.run(lambda p=members[number], m=message: p.reveal(m))
-        server.run(lambda i=number, r=revealed: tally.take_revealed(i, r))
+        revealed = device.run(members[number].reveal, message)
+        server.run(tally.take_revealed, number, revealed)
         extra += len(message) + len(revealed)
-    server.run(lambda: tally.unmask(Vector.zeros(*sizes)))
+    server.run(tally.unmask, Vector.zeros(*sizes))
     vector_bytes = 8 * sizes[0] + 4 * sizes[1]
     traffic = (4 * entries + vector_bytes + extra / parties) / (8 * entries)
     seconds = device.seconds / parties + masking.seconds / _WHOLE
@@ -83,8 +84,8 @@ class _Clock:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def run(self, work: Callable[[], T]) -> T:
+    def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         begun = time.process_time()
-        result = work()
+        result = work(*args, **kwargs)
         self.seconds += time.process_time() - begun
         return result
