@@ -66,11 +66,8 @@ def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError(
             "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation has no place for"
         )
-    if p.clip_quantile or p.noise_at == "device":
-        raise ConfigurationError(
-            "privacy.clip-quantile, privacy.noise-at: with secure-aggregation the bound is fixed, and the server adds "
-            "the noise to the sum; set them to 0 and 'server'"
-        )
+    if p.clip_quantile:
+        raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")
     if not math.isfinite(p.clip_norm) and p.unit == "client":
         raise ConfigurationError("privacy.clip-norm: with secure-aggregation it must be finite")
 

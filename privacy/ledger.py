@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 from florilegium.common.files import write_text
 
@@ -22,10 +23,12 @@ class Ledger:
     Args:
         path: file of the record; releases that it already contains count.
         delta: δ of the guarantee.
+        discrete: whether the noise is a sum of discrete Gaussians (:class:`florilegium.privacy.accounting.Release`).
     """
 
-    def __init__(self, path: Path, delta: float) -> None:
+    def __init__(self, path: Path, delta: float, *, discrete: bool = False) -> None:
         self._path = path
+        self._discrete = discrete
         self.delta = delta
         self._times: Counter[tuple[float, float]] = Counter()
         if path.exists():
@@ -55,4 +58,5 @@ class Ledger:
         """Return the total ε at δ of all recorded releases and of ``more``, from privacy loss distributions."""
         from florilegium.privacy.accounting import Release, total  # dp-accounting takes seconds to import
 
-        return total([Release("gaussian", z, times, q) for z, q, times in (*self.history, *more)], self.delta)
+        kind: Literal["gaussian", "discrete"] = "discrete" if self._discrete else "gaussian"
+        return total([Release(kind, z, times, q) for z, q, times in (*self.history, *more)], self.delta)

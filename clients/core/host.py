@@ -29,7 +29,16 @@ from florilegium.clients.core.secure_parties import MaskedSum, carry_out
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import BYTES_DOWN, GRADIENT_NORM, UPDATE_NORM, Announcement, Request, Work, pack
+from florilegium.clients.core.wire import (
+    BYTES_DOWN,
+    GRADIENT_NORM,
+    NOISE,
+    UPDATE_NORM,
+    Announcement,
+    Request,
+    Work,
+    pack,
+)
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
@@ -118,7 +127,9 @@ class Host:
             return Message(self._answer_stock(request, own), reply_to=message)
         p = self._settings.privacy
         private = p.unit == "client"
-        protection = Contribution(p, request.protection) if private and request.reduce in UPDATES else None
+        protection = None
+        if private and request.reduce in UPDATES:
+            protection = Contribution(p, request.protection, discrete=self._settings.secure_aggregation)
         reduction = Reduction(request.reduce, request.arrays, protection, self._settings.max_update_norm)
         gathered = self._gather(request, reduction, protection)
         failures: dict[str, str] = {}
@@ -168,6 +179,8 @@ class Host:
         if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
             raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
         updates = request.reduce == "delta"
+        if updates and terms.noise != (request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0):
+            raise RunError("the terms of the secure sum have other noise than the request")
         optional = VALIDATION if request.phase == "test" and s.validation_fraction else ()
         return MaskedSum(
             s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),

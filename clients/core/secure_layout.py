@@ -16,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.models.parameters import Arrays
+from florilegium.privacy.noise import draw_discrete, secret_generator
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.ring import coarse_unit, fine_unit, signed, to_narrow, to_wide
 
 METRIC_BOUND = 2.0**14
 """Metrics beyond ± this number count as it."""
+_ROOM = 12
+"""Standard deviations of noise for which a sum has room; an entry exceeds them with probability 4·10⁻³³."""
 _AXES, _LONGEST, _NAMES = 32, 1 << 40, 10_000
 
 
@@ -94,6 +97,7 @@ class Scale:
         norm: bound of the norm of an update, before weighting; 0: arrays are statistics instead.
         range: the largest absolute value of a client's statistics.
         coarse: whether updates are 32-bit integers.
+        noise: standard deviation of the noise that each client adds to its update, if that is 32-bit integers.
     """
 
     parties: int
@@ -102,6 +106,7 @@ class Scale:
     norm: float
     range: float
     coarse: bool
+    noise: float = 0.0
 
     def sizes(self, layout: Layout) -> tuple[int, int]:
         """Return the numbers of 64-bit and 32-bit integers of a vector."""
@@ -132,9 +137,10 @@ class Scale:
         bound, bounds = self._bounds(layout, 1, most)
         narrow = np.zeros(0, "<u4")
         if self.coarse:
-            narrow = to_narrow(
-                flat, bound, coarse_unit(self._bounds(layout, self.parties, self.examples)[0], self.parties)
-            )
+            unit = self.unit()
+            narrow = to_narrow(flat, bound, unit)
+            if self.noise:  # added to integers, so that floating point gives nothing away
+                narrow += draw_discrete(secret_generator(), self.noise / unit, len(flat)).astype(narrow.dtype)
             flat = flat[:0]
         values = np.concatenate([numbers, flat])
         limits = np.concatenate([bounds, np.full(len(flat), bound)])
@@ -147,9 +153,7 @@ class Scale:
         split = 3 + 4 * len(layout.metrics)
         numbers, flat = values[:split].tolist(), values[split:]
         if self.coarse:
-            flat = signed(total.narrow) * coarse_unit(
-                self._bounds(layout, self.parties, self.examples)[0], self.parties
-            )
+            flat = signed(total.narrow) * self.unit()
         arrays, start = {}, 0
         for name, shape in layout.arrays:
             size = math.prod(shape)
@@ -157,6 +161,11 @@ class Scale:
             start += size
         four = [tuple(numbers[i : i + 4]) for i in range(3, split, 4)]
         return Sums(arrays, numbers[0], numbers[1], numbers[2], dict(zip(layout.metrics, four, strict=True)))
+
+    def unit(self) -> float:
+        """Return the unit of 32-bit integers: no update, and hardly any noise, makes their sum overflow."""
+        weight = self.parties if self.uniform else max(self.examples, 1.0)
+        return coarse_unit(weight * self.norm + _ROOM * self.noise * math.sqrt(self.parties), self.parties)
 
     def _bounds(self, layout: Layout, parties: float, examples: float) -> tuple[float, NDArray[np.float64]]:
         """Return the largest entry of arrays, and the largest numbers, of this many clients with this many examples."""

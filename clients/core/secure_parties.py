@@ -123,7 +123,13 @@ class MaskedSum:
         self._sent, self._optional = sent if updates else {}, optional
         uniform = settings.weighting == "uniform"
         self._scale = Scale(
-            terms.parties, terms.total, uniform, terms.norm if updates else 0.0, settings.secure_range, terms.coarse
+            terms.parties,
+            terms.total,
+            uniform,
+            terms.norm if updates else 0.0,
+            settings.secure_range,
+            terms.coarse,
+            terms.noise,
         )
         self._done: list[str] = []
         self._layout: Layout | None = None

@@ -99,6 +99,7 @@ class Terms:
         examples: the most examples that each client of the request may have, by client.
         norm: bound of the norm of an update; 0 if clients return no updates.
         coarse: whether updates are sent as 32-bit integers.
+        noise: standard deviation of the noise that each client adds to its update.
         messages: the sealed shares for each client of the request, by client.
     """
 
@@ -108,12 +109,13 @@ class Terms:
     examples: Mapping[str, float]
     norm: float
     coarse: bool
+    noise: float
     messages: Mapping[str, bytes]
 
     def pack(self) -> ConfigRecord:
         """Return the record of a request."""
         own: dict[str, Any] = {"token": self.token, "parties": self.parties, "total": self.total, "norm": self.norm}
-        own |= {"coarse": self.coarse, "examples": [*self.examples.values()]}
+        own |= {"coarse": self.coarse, "noise": self.noise, "examples": [*self.examples.values()]}
         own |= {"clients": [*self.messages], "messages": [*self.messages.values()]}
         return ConfigRecord(own)
 
@@ -132,9 +134,10 @@ class Terms:
             raise RunError("the terms of the secure sum are not those of the clients that are asked")
         token, parties = _of(fields, "token", bytes), _of(fields, "parties", int)
         total, norm, coarse = _of(fields, "total", float), _of(fields, "norm", float), _of(fields, "coarse", bool)
-        if not all(math.isfinite(number) and number >= 0 for number in (parties, total, norm, *examples)):
+        noise = _of(fields, "noise", float)
+        if not all(math.isfinite(number) and number >= 0 for number in (parties, total, norm, noise, *examples)):
             raise RunError("the terms of the secure sum have numbers below 0, NaN or infinity")
-        return Terms(token, parties, total, dict(zip(clients, examples, strict=True)), norm, coarse, messages)
+        return Terms(token, parties, total, dict(zip(clients, examples, strict=True)), norm, coarse, noise, messages)
 
 
 def _fields(content: RecordDict) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.secure_wire import Terms
-from florilegium.clients.core.wire import Request, Work, flat
+from florilegium.clients.core.wire import NOISE, Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.example_privacy import expected_trainings
@@ -224,13 +224,17 @@ class Round:
         if exchange.reduce == "stack" or exchange.scatter or exchange.robust:
             raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
         members = {client: strategy.roster.clients[client] for client in exchange.cohort}
-        norm = 0.0
+        norm = noise = 0.0
         if exchange.updates:
-            norm = s.max_update_norm if strategy.protection is None else strategy.protection.clip_norm
+            norm = s.max_update_norm
+        if exchange.updates and strategy.protection is not None:
+            norm = strategy.protection.clip_norm
+            noise = strategy.protection.request(strategy.cohort_size(self.number)).get(NOISE, 0.0)
         task = Task(
             exchange.cohort, exchange.nodes, strategy.run.name, strategy.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, norm, exchange.shapes or _shapes(exchange.send if exchange.updates else None),
+            noise,
             lambda nodes, terms: self._messages(exchange, nodes, terms),
         )  # fmt: skip
         secure = SecureExchange(s, self._grid, task, deployed=strategy.roster.deployed)

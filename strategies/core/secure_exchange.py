@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from florilegium.clients.core.secure_layout import Layout, Scale, Sums
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
 from florilegium.clients.core.wire import Reply
+from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import PUBLIC, TOKEN, ProtocolError
@@ -33,6 +34,9 @@ from florilegium.strategies.core.totals import Totals
 
 log = logging.getLogger("flwr")
 
+LEAST_NOISE, _ROOM = 16, 12
+"""The least noise of a client in units of the integers, on which the account relies; and the room for a sum's noise, in
+standard deviations above its usual norm."""
 PRECISION = 1e-4
 """The largest error of a sum of updates that rounding may make, as a share of the bound of their norms together."""
 
@@ -49,6 +53,7 @@ class Task:
         sent: the arrays that every client receives.
         norm: bound of the norm of an update of these; 0 if clients return statistics.
         shapes: shapes of the arrays that a client returns; empty if they are not known.
+        noise: standard deviation of the noise that each client adds to its update.
         messages: makes the messages of stage ``mask``, given the clients of each node and the terms for some clients.
     """
 
@@ -60,6 +65,7 @@ class Task:
     sent: Arrays
     norm: float
     shapes: Mapping[str, tuple[int, ...]]
+    noise: float
     messages: Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms]], Sequence[Message]]
 
 
@@ -182,12 +188,17 @@ class SecureExchange:
         coarse = bool(task.norm) and error <= PRECISION
         self.error = error if coarse else 0.0
         uniform = self._settings.weighting == "uniform"
-        scale = Scale(len(members), total, uniform, task.norm, self._settings.secure_range, coarse)
+        scale = Scale(len(members), total, uniform, task.norm, self._settings.secure_range, coarse, task.noise)
+        if task.noise and not (coarse and task.noise >= LEAST_NOISE * scale.unit()):
+            raise RunError(
+                f"privacy.noise-at: sums of {len(members)} clients' {sent:,} entries are too long, or the noise too "
+                "small, for devices to add it to 32-bit integers; set it to 'server'"
+            )
 
         def terms(clients: Sequence[str]) -> Terms:
             examples = {client: float(task.examples[client]) for client in clients}
             shares = {client: forwarded[self._numbers[client]] for client in clients}
-            return Terms(self._token, len(members), float(total), examples, task.norm, coarse, shares)
+            return Terms(self._token, len(members), float(total), examples, task.norm, coarse, task.noise, shares)
 
         nodes = self._nodes(forwarded)
         self._down += sum(map(len, forwarded.values())) + len(members) * num_bytes(task.sent)
@@ -253,7 +264,10 @@ class SecureExchange:
         norm = math.sqrt(sum(float(np.square(array).sum()) for array in sums.arrays.values()))
         weight = float(clients) if scale.uniform else sums.examples
         fits = sums.clients == clients and 0 <= sums.examples <= scale.examples and sums.weight == weight
-        if not fits or (scale.norm and norm > (1 + PRECISION) * scale.norm * max(weight, 1.0)):
+        entries = sum(array.size for array in sums.arrays.values())
+        most = (1 + PRECISION) * scale.norm * max(weight, 1.0)
+        most += scale.noise * math.sqrt(clients) * (math.sqrt(entries) + _ROOM)
+        if not fits or (scale.norm and norm > most):
             raise TooFewError("a client has sent more than was agreed, or masks that it had not agreed on")
 
     def _nodes(self, parties: Iterable[int]) -> dict[int, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
+from scipy.stats import kstest
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
@@ -25,6 +27,7 @@ from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.privacy.accounting import Release, total
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.fingerprints import cases
@@ -43,6 +46,7 @@ NEEDS: dict[str, dict[str, Value]] = {
     "fednova": {"fednova.effective-steps": 2.0},
     "feddyn": {"weighting": "uniform"},
     "fedbn": {"model": "cnn-bn"},
+    "mdm": {"num-clients": 30},
 }
 SMALL: dict[str, Value] = {
     "method": "fedavg", "model": "linear", "num-clients": 6, "participation": 1.0, "rounds": 2, "local-steps": 2,
@@ -80,7 +84,10 @@ def _loses(losses: dict[str, set[int]]) -> Callable[[Message], Message | None]:
 @pytest.mark.parametrize("method", mostly_long(sorted(SECURE), "fedavg", "scaffold", "feddp-kmeans"))
 def test_results_are_those_of_the_plain_run(method: str, tmp_path: Path) -> None:
     keys = {**cases()[method], **SMALL, **NEEDS.get(method, {}), "method": method, "max-update-norm": 300.0}
-    keys |= {"model": str({**cases()[method], **NEEDS.get(method, {})}.get("model", "linear")), "secure-vanishing": 0.2}
+    keys |= {
+        "model": str({"model": "mlp", **cases()[method], **NEEDS.get(method, {})}["model"]),
+        "secure-vanishing": 0.2,
+    }
     keys["rounds"] = cases()[method].get("rounds", 2) if method == "ppfe" else 2
     runs = Runs(tmp_path, keys)
     plain, secure = runs("plain"), runs("secure", **{"secure-aggregation": True})
@@ -156,6 +163,27 @@ def test_private_and_resumed_runs_are_the_same(tmp_path: Path) -> None:
     assert 0 < summary["secure_aggregation"]["rounding_error"] < 1e-4
 
 
+def test_devices_add_noise_that_is_right_if_as_many_collude_and_vanish_as_may(tmp_path: Path) -> None:
+    z, c, m = 2.0, 0.01, 6
+    keys: dict[str, Value] = {
+        **SMALL, "secure-aggregation": True, "rounds": 1, "evaluate-every": 0, "max-update-norm": 0.0,
+        "weighting": "uniform", "privacy.unit": "client", "privacy.sampling": "fixed", "privacy.clip-norm": c,
+        "privacy.noise-at": "device", "privacy.noise-multiplier": z,
+    }  # fmt: skip
+    runs = Runs(tmp_path, keys)
+    quiet = read_checkpoint(runs("quiet", 6, **{"privacy.noise-multiplier": 1e-3})).arrays
+    for gone in (0, 2):  # of six; one may collude
+        done = runs(f"gone-{gone}", 6, _loses({"train": {*range(gone)}}))
+        noise = np.concatenate([(array - quiet[n]).ravel() for n, array in read_checkpoint(done).arrays.items()])
+        deviation = z * c * math.sqrt((m - gone) / 3) / m  # three honest ones are left at least
+        assert noise.std() == pytest.approx(deviation, rel=0.1)
+        assert kstest(noise / deviation, "norm").pvalue > 1e-4
+        told = json.loads((done / "summary.json").read_text(encoding="utf-8"))["privacy"]
+        effective = z * math.sqrt((m - gone - 1) / 3)
+        central = total([Release("gaussian", effective)], 1e-5)
+        assert central < told["epsilon"] < 1.12 * central
+
+
 # --------------------------------------------------------------------------------------- refused
 
 
@@ -182,9 +210,9 @@ def test_methods_that_need_single_clients_are_refused(run: Runs) -> None:
         (
             {
                 "privacy.unit": "client", "privacy.noise-multiplier": 1.0, "weighting": "uniform",
-                "privacy.noise-at": "device", "privacy.sampling": "fixed", "max-update-norm": 0.0,
+                "privacy.clip-quantile": 0.5, "privacy.sampling": "fixed",
             },
-            "privacy.noise-at",
+            "privacy.clip-quantile",
         ),
     ],
 )  # fmt: skip
@@ -210,7 +238,7 @@ def test_messages_survive_the_wire_and_unsound_ones_do_not() -> None:
     assert Stage.unpack(stage.pack()) == stage
     reply = StageReply({"a": b"1"}, {"b": "why"})
     assert StageReply.unpack(reply.pack()) == reply
-    terms = Terms(b"t" * 16, 3, 9.0, {"a": 4.0, "b": 5.0}, 1.0, True, {"a": b"1", "b": b"2"})
+    terms = Terms(b"t" * 16, 3, 9.0, {"a": 4.0, "b": 5.0}, 1.0, True, 0.5, {"a": b"1", "b": b"2"})
     content = stage.pack()
     content[RECORD] = terms.pack()
     assert Terms.unpack(content, ["a", "b"]) == terms
