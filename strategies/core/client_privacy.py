@@ -128,6 +128,10 @@ class ClientPrivacy:
         z = self._z
         if self._kind == "discrete":  # those who collude with the server know their own noise
             honest = len(outcome.clients) - colluding(self._settings, expected)
+            if outcome.clients and honest < 1:
+                raise RunError(
+                    f"privacy.noise-at: {len(outcome.clients)} clients, all of whom may collude, add no noise"
+                )
             z, own = z * math.sqrt(max(honest, 0) / least_honest(self._settings, expected)), 0.0
         elif p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0

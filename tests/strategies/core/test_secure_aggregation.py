@@ -84,10 +84,8 @@ def _loses(losses: dict[str, set[int]]) -> Callable[[Message], Message | None]:
 @pytest.mark.parametrize("method", mostly_long(sorted(SECURE), "fedavg", "scaffold", "feddp-kmeans"))
 def test_results_are_those_of_the_plain_run(method: str, tmp_path: Path) -> None:
     keys = {**cases()[method], **SMALL, **NEEDS.get(method, {}), "method": method, "max-update-norm": 300.0}
-    keys |= {
-        "model": str({"model": "mlp", **cases()[method], **NEEDS.get(method, {})}["model"]),
-        "secure-vanishing": 0.2,
-    }
+    keys["model"] = {"model": "mlp", **cases()[method], **NEEDS.get(method, {})}["model"]
+    keys["secure-vanishing"] = 0.2
     keys["rounds"] = cases()[method].get("rounds", 2) if method == "ppfe" else 2
     runs = Runs(tmp_path, keys)
     plain, secure = runs("plain"), runs("secure", **{"secure-aggregation": True})
