@@ -6,6 +6,7 @@ import math
 import re
 import secrets
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -306,6 +307,9 @@ def test_shares_below_the_threshold_tell_nothing() -> None:
         shares = dict(zip(places, shamir.split(secret, threshold, places), strict=True))
         for chosen in combinations(places, threshold):
             assert shamir.combine({place: shares[place] for place in chosen}) == secret
+        for chosen in combinations(places, threshold - 1):
+            with suppress(ValueError):
+                assert shamir.combine({place: shares[place] for place in chosen}) != secret
     # With one share fewer, every secret goes with some value of the share that is lacking.
     known = {place: shares[place] for place in (2, 5)}
     other = secrets.token_bytes(32)
