@@ -145,6 +145,27 @@ def test_a_client_that_fails_or_sends_nonsense_is_left_out(run: Runs, monkeypatc
     assert not [*(secure / "clients" / "4").glob(SECRETS)]
 
 
+def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
+    layout = '[[["fc.1.bias", [10]], ["fc.1.weight", [10, 64]]], ["gradient-norm", "loss", "update-norm"]]'
+    rng = np.random.default_rng(1)
+
+    def random(message: Message) -> Message | None:
+        if message.metadata.message_type != "train":
+            return None
+        clients = cast(list[str], message.content["config"]["clients"])
+        if "1" not in clients:
+            return None
+        arrays: Arrays = {
+            "wide": rng.integers(0, 2**64, 15, np.uint64), "narrow": rng.integers(0, 2**32, 650, np.uint32),
+        }  # fmt: skip
+        content = Reply(clients, arrays, {}, {}).pack()
+        content[RECORD] = ConfigRecord({"layout": layout})
+        return Message(content, reply_to=message)
+
+    with pytest.raises(RunError, match="more than was agreed"):
+        run("random", 6, random, rounds=1, **{"secure-aggregation": True, "min-success": 0.0, "secure-vanishing": 0.4})
+
+
 def test_private_and_resumed_runs_are_the_same(tmp_path: Path) -> None:
     keys: dict[str, Value] = {
         **SMALL, "secure-aggregation": True, "rounds": 3, "evaluate-every": 1, "max-update-norm": 0.0,
