@@ -193,7 +193,7 @@ def test_a_wrong_share_is_passed_over_or_fails_the_sum() -> None:
 # ------------------------------------------------------------------------------------- parameters
 
 
-@pytest.mark.parametrize("parties", [3, 5, 12, 60, 150, 500])
+@pytest.mark.parametrize("parties", [3, 5, 12, 60, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("colluding", "vanishing", "failure"), [(0.1, 0.2, 1e-9), (0.3, 0.1, 1e-6), (0.0, 0.0, 1e-12)])
 def test_parameters_keep_their_promise(parties: int, colluding: float, vanishing: float, failure: float) -> None:
     found = plan(parties, colluding, vanishing, failure)
