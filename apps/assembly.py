@@ -23,7 +23,7 @@ from florilegium.apps.method import Method
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.origins import origins_of
 from florilegium.apps.packages import in_notebook, used_code, versions
-from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy
+from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy, check_secure_aggregation
 from florilegium.apps.provenance import provenance_of
 from florilegium.apps.settings import Settings, parse
 from florilegium.apps.sources import SimulatedClients
@@ -112,6 +112,8 @@ class Assembly:
         s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
         if s.privacy.unit == "client":
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
+        if s.secure_aggregation:
+            check_secure_aggregation(s, gap(strategy, "secure_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)

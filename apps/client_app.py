@@ -112,6 +112,12 @@ def evaluate(message: Message, context: Context) -> Message:
     return _answer(message, context)
 
 
+@app.query("secure")
+def secure(message: Message, context: Context) -> Message:
+    """Carry out a stage of secure aggregation."""
+    return _answer(message, context)
+
+
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Announce the client of this node and the code's hash. Nodes of a simulation announce no clients."""

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from florilegium.apps.privacy_checks import check_client_privacy
+from florilegium.apps.privacy_checks import check_client_privacy, check_secure_aggregation
 from florilegium.apps.settings import parse
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError
@@ -30,6 +30,8 @@ def check_early(config: Mapping[str, Value]) -> None:
         find_initial(settings.init, settings.seed, settings.runs_dir)
     if settings.privacy.unit == "client":
         check_client_privacy(settings, "")
+    if settings.secure_aggregation:
+        check_secure_aggregation(settings, "")
     check_tracker(settings.tracker)
     if settings.metrics_port:
         check_port(settings.metrics_port)

@@ -49,6 +49,33 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
         )
 
 
+def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
+    """Raise :class:`ConfigurationError` if sums cannot be secure.
+
+    Args:
+        settings: the run's configuration.
+        gap: why the run's method needs more than sums; "" if it does not.
+    """
+    p = settings.privacy
+    if gap:
+        raise ConfigurationError(f"secure-aggregation: it cannot be had with method '{settings.method}': {gap}")
+    if settings.aggregation != "mean":
+        raise ConfigurationError(
+            f"aggregation: '{settings.aggregation}' compares single clients' updates, which secure-aggregation hides; "
+            "set it to 'mean'"
+        )
+    if settings.oversample > 1:
+        raise ConfigurationError("oversample: with secure-aggregation all clients of a cohort count; set it to 1")
+    if p.unit == "example":
+        raise ConfigurationError(
+            "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation has no place for"
+        )
+    if p.clip_quantile:
+        raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")
+    if not math.isfinite(p.clip_norm) and p.unit == "client":
+        raise ConfigurationError("privacy.clip-norm: with secure-aggregation it must be finite")
+
+
 def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module) -> None:
     """Raise :class:`ConfigurationError` if example-level privacy would not hold.
 

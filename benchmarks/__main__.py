@@ -20,7 +20,18 @@ import psutil
 import torch
 
 from benchmarks import board as every_method
-from benchmarks import exchange, hypergradient, operators, pfl_research, plain, plain_pefll, private, regulariser, suite
+from benchmarks import (
+    exchange,
+    hypergradient,
+    operators,
+    pfl_research,
+    plain,
+    plain_pefll,
+    private,
+    regulariser,
+    secagg,
+    suite,
+)
 from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
 from florilegium.common.files import write_text
@@ -232,6 +243,19 @@ def privacy(workers: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def secure(workers: int) -> list[Row]:
+    """Measure the bytes and the processor time of secure aggregation, of a device and of the server."""
+    rows = []
+    for entries, bound, seconds in zip(secagg.ENTRIES, (1.3, 1.6), (0.5, 20), strict=True):
+        for parties in secagg.PARTIES:
+            cost = secagg.measure(parties, entries)
+            case = f"secure sum of {entries:,} entries, {parties:,} parties"
+            details = f"{cost.bits} bits, {cost.neighbours} neighbours; the server {cost.server:.2f} s"
+            rows.append(Row(f"{case}: processor time of a device", cost.device, seconds, " s", details))
+            rows.append(Row(f"{case}: bytes ÷ plain", cost.traffic, bound, "", details))
+    return rows
+
+
 def vectorised(workers: int) -> list[Row]:
     """Measure how many times faster a worker is with several clients at once, on one core, and on a GPU if any."""
     rows = []
@@ -270,6 +294,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "fedgtst": fedgtst,
     "fedl2p": fedl2p,
     "privacy": privacy,
+    "secagg": secure,
     "vectorised": vectorised,
     "board": board,
 }

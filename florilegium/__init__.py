@@ -33,7 +33,7 @@ if _TYPE_CHECKING:
     from florilegium.partitions.partitioning import Partitioning
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
-    from florilegium.strategies.core.cohort import CohortStrategy, sums_of_updates
+    from florilegium.strategies.core.cohort import CohortStrategy, only_sums, sums_of_updates
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -68,6 +68,7 @@ _PUBLIC = {
     "phase": "clients.core.phases:phase",
     "Range": "clients.core.reports:Range",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
+    "only_sums": "strategies.core.cohort:only_sums",
     "sums_of_updates": "strategies.core.cohort:sums_of_updates",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",

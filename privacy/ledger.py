@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
@@ -27,13 +28,15 @@ class Ledger:
     Args:
         path: file of the record; releases that it already contains count.
         delta: δ of the guarantee.
+        discrete: whether the noise is a sum of discrete Gaussians (see ``florilegium.privacy.accounting``).
 
     Raises:
         RunError: if the file is damaged.
     """
 
-    def __init__(self, path: Path, delta: float) -> None:
+    def __init__(self, path: Path, delta: float, *, discrete: bool = False) -> None:
         self._path = path
+        self._discrete = discrete
         self.delta = delta
         self._times: Counter[tuple[float, float]] = Counter()
         if path.exists():
@@ -83,4 +86,5 @@ class Ledger:
         """Return the total ε at δ of all recorded releases and of ``more``, from privacy loss distributions."""
         from florilegium.privacy.accounting import Release, total  # dp-accounting takes seconds to import
 
-        return total([Release("gaussian", z, times, q) for z, q, times in (*self.history, *more)], self.delta)
+        kind: Literal["gaussian", "discrete"] = "discrete" if self._discrete else "gaussian"
+        return total([Release(kind, z, times, q) for z, q, times in (*self.history, *more)], self.delta)

@@ -32,6 +32,32 @@ def draw(rng: np.random.Generator, kind: Kind, scale: float, shape: tuple[int, .
     return rng.gamma(1 / shares, scale, shape) - rng.gamma(1 / shares, scale, shape)
 
 
+def draw_discrete(rng: np.random.Generator, scale: float, size: int) -> NDArray[np.int64]:
+    """Draw ``size`` integers from the discrete Gaussian distribution: P(x) ∝ exp(−x²/(2σ²)).
+
+    By rejection from the discrete Laplace distribution (Canonne, Kamath, Steinke, *The Discrete Gaussian for
+    Differential Privacy*, NeurIPS 2020, algorithms 2 and 3); probabilities are exact to 2⁻⁵³.
+
+    Args:
+        rng: the generator.
+        scale: σ > 0.
+        size: number of draws.
+    """
+    drawn, missing = [np.zeros(0, np.int64)], size
+    t = int(scale) + 1
+    while missing > 0:
+        count = 2 * missing + 64
+        u = rng.integers(t, size=count)
+        u = u[rng.random(count) < np.exp(-u / t)]
+        x = u + t * (rng.geometric(-np.expm1(-1.0), len(u)) - 1)
+        negative = rng.random(len(x)) < 0.5
+        y = np.where(negative, -x, x)[~(negative & (x == 0))]
+        y = y[rng.random(len(y)) < np.exp(-((np.abs(y) - scale**2 / t) ** 2) / (2 * scale**2))]
+        drawn.append(y[:missing])
+        missing -= len(drawn[-1])
+    return np.concatenate(drawn)
+
+
 def secret_generator() -> np.random.Generator:
     """Return a generator with a secret random seed: anyone who knew the seed could subtract the noise."""
     return np.random.default_rng(secrets.randbits(128))

@@ -12,7 +12,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import sums_of_updates
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -20,6 +20,7 @@ class FedBN(FedAvg):
     """FedAvg of all arrays except those of batch-norm layers."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
 
     @staticmethod
     def transfer_gap(hyper: Any) -> str:

@@ -6,7 +6,7 @@ from florilegium.clients.hyper.conditional import FedCPHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.conditioned import Policy, build_policy
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
 from florilegium.strategies.families.accompanied import Conditional
 
 
@@ -14,6 +14,7 @@ class FedCP(Conditional):
     """Averages bodies, heads and policy networks; personal heads never reach it."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedCPHyper

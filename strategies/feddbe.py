@@ -16,7 +16,7 @@ from florilegium.clients.feddbe import MEAN
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import whole_network
+from florilegium.strategies.core.cohort import only_sums, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -24,6 +24,7 @@ from florilegium.strategies.fedavg import FedAvg
 class FedDBE(FedAvg):
     """FedAvg whose clients keep their representations near a common mean."""
 
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedDBEHyper
@@ -44,6 +45,6 @@ class FedDBE(FedAvg):
             _, d = classifier_shape(model, "feddbe")
             everyone = self.trainable()
             outcome = round.ask("representation", everyone, send=model, reduce="sum", shapes={MEAN: (d,)})
-            mean = outcome.arrays[MEAN] / np.sum(outcome.metrics["num-examples"])
+            mean = outcome.arrays[MEAN] / outcome.examples
             self.beside = {BESIDE + MEAN: mean.astype(np.float32)}
         return super().train_round(round, model)

@@ -15,7 +15,7 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedDynHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import Setup, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -25,6 +25,7 @@ class FedDyn(FedAvg):
     """FedAvg with a server state that makes up for the clients' regularisers."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedDynHyper
@@ -37,6 +38,12 @@ class FedDyn(FedAvg):
                 "server-optimizer: 'feddyn' has a server step of its own; use 'sgd' with server-momentum = 0 and "
                 f"server-learning-rate = 1 (found: '{s.server_optimizer}', {s.server_momentum:g}, "
                 f"{s.server_learning_rate:g})"
+            )
+
+        if s.secure_aggregation and s.weighting != "uniform":
+            raise ConfigurationError(
+                "weighting: with secure-aggregation 'feddyn' does not know all clients' numbers of examples; set it to "
+                f"'uniform' (found: '{s.weighting}')"
             )
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -14,7 +14,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import whole_network
+from florilegium.strategies.core.cohort import only_sums, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -22,6 +22,7 @@ from florilegium.strategies.fedavg import FedAvg
 class FedIIR(FedAvg):
     """FedAvg whose clients regularise their classifiers' gradients towards the mean gradient."""
 
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedIIRHyper

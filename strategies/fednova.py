@@ -50,6 +50,8 @@ class FedNova(FedAvg):
             "τ_eff follows from the cohort's numbers of examples, which are not protected; set fednova.effective-steps"
         )
 
+    secure_gap = privacy_gap
+
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Return τ_eff, which every client receives."""
         if self.hyper.effective_steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.cohort import only_sums
 from florilegium.strategies.families.classwise import Classwise, personal_networks, unbounded_sums
 
 
@@ -16,6 +17,7 @@ class FedProto(Classwise):
     """Sums the clients' prototypes, which are mean features."""
 
     privacy_gap = staticmethod(unbounded_sums)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(personal_networks)
 
     def size(self, network: Arrays) -> tuple[int, int]:

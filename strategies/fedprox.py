@@ -14,7 +14,7 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedProxHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -55,6 +55,7 @@ class FedProx(FedAvg):
     """FedAvg whose clients train with a proximal term of weight μ."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedProxHyper

@@ -6,7 +6,7 @@ from florilegium.clients.hyper.mixing import FedRoDHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
 from florilegium.models.personal_heads import HeadNetwork, build_head_network
-from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
 from florilegium.strategies.families.accompanied import Conditional
 
 
@@ -14,6 +14,7 @@ class FedRoD(Conditional):
     """FedAvg of body and generic head, and of the hypernetwork that makes personal heads, if there is one."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedRoDHyper

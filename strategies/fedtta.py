@@ -10,7 +10,7 @@ from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -18,6 +18,7 @@ class FedTTA(FedAvg):
     """FedAvg of the network and of φ, which computes the loss for its adaptation."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedTTAHyper

@@ -6,7 +6,7 @@ import numpy as np
 
 from florilegium.clients.ld_fedavg import POINT
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import sums_of_updates
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates
 from florilegium.strategies.families.subspace import Subspace, no_network
 
 
@@ -16,6 +16,7 @@ class LDFedAvg(Subspace):
     transfer_gap = staticmethod(no_network)
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return v = 0, which is the network θ₀."""

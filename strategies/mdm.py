@@ -28,7 +28,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.cohort import Setup, only_sums
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.own_privacy import OwnPrivacy
@@ -71,6 +71,8 @@ class MDM(OwnPrivacy):
     def privacy_gap(hyper: Any) -> str:
         """Return why client privacy is not kept in the terms of table ``privacy``."""
         return "it protects its sums itself; set mdm.privacy-unit and mdm.epsilon"
+
+    secure_gap = staticmethod(only_sums)
 
     def trainable(self) -> list[str]:
         """Return the clients that the mixtures are fitted to; with unlabeled ones, unless labels are counted."""

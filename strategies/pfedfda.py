@@ -12,7 +12,7 @@ from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -20,6 +20,7 @@ class PFedFDA(FedAvg):
     """FedAvg of a shared extractor and of a Gaussian for each class."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
     transfer_gap = staticmethod(whole_network)
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import BudgetSpentError, ConfigurationError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup, sums_of_updates
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -31,6 +29,7 @@ class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
     privacy_gap = staticmethod(sums_of_updates)
+    secure_gap = staticmethod(only_sums)
 
     hyper: PPFEHyper
 
@@ -78,7 +77,7 @@ class PPFE(FedAvg):
         if self._plan.is_last(round.number):
             with _as_far_as_paid(round.number):
                 outcome = round.ask("finish", self.trainable(), send=model, reduce="sum")
-                means = {name: float(np.mean(outcome.told(name))) for name in ("beta", "largest_weight")}
+                means = {name: outcome.mean(name, "clients") for name in ("beta", "largest_weight")}
                 self._stages.append({"parameters_sent": sum(array.size for array in model.values()), **means})
         return model
 

@@ -71,6 +71,8 @@ def stackable(hyper: Any) -> str:
     return ""
 
 
+VALIDATION = ("validation_loss", "validation_accuracy")
+"""Metrics of a test by clients that have examples to validate with."""
 ACCOUNT = "privacy.json"
 """File in a client's state folder that records the privacy cost of its training."""
 SUM_MULTIPLIER = 10.0
@@ -180,7 +182,7 @@ class BaseClient(NumPyClient):
             answer: Answer = getattr(self, name)(arrays, **read)
             if name == "test" and len(self.data.validation):
                 loss, accuracy = evaluate(self.predictor, self.data.validation)
-                answer.metrics.update(validation_loss=loss, validation_accuracy=accuracy)
+                answer.metrics.update(zip(VALIDATION, (loss, accuracy), strict=True))
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer

@@ -25,10 +25,12 @@ class Contribution:
     Attributes:
         settings: keys of table ``privacy``.
         told: clipping bound and noise from the request (:data:`florilegium.clients.core.wire.PROTECTION`).
+        discrete: whether the noise is added later, to integers, as with secure aggregation.
     """
 
     settings: PrivacySettings
     told: Mapping[str, float]
+    discrete: bool = False
 
     def __post_init__(self) -> None:
         p = self.settings
@@ -46,7 +48,7 @@ class Contribution:
         if p.clip_quantile:
             norm = np.sqrt(sum(float(np.vdot(array, array)) for array in change.values()))
             result[WITHIN] = np.array([0.5 if norm <= bound else -0.5])
-        if p.noise_at == "device":
+        if p.noise_at == "device" and not self.discrete:
             rng = secret_generator()
             for name, array in result.items():
                 deviation = self.told[WITHIN_NOISE if name == WITHIN else NOISE]

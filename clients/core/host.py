@@ -19,16 +19,29 @@ from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
-from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
+from florilegium.clients.core.gather import Gathered
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reduce import UPDATES, Reduction, longest_update
-from florilegium.clients.core.reports import COST, VALIDATION, check_reports, reports_of, usable
+from florilegium.clients.core.reduce import UPDATES, Protection, Reduction, longest_update
+from florilegium.clients.core.reports import COST, check_reports, reports_of, usable
+from florilegium.clients.core.reports import VALIDATION as VALIDATION_REPORTS
+from florilegium.clients.core.secure_parties import MaskedSum, carry_out
+from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.wire import GRADIENT_NORM, UPDATE_NORM, Announcement, Reply, Request, Work, pack
+from florilegium.clients.core.wire import (
+    BYTES_DOWN,
+    GRADIENT_NORM,
+    NOISE,
+    UPDATE_NORM,
+    Announcement,
+    Request,
+    Work,
+    pack,
+)
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
@@ -93,7 +106,7 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
-        self._known = {**reports_of(client_class), **VALIDATION, **COST}
+        self._known = {**reports_of(client_class), **VALIDATION_REPORTS, **COST}
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -105,7 +118,10 @@ class Host:
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
         labeled = [d.labeled for d in data]
-        return Announcement(True, code, ids, [len(d.train) for d in data], [len(d.test) for d in data], labeled)
+        train, test = [len(d.train) for d in data], [len(d.test) for d in data]
+        if self._settings.secure_aggregation:  # the server learns the order of magnitude alone
+            train, test = ([next_power(size) for size in sizes] for sizes in (train, test))
+        return Announcement(True, code, ids, train, test, labeled)
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message; return the reply.
@@ -114,20 +130,24 @@ class Host:
             message: the request.
             own: the id of the client that a stock strategy means when it addresses this node.
         """
+        if message.metadata.message_type == STAGE:
+            reply = carry_out(Stage.unpack(message.content), self._state_folder, self._said)
+            return Message(reply.pack(), reply_to=message)
         trains = message.metadata.message_type.startswith("train")
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
         if not request.clients:
             return Message(self._answer_stock(request, own), reply_to=message)
         p = self._settings.privacy
         private = p.unit == "client"
-        protection = Contribution(p, request.protection) if private and request.reduce in UPDATES else None
+        protection = None
+        if private and request.reduce in UPDATES:
+            protection = Contribution(p, request.protection, discrete=self._settings.secure_aggregation)
         longest = self._settings.max_update_norm
         if self._source.pinned and request.reduce in UPDATES and not protection and not longest:
             longest = longest_update(request.arrays)
         reduction = Reduction(request.reduce, request.arrays, protection, longest)
-        done: list[str] = []
+        gathered = self._gather(request, reduction, protection)
         failures: dict[str, str] = {}
-        metrics: dict[str, list[float]] = {}
 
         def work(index: int) -> tuple[Answer, dict[str, float]]:
             """Have a client carry out the phase; return its checked answer, and numbers about its work."""
@@ -143,10 +163,12 @@ class Host:
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
                 save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
+            if self._settings.secure_aggregation:  # all clients must send the same metrics
+                norms = {name: math.nan if norm is None else norm for name, norm in norms.items()}
             told = {
                 name: usable(norm) for name, norm in norms.items() if norm is not None and trains and p.unit == "none"
             }
-            return answer, {"bytes-down": float(num_bytes(received)), **told}
+            return answer, {BYTES_DOWN: float(num_bytes(received)), **told}
 
         tasks = [partial(work, index) for index in range(len(request.clients))]
         outcomes = self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train)
@@ -154,23 +176,33 @@ class Host:
             if isinstance(outcome, Exception):  # an error in one client must not affect the others
                 failures[client_id] = self._said(outcome)
                 continue
-            answer, counted = outcome
-            heaviest = math.inf if request.work.heaviest is None else request.work.heaviest
-            weight = 1.0 if self._settings.weighting == "uniform" else min(float(answer.num_examples), heaviest)
-            reduction.add(answer.arrays, weight)
-            numbers = {
-                "num-examples": float(answer.num_examples),
-                "weight": weight,
-                "bytes-up": float(num_bytes(answer.arrays)),
-                **counted,
-                **answer.metrics,
-            }
-            for name in {**metrics, **numbers}:
-                metrics.setdefault(name, [float("nan")] * len(done)).append(float(numbers.get(name, float("nan"))))
-            done.append(client_id)
-        return Message(Reply(done, reduction.result(), metrics, failures).pack(), reply_to=message)
+            try:
+                gathered.add(client_id, *outcome)
+            except Exception as error:
+                failures[client_id] = self._said(error)
+        return Message(gathered.reply(failures), reply_to=message)
 
     # --------------------------------------------------------------------------------------- details
+
+    def _gather(self, request: Request, reduction: Reduction, protection: Protection | None) -> Gathered | MaskedSum:
+        """Return what gathers the clients' answers to a request: in the clear, or masked.
+
+        Raises:
+            RunError: if the run's sums are secure, and the request asks for something in the clear.
+        """
+        s, work, terms = self._settings, request.work, request.secure
+        if not s.secure_aggregation:
+            return Gathered(s, reduction, work.heaviest)
+        if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
+            raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
+        updates = request.reduce == "delta"
+        if updates and terms.noise != (request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0):
+            raise RunError("the terms of the secure sum have other noise than the request")
+        optional = VALIDATION if request.phase == "test" and s.validation_fraction else ()
+        return MaskedSum(
+            s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),
+            lambda client: self._state_folder(client, work.run, work.identity), optional, updates=updates,
+        )  # fmt: skip
 
     def _said(self, error: Exception) -> str:
         """Return the text of an error for the server; on a device, nothing that may quote data or names of files."""
@@ -179,6 +211,8 @@ class Host:
         log.error(
             "%s: %s", type(error).__name__, error, exc_info=None if isinstance(error, FlorilegiumError) else error
         )
+        if self._settings.secure_aggregation:  # even which check has failed may tell of the data
+            return "it failed; the device's log says why"
         tells = isinstance(error, RunError) and not isinstance(error, FileError)
         return str(error) if tells else f"{type(error).__name__}; the device's log says why"
 
@@ -233,6 +267,10 @@ class Host:
 
     def _answer_stock(self, request: Request, own: str) -> RecordDict:
         """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""
+        if self._settings.secure_aggregation:
+            raise RunError(
+                "secure-aggregation: stock strategies know nothing of it; set it to false, or use the app's own"
+            )
         if self._settings.privacy.unit != "none":
             raise RunError("privacy.unit: stock strategies know nothing of it; set it to 'none', or use the app's own")
         known = contracts_of(self._client_class)[request.phase].arguments
@@ -246,3 +284,8 @@ class Host:
         if request.phase == "train":
             content["arrays"] = pack(answer.arrays)
         return content
+
+
+def next_power(count: int) -> int:
+    """Return the smallest power of two that is no less than ``count``; 0 for 0."""
+    return 1 << (count - 1).bit_length() if count else 0

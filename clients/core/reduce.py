@@ -111,6 +111,10 @@ class Reduction:
             else:
                 _add_change(self._sums[name], array, self._sent[name], weight)
 
+    def sums(self) -> dict[str, NDArray[np.float64]]:
+        """Return the sums so far, in double precision."""
+        return self._sums
+
     def result(self) -> Arrays:
         """Return the combined arrays that the node sends; empty if no client succeeded.
 

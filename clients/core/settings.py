@@ -84,6 +84,17 @@ class SharedSettings(SourceSettings):
         "the norm of the model, at least 10, on real devices",
         ge=0,
     )
+    secure_aggregation: bool = key(
+        False,
+        "whether the server sees sums over a cohort alone, by masks that the clients agree on "
+        "([how](secure-aggregation.md))",
+    )
+    secure_range: float = key(
+        2.0**20,
+        "with secure aggregation, the largest absolute value of what a client returns as statistics rather than as an "
+        "update, which `max-update-norm` bounds",
+        gt=0,
+    )  # fmt: skip
     runs_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1
     )

@@ -17,6 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from florilegium.clients.core.secure_wire import RECORD, Terms
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
@@ -34,6 +35,9 @@ CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
 """Fields of requests with client-level privacy: the bound C, if it is adaptive; and, if clients add the noise, its
 standard deviation on the update and on the array ``within-bound``."""
 PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
+
+BYTES_DOWN, BYTES_UP = "bytes-down", "bytes-up"
+"""Metrics that a host adds to those of a client: bytes of the arrays that it received, and that it returns."""
 
 UPDATE_NORM, GRADIENT_NORM = "update-norm", "gradient-norm"
 """Metrics that a host adds to those of a client that trains without privacy: the Euclidean norms of its update, and of
@@ -163,6 +167,7 @@ class Request:
         protection: bound and noise for client-level privacy (:mod:`florilegium.clients.core.contribution`).
         arrays: sent to every client.
         scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
+        secure: the terms of the secure sum, if the reply is to be masked.
     """
 
     clients: Sequence[str]
@@ -173,6 +178,7 @@ class Request:
     protection: Mapping[str, float] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     scatter: Arrays = field(default_factory=dict)
+    secure: Terms | None = None
 
     def pack(self, arrays: ArrayRecord | ConfigRecord | None) -> RecordDict:
         """Return the content of a message; ``arrays`` is packed beforehand (:func:`flat`), so that all can share it."""
@@ -184,6 +190,8 @@ class Request:
             content["arrays"] = arrays
         if self.scatter:
             content["scatter"] = flat(self.scatter)
+        if self.secure is not None:
+            content[RECORD] = self.secure.pack()
         return content
 
     @staticmethod
@@ -214,7 +222,8 @@ class Request:
         )  # fmt: skip
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}
-        return Request(clients, phase, reduce, work, config, protection, arrays, scatter)
+        secure = Terms.unpack(content, clients)
+        return Request(clients, phase, reduce, work, config, protection, arrays, scatter, secure)
 
 
 def _take(config: dict[str, Any], name: str, kind: type, default: Any = ..., *, of: type = str) -> Any:

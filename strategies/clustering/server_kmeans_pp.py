@@ -9,6 +9,7 @@ import numpy as np
 
 from florilegium.models.clustering import Array
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.cohort import only_sums
 from florilegium.strategies.core.round import Round
 
 
@@ -16,6 +17,7 @@ class ServerKMeansPP(KMeans):
     """Starts from k of the server's points that are far from each other (k-means++)."""
 
     privacy_gap = staticmethod(protects_itself)
+    secure_gap = staticmethod(only_sums)
 
     def initialise(self, round: Round) -> Array:
         """Return k of the server's points, drawn by k-means++; no client is asked."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from florilegium.models.clustering import Array
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.cohort import only_sums
 from florilegium.strategies.core.round import Round
 
 
@@ -16,6 +17,7 @@ class ServerLloyds(KMeans):
     """Starts from the centres of a clustering of the server's points."""
 
     privacy_gap = staticmethod(protects_itself)
+    secure_gap = staticmethod(only_sums)
 
     def initialise(self, round: Round) -> Array:
         """Return the k-means centres of the server's points; no client is asked."""

@@ -12,6 +12,7 @@ import numpy as np
 from florilegium.models.clustering import Array
 from florilegium.models.sphere_packing import sphere_packing
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.core.cohort import only_sums
 from florilegium.strategies.core.round import Round
 
 
@@ -19,6 +20,7 @@ class SpherePacking(KMeans):
     """Starts from centres that depend only on the data's largest coordinate and dimension."""
 
     privacy_gap = staticmethod(protects_itself)
+    secure_gap = staticmethod(only_sums)
 
     def initialise(self, round: Round) -> Array:
         """Return centres from a sphere packing; no client is asked."""

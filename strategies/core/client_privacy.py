@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from florilegium.privacy.noise import draw, secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.core.secure_exchange import PRECISION
 from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.slots import Slots
 
@@ -39,6 +40,16 @@ CLIP_RATE = 0.2
 """η_C, learning rate of the adaptive clipping bound; the default of Andrew et al. (2021, section 3)."""
 COUNT_NOISE = 1 / 20
 """σ_b ÷ m, for the noise on the count of updates within the bound; the default of Andrew et al. (2021)."""
+
+
+def colluding(settings: ServerSettings, parties: int) -> int:
+    """Return how many of a secure sum's parties may collude with the server."""
+    return math.ceil(settings.secure_colluding * parties - 1e-9)
+
+
+def least_honest(settings: ServerSettings, parties: int) -> int:
+    """Return how many parties add noise that the server does not know, if as many collude and vanish as may."""
+    return parties - colluding(settings, parties) - int(settings.secure_vanishing * parties + 1e-9)
 
 
 class ClientPrivacy:
@@ -69,7 +80,9 @@ class ClientPrivacy:
     def ledger(self) -> Ledger:
         """The record of all releases, including those before the run was resumed."""
         if self._ledger is None:
-            self._ledger = Ledger(self._run.path / LEDGER, self._settings.privacy.delta)
+            self._ledger = Ledger(
+                self._run.path / LEDGER, self._settings.privacy.delta, discrete=self._kind == "discrete"
+            )
         return self._ledger
 
     def plan(self, cohorts: Sequence[int], of: int) -> None:
@@ -94,7 +107,7 @@ class ClientPrivacy:
             counted = [self._counted(cohort / of) for cohort in cohorts]
             times = {rate: counted.count(rate) for rate in counted}
             self._z = 1 / calibrate(
-                lambda scale: [Release("gaussian", 1 / scale, n, rate) for rate, n in times.items()], p.epsilon, p.delta
+                lambda scale: [Release(self._kind, 1 / scale, n, rate) for rate, n in times.items()], p.epsilon, p.delta
             )
         if p.clip_quantile and any(2 * COUNT_NOISE * cohort <= self._z for cohort in cohorts):
             raise ConfigurationError(
@@ -115,8 +128,11 @@ class ClientPrivacy:
         """Return a request's privacy fields: the adaptive bound, and each of ``expected`` clients' share of noise."""
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         told = {CLIP_NORM: self.clip_norm} if p.clip_quantile else {}
+        if self._settings.secure_aggregation:  # rounding to integers may make an update longer
+            told[CLIP_NORM] = self.clip_norm * (1 - PRECISION)
         if p.noise_at == "device":
-            told |= {NOISE: own / math.sqrt(expected), WITHIN_NOISE: count / math.sqrt(expected)}
+            adding = expected if self._kind == "gaussian" else least_honest(self._settings, expected)
+            told |= {NOISE: own / math.sqrt(adding), WITHIN_NOISE: count / math.sqrt(adding)}
         return told
 
     def protect(
@@ -134,7 +150,14 @@ class ClientPrivacy:
         """
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         z = self._z
-        if p.noise_at == "device":  # each client has added 1/m of the noise's variance
+        if self._kind == "discrete":  # those who collude with the server know their own noise
+            honest = len(outcome.clients) - colluding(self._settings, expected)
+            if outcome.clients and honest < 1:
+                raise RunError(
+                    f"privacy.noise-at: {len(outcome.clients)} clients, all of whom may collude, add no noise"
+                )
+            z, own = z * math.sqrt(max(honest, 0) / least_honest(self._settings, expected)), 0.0
+        elif p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
         self._record(z, expected / of, phase, number)  # before the sum is used
         noisy = {name: sent.shape for name, sent in like.items() if name not in self.frozen}
@@ -154,7 +177,7 @@ class ClientPrivacy:
         if p.clip_quantile:
             within = outcome.arrays.get(WITHIN, np.zeros(1)) + draw(self.rng, "gaussian", count, (1,))
             self.clip_norm *= math.exp(-CLIP_RATE * (float(within[0]) / expected + 0.5 - p.clip_quantile))
-        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor=divisor)
+        return Outcome(outcome.clients, arrays, outcome.metrics, outcome.failures, divisor, outcome.totals)
 
     def _record(self, z: float, rate: float, phase: str, number: int) -> None:
         """Record what a release with noise multiplier ``z`` costs; nothing without noise."""
@@ -164,6 +187,12 @@ class ClientPrivacy:
             self.ledger.add(z, self._counted(rate))
         elif charge := self.slots.charge(phase, number):
             self.ledger.add(z / math.sqrt(charge), 1.0)
+
+    @property
+    def _kind(self) -> Literal["gaussian", "discrete"]:
+        """The mechanism: with secure aggregation devices add discrete noise to integers."""
+        s = self._settings
+        return "discrete" if s.secure_aggregation and s.privacy.noise_at == "device" else "gaussian"
 
     def _deviations(self, expected: int) -> tuple[float, float]:
         """Return the standard deviations of the noise on the sum of updates, and on the count of those within bound.

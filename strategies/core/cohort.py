@@ -29,12 +29,13 @@ from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
-from florilegium.strategies.core.health import Attendance
+from florilegium.strategies.core.health import Attendance, unmeasured
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
 from florilegium.strategies.core.rounds import Rounds
 from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, earlier_version
+from florilegium.strategies.core.secure_record import SecureRecord, check_sizes
 from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.telemetry import Telemetry
 
@@ -54,6 +55,16 @@ def sums_of_updates(hyper: Any) -> str:
 def whole_network(hyper: Any) -> str:
     """Promise of transfer, kept: the server's arrays contain all blocks of the network but the last."""
     return ""
+
+
+def only_sums(hyper: Any) -> str:
+    """Promise of secure sums, kept: the server needs sums over a cohort alone, of arrays, examples and metrics."""
+    return ""
+
+
+def needs_individuals(hyper: Any) -> str:
+    """Promise of secure sums, not kept: the server needs single clients' replies."""
+    return "the server needs the replies of single clients"
 
 
 def single_replies(hyper: Any) -> str:
@@ -101,7 +112,9 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
+        secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
+        unmeasured: a warning, if clients of the last evaluation have no figures.
         attendance: the rounds in which clients were asked to train, and those in which they failed.
         identity: distinguishes the run from others of its name.
         lineage: the rounds from which the run was resumed so far.
@@ -109,6 +122,8 @@ class CohortStrategy(WithoutHooks):
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
+    sums_updates: ClassVar[bool] = True
+    """Whether clients return updates of the arrays that they receive, rather than only statistics."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
 
@@ -131,14 +146,21 @@ class CohortStrategy(WithoutHooks):
             from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
             self.protection = ClientPrivacy(self.settings, self.run)
+        self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
+        self.unmeasured: list[str] = []
         self.identity = uuid4().hex
         self.lineage: list[int] = []
 
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
         """Return why the class does not keep client privacy, "" if it does (:mod:`florilegium.common.promises`)."""
+        return "it promises nothing"
+
+    @staticmethod
+    def secure_gap(hyper: Any) -> str:
+        """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
 
     @staticmethod
@@ -251,6 +273,22 @@ class CohortStrategy(WithoutHooks):
             **(VALIDATION if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
         }  # fmt: skip
 
+    def check_secure(self) -> None:
+        """Check that a run with secure aggregation knows a bound of updates, and has enough clients in all exchanges.
+
+        Raises:
+            ConfigurationError: if it does not.
+        """
+        if self.sums_updates and self.protection is None and not self.settings.max_update_norm:
+            raise ConfigurationError(
+                "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
+                "of limited size; set it to a norm that no client's update exceeds, such as 100"
+            )
+        rounds = range(1, self.settings.rounds + 1)
+        sizes = [(f"the cohort of round {r}", self.cohort_size(r)) for r in rounds]
+        sizes += [(f"the group of {group} clients, which are evaluated,", len(m)) for group, m in self.groups().items()]
+        check_sizes(self.settings, sizes)
+
     # ------------------------------------------------------------------------------------ cohorts
 
     def is_final(self, server_round: int) -> bool:
@@ -339,14 +377,35 @@ class CohortStrategy(WithoutHooks):
             chosen += clients
         return chosen
 
+    def groups(self) -> dict[str, list[str]]:
+        """Return the clients to evaluate by group, without groups that have none."""
+        clients = self.evaluated()
+        groups = {group: [c for c in clients if self.roster.clients[c].group == group] for group in GROUPS}
+        return {group: members for group, members in groups.items() if members}
+
+    def tested(self, round: Round, model: Arrays) -> dict[str, Figures]:
+        """Have the clients to evaluate test their models; return summary figures for each group of clients.
+
+        With secure aggregation a group is an exchange of its own, of which the server learns sums.
+        """
+        found: dict[str, Figures] = {}
+        self.unmeasured = []
+        for clients in self.groups().values() if self.settings.secure_aggregation else [self.evaluated()]:
+            outcome = self.measure(round, clients, model)
+            self.unmeasured += unmeasured(clients, outcome.clients, outcome.failures)
+            found |= self.figures(outcome)
+        return found
+
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` test their models; return their metrics. By default: one exchange of the phase ``test``."""
         sent = model if self.broadcasts_model else None
         return round.ask("test", clients, reduce="sum", send=sent, evaluation=True)
 
     def figures(self, outcome: Outcome) -> dict[str, Figures]:
-        """Return summary figures for each group of clients; keep each client's own figures in ``client_rows``."""
+        """Return summary figures for each group of clients; keep those of each client, if known, in ``client_rows``."""
         groups = np.array([self.roster.clients[client].group for client in outcome.clients])
+        if outcome.totals is not None:  # of one group, or of several that are measured alike
+            return {min(groups, key=GROUPS.index): outcome.totals.figures()}
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }
@@ -403,6 +462,8 @@ class CohortStrategy(WithoutHooks):
         self.roster.unfit = self.unfit
         self.roster.wait(grid, timeout)
         self.check_roster()
+        if self.settings.secure_aggregation:
+            self.check_secure()
         return Rounds(self, grid, num_rounds, evaluate_fn).carry_out(initial_arrays)
 
     def facts(self) -> dict[str, Any]:
@@ -416,6 +477,7 @@ class CohortStrategy(WithoutHooks):
             "clip_norm": None if self.protection is None else self.protection.clip_norm,
             "attendance": self.attendance.facts(),
             "releases": [] if self.protection is None else self.protection.ledger.history,
+            "secure": self.secure.facts(),
             **self.accounts.facts(),
         }
 
@@ -433,6 +495,7 @@ class CohortStrategy(WithoutHooks):
             self.checkpoint_round = checkpoint.round
             self.accounts.take_back(facts)
             self.attendance.take_back(facts.get("attendance", {}))
+            self.secure.take_back(facts.get("secure", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))

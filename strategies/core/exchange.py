@@ -8,11 +8,12 @@ a dead worker process ends the run instead of making every later round fail.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from flwr.app import Error, Message
@@ -20,13 +21,17 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from florilegium.clients.core.wire import Reply
+from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.core.totals import Totals
 
 log = logging.getLogger("flwr")
+
+Weights = Literal["weight", "num-examples", "clients"]
+"""How the clients count in a mean: by their weights in the average, by their numbers of examples, or all equally."""
 
 POLLS, POLLS_DEPLOYED = (0.005, 0.05), (0.1, 1.0)
 """The shortest and the longest pause in seconds between two looks for replies, in a simulation and with devices."""
@@ -128,6 +133,7 @@ class Outcome:
         metrics: for each metric one number per client, in the order of ``clients``.
         failures: the error of each client that failed.
         divisor: with client-level privacy, the expected total weight, which replaces the true, secret Σ wᵢ.
+        totals: with secure aggregation, sums over the clients; then ``metrics`` is empty.
     """
 
     clients: list[str]
@@ -135,12 +141,15 @@ class Outcome:
     metrics: dict[str, NDArray[np.float64]]
     failures: dict[str, str] = field(default_factory=dict)
     divisor: float | None = None
+    totals: Totals | None = None
 
     @property
     def weight(self) -> float:
         """Total weight to divide sums by: Σ wᵢ over the clients that succeeded, or the ``divisor`` if set."""
         if self.divisor is not None:
             return self.divisor
+        if self.totals is not None:
+            return self.totals.weight
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
     def told(self, metric: str) -> NDArray[np.float64]:
@@ -148,16 +157,37 @@ class Outcome:
         values = self.metrics.get(metric, np.empty(0))
         return values[~np.isnan(values)]
 
-    def mean(self, metric: str, weights: str = "weight") -> float:
-        """Return the mean of ``metric`` over the clients that report it; NaN if none does.
+    @property
+    def examples(self) -> float:
+        """Number of examples of all clients that succeeded together."""
+        return float(np.sum(self.metrics.get("num-examples", 0.0))) if self.totals is None else self.totals.examples
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that the clients that succeeded have received, and sent."""
+        if self.totals is not None:
+            return int(self.totals.bytes_down), int(self.totals.bytes_up)
+        down, up = (int(np.sum(self.metrics.get(name, 0.0))) for name in (BYTES_DOWN, BYTES_UP))
+        return down, up
+
+    def sums(self, metric: str, by: Weights = "weight") -> tuple[float, float]:
+        """Return Σ wᵢ·mᵢ and Σ wᵢ over the clients that report ``metric``.
 
         Args:
-            metric: name of a reported number.
-            weights: name of the numbers that weight it.
+            metric: name of the metric m.
+            by: the weights w: those of the average, numbers of examples, or 1 for every client.
         """
+        if self.totals is not None:
+            return self.totals.sums(metric, by)
         values = self.metrics.get(metric, np.full(len(self.clients), np.nan))
-        known = ~np.isnan(values) & (self.metrics.get(weights, np.zeros(len(values))) > 0)
-        return float(np.average(values[known], weights=self.metrics[weights][known])) if known.any() else float("nan")
+        known = np.isfinite(values)
+        weights = np.ones(len(values)) if by == "clients" or not len(values) else self.metrics[by]
+        return float(np.sum(values[known] * weights[known])), float(np.sum(weights[known]))
+
+    def mean(self, metric: str, by: Weights = "weight") -> float:
+        """Return the weighted mean of ``metric`` over the clients that report it; NaN if none does."""
+        total, weight = self.sums(metric, by)
+        return total / weight if weight else math.nan
 
 
 def joined(outcomes: Sequence[Outcome]) -> Outcome:

@@ -27,6 +27,8 @@ from florilegium.strategies.core.round import Cohort, Round
 class OwnPrivacy(CohortStrategy):
     """Asks Poisson samples of the clients for sums, if its own keys protect whole clients."""
 
+    sums_updates = False
+
     hyper: KMeansHyper | MDMHyper
 
     def __init__(self, setup: Setup) -> None:
@@ -42,6 +44,11 @@ class OwnPrivacy(CohortStrategy):
     def poisson(self) -> bool:
         """Whether cohorts are Poisson samples: with client-level privacy."""
         return self.hyper.privacy_unit == "client"
+
+    def groups(self) -> dict[str, list[str]]:
+        """Return all clients to evaluate as one group, since they are measured together, with and without labels."""
+        clients = self.evaluated()
+        return {"seen": clients} if clients else {}
 
     def sample(self, server_round: int) -> Cohort:
         """Draw the round's cohort; with client-level privacy a Poisson sample, on real devices a secret one.

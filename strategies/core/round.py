@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import longest_update
+from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
@@ -30,6 +30,7 @@ from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, del
 from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
+from florilegium.strategies.core.secure_exchange import SecureExchange, Task
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -160,12 +161,8 @@ class Round:
             reduce, send, scatter or {}, shapes or {}, evaluation,
             reduce == "delta" and strategy.settings.aggregation != "mean", time.perf_counter(),
         )  # fmt: skip
-        expected = self._expected(exchange)
-        replies = deliver(
-            self._grid, self._messages(exchange), strategy.settings.round_timeout, expected,
-            deployed=strategy.roster.deployed, enough=exchange.wanted if exchange.wanted < len(cohort) else 0,
-        )  # fmt: skip
-        outcome = self._collect(exchange, expected, replies)
+        outcome = self._secure(exchange) if strategy.settings.secure_aggregation else self._plain(exchange)
+        outcome = self._account(exchange, outcome)
         if not cohort and exchange.updates and strategy.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
@@ -226,17 +223,68 @@ class Round:
             return {}
         return strategy.protection.request(strategy.cohort_size(self.number))
 
-    def _messages(self, exchange: Exchange) -> list[Message]:
-        """Return a message for each node that hosts clients of the cohort."""
+    def _plain(self, exchange: Exchange) -> Outcome:
+        """Carry out an exchange in which the server sees the reply of each node."""
+        expected, deployed = self._expected(exchange), self._strategy.roster.deployed
+        replies = deliver(
+            self._grid, self._messages(exchange, exchange.nodes), self._strategy.settings.round_timeout, expected,
+            deployed=deployed, enough=exchange.wanted if exchange.wanted < len(exchange.cohort) else 0,
+        )  # fmt: skip
+        return collect(exchange.cohort, exchange.nodes, replies, expected, deployed=deployed)
+
+    def _secure(self, exchange: Exchange) -> Outcome:
+        """Carry out an exchange in which the server sees sums over the cohort alone.
+
+        Raises:
+            RunError: if the exchange needs more.
+        """
+        strategy, s = self._strategy, self._strategy.settings
+        if exchange.reduce == "stack" or exchange.scatter or exchange.robust:
+            raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
+        members = {client: strategy.roster.clients[client] for client in exchange.cohort}
+        norm = noise = 0.0
+        if exchange.updates:
+            norm = s.max_update_norm
+        if exchange.updates and strategy.protection is not None:
+            norm = strategy.protection.clip_norm
+            noise = self._protection(exchange).get(NOISE, 0.0)
+        task = Task(
+            exchange.cohort, exchange.nodes, strategy.run.name, strategy.identity,
+            {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
+            exchange.send or {}, norm, exchange.shapes or _shapes(exchange.send if exchange.updates else None),
+            noise,
+            lambda nodes, terms: self._messages(exchange, nodes, terms),
+        )  # fmt: skip
+        secure = SecureExchange(s, self._grid, task, deployed=strategy.roster.deployed)
+        outcome = secure.carry_out()
+        strategy.secure.note(secure)
+        return outcome
+
+    def _messages(
+        self,
+        exchange: Exchange,
+        nodes: Mapping[int, Sequence[str]],
+        terms: Callable[[Sequence[str]], Terms] | None = None,
+    ) -> list[Message]:
+        """Return a message for each node, which names the clients of the cohort that it shall run.
+
+        Args:
+            exchange: the exchange.
+            nodes: the clients of each node.
+            terms: returns the terms of a secure sum for these clients; None without one.
+        """
         work, protection = self._work(), self._protection(exchange)
         record = None if exchange.send is None else flat(exchange.send)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
         messages = []
-        for node, clients in exchange.nodes.items():
+        for node, clients in nodes.items():
             rows = [position[client] for client in clients]
             own = {name: array[rows] for name, array in exchange.scatter.items()}
-            request = Request(clients, exchange.phase, kind, work, exchange.arguments, protection, scatter=own)
+            request = Request(
+                clients, exchange.phase, kind, work, exchange.arguments, protection, scatter=own,
+                secure=None if terms is None else terms(clients),
+            )  # fmt: skip
             messages.append(Message(request.pack(record), node, "evaluate" if exchange.evaluation else "train"))
         return messages
 
@@ -248,18 +296,17 @@ class Round:
             expected = expected_trainings(strategy.settings, strategy.shares())
         return Work(
             self.number, strategy.run.name, strategy.identity, strategy.lineage, strategy.checkpoint_round, self.final,
-            **expected, heaviest=strategy.heaviest,
+            **expected, heaviest=None if strategy.settings.secure_aggregation else strategy.heaviest,
         )  # fmt: skip
 
-    def _collect(self, exchange: Exchange, expected: Expected, replies: Sequence[Message]) -> Outcome:
-        """Merge the replies into one outcome; protect the sums, count bytes, and record the clients that failed."""
+    def _account(self, exchange: Exchange, outcome: Outcome) -> Outcome:
+        """Protect the sums of an outcome, count bytes, and record the clients that failed."""
         strategy = self._strategy
-        outcome = collect(exchange.cohort, exchange.nodes, replies, expected, deployed=strategy.roster.deployed)
         for client, reason in outcome.failures.items():
             log.warning("client %s failed and is skipped: %s", client, reason)
-            if reason.startswith(UNUSABLE):
+            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
                 strategy.roster.ask_again(client)
-        down, up = (int(np.sum(outcome.metrics.get(f"bytes-{way}", 0.0))) for way in ("down", "up"))
+        down, up = outcome.traffic
         seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)
         self.record.add(exchange.phase, seconds, exchange.cohort, outcome, evaluation=exchange.evaluation)
         if strategy.telemetry is not None:
@@ -282,6 +329,10 @@ class Round:
             strategy.bytes_down += down
             strategy.bytes_up += up
         return outcome
+
+
+def _shapes(arrays: Arrays | None) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in (arrays or {}).items()}
 
 
 def _check_options(

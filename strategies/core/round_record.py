@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from florilegium.clients.core.wire import GRADIENT_NORM, UPDATE_NORM
 from florilegium.models.parameters import Arrays, distance
 from florilegium.strategies.core.exchange import Outcome
@@ -49,9 +46,9 @@ class RoundRecord:
         self.asked |= {*cohort}
         self.failures |= outcome.failures
         if outcome.clients:
-            self._loss.add(outcome.metrics.get("loss"), outcome.metrics["weight"])
+            self._loss.add(*outcome.sums("loss"))
             for mean, name in ((self._update_norm, UPDATE_NORM), (self._gradient_norm, GRADIENT_NORM)):
-                mean.add(outcome.metrics.get(name))
+                mean.add(*outcome.sums(name, by="clients"))
 
     def entry(self, seconds: float, learning_rate: float, before: Arrays, after: Arrays) -> dict[str, Any]:
         """Return what the round did, as JSON values; what no client has reported is left out.
@@ -79,18 +76,14 @@ class RoundRecord:
 
 
 class _Mean:
-    """A weighted mean of numbers that arrive in several parts, without those that are NaN or infinite."""
+    """A weighted mean of numbers, of which sums arrive in several parts."""
 
     def __init__(self) -> None:
         self._total = self._weight = 0.0
 
-    def add(self, values: NDArray[np.float64] | None, weights: NDArray[np.float64] | None = None) -> None:
-        if values is None:
-            return
-        known = np.isfinite(values)
-        chosen = np.ones(len(values)) if weights is None else weights
-        self._total += float(np.sum(values[known] * chosen[known]))
-        self._weight += float(np.sum(chosen[known]))
+    def add(self, total: float, weight: float) -> None:
+        self._total += total
+        self._weight += weight
 
     def value(self) -> float | None:
         return self._total / self._weight if self._weight and math.isfinite(self._total) else None

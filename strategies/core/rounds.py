@@ -21,7 +21,7 @@ from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.delta import delta_warning
 from florilegium.strategies.core.evaluation import Figures
-from florilegium.strategies.core.health import at_chance, diverged, unmeasured
+from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.metrics_file import TRAINING
 from florilegium.strategies.core.round import Round
@@ -62,7 +62,6 @@ class Rounds:
         self._seconds: list[float] = []
         self._figures: dict[str, Figures] = {}
         self._evaluated = 0
-        self._unmeasured: list[str] = []  # a warning, if clients of the last evaluation have no figures
         self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
 
@@ -232,14 +231,11 @@ class Rounds:
     def _test(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
         strategy = self._strategy
         started = time.perf_counter()
-        clients = strategy.evaluated()
-        if not clients:
+        if not strategy.evaluated():
             log.info("round %d: there is no client to evaluate on", server_round)
             return {}
         this = Round(strategy, self._grid, server_round, final=final)
-        outcome = strategy.measure(this, clients, model)
-        self._unmeasured = [*unmeasured(clients, outcome.clients, outcome.failures)]
-        self._figures = strategy.figures(outcome)
+        self._figures = strategy.tested(this, model)
         seconds = round(time.perf_counter() - started, 3)
         self._evaluated = server_round
         metrics = MetricRecord()
@@ -301,6 +297,7 @@ class Rounds:
             **strategy.attendance.report(),
             **({"warnings": warnings} if warnings else {}),
             **(strategy.accounts.report(s.privacy.delta) if protection is None else protection.report()),
+            **strategy.secure.report(s),
             **strategy.report(),
         }
         strategy.run.write_summary(summary)
@@ -310,7 +307,7 @@ class Rounds:
     def _warnings(self) -> list[str]:
         """Return what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
         strategy, classes = self._strategy, dataset_of(self._strategy.settings).classes
-        found = [*strategy.attendance.warnings(), *self._unmeasured]
+        found = [*strategy.attendance.warnings(), *strategy.unmeasured]
         if not self._seconds:
             return found  # nothing was trained
         test_loss = self._figures.get("seen", {}).get("loss", math.nan)

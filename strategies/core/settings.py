@@ -50,6 +50,21 @@ class ServerSettings(FederationSettings, SharedSettings):
     server_adaptivity: float = key(
         1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0
     )
+    secure_colluding: float = key(
+        0.1, "with secure aggregation: share of a cohort that may tell the server all they know", ge=0, lt=1
+    )
+    secure_vanishing: float = key(
+        0.2,
+        "with secure aggregation: share of a cohort that may vanish in an exchange; if more do, it fails",
+        ge=0,
+        lt=1,
+    )
+    secure_failure: float = key(
+        1e-9,
+        "with secure aggregation: the largest probability that an exchange reveals more than its sum, or fails, though "
+        "no more collude or vanish; from it the number of neighbours is computed",
+        gt=0, lt=1,
+    )  # fmt: skip
     min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
     max_weight_ratio: float = key(
         10.0,
@@ -58,7 +73,9 @@ class ServerSettings(FederationSettings, SharedSettings):
         ge=0,
     )
     round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
-    roster_timeout: float = key(60.0, "seconds within which a node must reply which clients it holds", gt=0)
+    roster_timeout: float = key(
+        60.0, "seconds within which a node must reply which clients it holds, or to a step of secure aggregation", gt=0
+    )
     start_timeout: float = key(
         300.0, "seconds to wait for the first nodes, and for the start of a simulation's SuperLink and run", gt=0
     )

@@ -28,6 +28,7 @@ class Classwise(CohortStrategy):
     """Has clients train their own models, and sums what they send of each class."""
 
     broadcasts_model: ClassVar[bool] = False
+    sums_updates: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

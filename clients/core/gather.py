@@ -1,0 +1,56 @@
+"""Gather what the clients of a node return into one reply, in the clear: a sum or a stack, and numbers per client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flwr.app import RecordDict
+
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.wire import Reply
+from florilegium.models.parameters import num_bytes
+
+
+def weight_of(answer: Answer, settings: ClientSettings, heaviest: float | None = None) -> float:
+    """Return the weight of a client's update in the average; ``heaviest``: the largest allowed, None: any."""
+    if settings.weighting == "uniform":
+        return 1.0
+    return float(answer.num_examples) if heaviest is None else min(float(answer.num_examples), heaviest)
+
+
+class Gathered:
+    """The reply of a node, as its clients' answers come.
+
+    Args:
+        settings: the run's configuration.
+        reduction: combines the clients' arrays.
+        heaviest: the largest weight of an update; None: no limit.
+    """
+
+    def __init__(self, settings: ClientSettings, reduction: Reduction, heaviest: float | None = None) -> None:
+        self._settings, self._reduction, self._heaviest = settings, reduction, heaviest
+        self._done: list[str] = []
+        self._metrics: dict[str, list[float]] = {}
+
+    def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
+        """Add a client's answer, which the reduction has checked, and numbers about the client's work."""
+        weight = weight_of(answer, self._settings, self._heaviest)
+        self._reduction.add(answer.arrays, weight)
+        numbers = {
+            "num-examples": float(answer.num_examples),
+            "weight": weight,
+            "bytes-up": float(num_bytes(answer.arrays)),
+            **counted,
+            **answer.metrics,
+        }
+        for name in {**self._metrics, **numbers}:
+            self._metrics.setdefault(name, [float("nan")] * len(self._done)).append(
+                float(numbers.get(name, float("nan")))
+            )
+        self._done.append(client_id)
+
+    def reply(self, failures: Mapping[str, str]) -> RecordDict:
+        """Return the content of the reply; ``failures``: the error of each client that failed."""
+        return Reply(self._done, self._reduction.result(), self._metrics, dict(failures)).pack()

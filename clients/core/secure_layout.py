@@ -1,0 +1,181 @@
+"""What a secure sum adds up: arrays, numbers of examples and metrics as one vector, the same on both sides.
+
+Besides the arrays a vector has the numbers 1 (so that the server can check the sum), the client's weight, its number of
+examples, and for each metric m four numbers: whether the client reports it, m, m², and m times its number of examples.
+Means over clients and over examples, and standard deviations, follow from their sums.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.models.parameters import Arrays
+from florilegium.privacy.noise import draw_discrete, secret_generator
+from florilegium.privacy.secure_sum.masks import Vector
+from florilegium.privacy.secure_sum.ring import coarse_unit, fine_unit, signed, to_narrow, to_wide
+
+METRIC_BOUND = 2.0**14
+"""Metrics beyond ± this number count as it."""
+_ROOM = 12
+"""Standard deviations of noise for which a sum has room; an entry exceeds them with probability 4·10⁻³³."""
+_AXES, _LONGEST, _NAMES = 32, 1 << 40, 10_000
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of what is added up: arrays with their shapes, and metrics."""
+
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
+    metrics: tuple[str, ...]
+
+    @staticmethod
+    def of(arrays: Arrays, metrics: Mapping[str, float]) -> Layout:
+        """Return the layout of a client's arrays and metrics."""
+        return Layout(tuple((name, array.shape) for name, array in sorted(arrays.items())), tuple(sorted(metrics)))
+
+    def text(self) -> str:
+        """Return the layout as text."""
+        return json.dumps([self.arrays, self.metrics])
+
+    @staticmethod
+    def read(text: object) -> Layout:
+        """Return the layout that a node sent.
+
+        Raises:
+            ValueError: if it is malformed.
+        """
+        if not isinstance(text, str):
+            raise ValueError("a layout is text")
+        arrays, metrics = json.loads(text)
+        if not all(isinstance(part, list) and len(part) <= _NAMES for part in (arrays, metrics)):
+            raise ValueError("a layout is two lists")
+        for name, shape in arrays:
+            fits = isinstance(name, str) and isinstance(shape, list) and len(shape) <= _AXES
+            if not fits or not all(type(length) is int and 0 <= length < _LONGEST for length in shape):
+                raise ValueError("an array has a name, and a shape that can be")
+        if not all(isinstance(name, str) for name in metrics):
+            raise ValueError("metrics have names")
+        return Layout(tuple((name, tuple(shape)) for name, shape in arrays), tuple(metrics))
+
+    @property
+    def entries(self) -> int:
+        """Number of entries of all arrays."""
+        return sum(math.prod(shape) for _, shape in self.arrays)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums over clients that a secure sum reveals.
+
+    Attributes:
+        arrays: sums of the arrays.
+        clients, weight, examples: number of clients, sum of their weights, sum of their numbers of examples.
+        metrics: for each metric the four sums that the module's text names.
+    """
+
+    arrays: dict[str, NDArray[np.float64]]
+    clients: float
+    weight: float
+    examples: float
+    metrics: dict[str, tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the numbers of a secure sum may be, and the units of the integers that stand for them.
+
+    Attributes:
+        parties: number of clients that the sum may have.
+        examples: the most examples that all of them may have.
+        uniform: whether clients have weight 1 instead of their numbers of examples.
+        norm: bound of the norm of an update, before weighting; 0: arrays are statistics instead.
+        range: the largest absolute value of a client's statistics.
+        coarse: whether updates are 32-bit integers.
+        noise: standard deviation of the noise that each client adds to its update, if that is 32-bit integers.
+    """
+
+    parties: int
+    examples: float
+    uniform: bool
+    norm: float
+    range: float
+    coarse: bool
+    noise: float = 0.0
+
+    def sizes(self, layout: Layout) -> tuple[int, int]:
+        """Return the numbers of 64-bit and 32-bit integers of a vector."""
+        wide = 3 + 4 * len(layout.metrics)
+        return (wide, layout.entries) if self.coarse else (wide + layout.entries, 0)
+
+    def encode(
+        self, layout: Layout, arrays: Arrays, weight: float, examples: float, metrics: Mapping[str, float], most: float
+    ) -> Vector:
+        """Return the vector of a client.
+
+        Args:
+            layout: the client's layout.
+            arrays: its weighted update, or its statistics, in double precision.
+            weight, examples: its weight, and its number of examples.
+            metrics: its metrics.
+            most: the largest number of examples that was agreed for it.
+
+        Raises:
+            RangeError: if a number is larger than was agreed, or is NaN.
+        """
+        numbers = [1.0, weight, examples]
+        for name in layout.metrics:
+            known = math.isfinite(metrics[name])
+            value = min(max(metrics[name], -METRIC_BOUND), METRIC_BOUND) if known else 0.0
+            numbers += [float(known), value, value * value, value * examples]
+        flat = np.concatenate([np.zeros(0), *(arrays[name].reshape(-1) for name, _ in layout.arrays)])
+        bound, bounds = self._bounds(layout, 1, most)
+        narrow = np.zeros(0, "<u4")
+        if self.coarse:
+            unit = self.unit()
+            narrow = to_narrow(flat, bound, unit)
+            if self.noise:  # added to integers, so that floating point gives nothing away
+                narrow += draw_discrete(secret_generator(), self.noise / unit, len(flat)).astype(narrow.dtype)
+            flat = flat[:0]
+        values = np.concatenate([numbers, flat])
+        limits = np.concatenate([bounds, np.full(len(flat), bound)])
+        return Vector(to_wide(values, limits, self._units(layout, len(flat))), narrow)
+
+    def decode(self, layout: Layout, total: Vector) -> Sums:
+        """Return the sums that an unmasked vector stands for."""
+        entries = 0 if self.coarse else layout.entries
+        values = signed(total.wide) * self._units(layout, entries)
+        split = 3 + 4 * len(layout.metrics)
+        numbers, flat = values[:split].tolist(), values[split:]
+        if self.coarse:
+            flat = signed(total.narrow) * self.unit()
+        arrays, start = {}, 0
+        for name, shape in layout.arrays:
+            size = math.prod(shape)
+            arrays[name] = flat[start : start + size].reshape(shape)
+            start += size
+        four = [tuple(numbers[i : i + 4]) for i in range(3, split, 4)]
+        return Sums(arrays, numbers[0], numbers[1], numbers[2], dict(zip(layout.metrics, four, strict=True)))
+
+    def unit(self) -> float:
+        """Return the unit of 32-bit integers: no update, and hardly any noise, makes their sum overflow."""
+        weight = self.parties if self.uniform else max(self.examples, 1.0)
+        return coarse_unit(weight * self.norm + _ROOM * self.noise * math.sqrt(self.parties), self.parties)
+
+    def _bounds(self, layout: Layout, parties: float, examples: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the largest entry of arrays, and the largest numbers, of this many clients with this many examples."""
+        examples = max(examples, 1.0)
+        weight = parties if self.uniform else examples
+        of_arrays = weight * self.norm if self.norm else parties * self.range
+        of_metric = [parties, parties * METRIC_BOUND, parties * METRIC_BOUND**2, examples * METRIC_BOUND]
+        return of_arrays, np.array([parties, weight, examples, *(of_metric * len(layout.metrics))])
+
+    def _units(self, layout: Layout, entries: int) -> NDArray[np.float64]:
+        """Return the unit of each 64-bit integer of a vector with ``entries`` of arrays among them."""
+        bound, bounds = self._bounds(layout, self.parties, self.examples)
+        return np.concatenate([[fine_unit(one) for one in bounds], np.full(entries, fine_unit(bound))])

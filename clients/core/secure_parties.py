@@ -1,0 +1,175 @@
+"""The clients of a node as parties of secure sums: they keep their secrets between messages, and mask their answers.
+
+A client's secrets are a file in its own folder, since messages may reach different processes. It is removed before the
+reply that uses it up is sent, so that no message, sent twice, makes a client tell more than it may.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.gather import weight_of
+from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.secure_layout import Layout, Scale
+from florilegium.clients.core.secure_wire import RECORD, Stage, StageReply, Terms
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.wire import BYTES_DOWN, Reply
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays
+from florilegium.privacy.secure_sum.masks import Vector
+from florilegium.privacy.secure_sum.party import TOKEN, Party
+
+SECRETS = "secure-sum.json"
+"""File in a client's folder with its secrets of the present exchange."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """A client's file of secrets."""
+
+    path: Path
+
+    def take(self, token: bytes) -> Party:
+        """Return the party of exchange ``token``; its file is gone, until it is stored again.
+
+        Raises:
+            RunError: if the client takes no part in this exchange, or no longer.
+        """
+        try:
+            text = self.path.read_text(encoding="ascii")
+        except FileNotFoundError:
+            raise RunError("the client has no secrets of this exchange") from None
+        self.path.unlink()
+        party = Party.load(text)
+        if party.token != token:
+            raise RunError("the client's secrets are those of another exchange")
+        return party
+
+    def store(self, party: Party) -> None:
+        """Write the party's state to the file, which only the owner can read."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        # Not flushed to disk: secrets that a power cut destroys only make the exchange fail.
+        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(party.dump())
+
+
+def carry_out(stage: Stage, folder: Callable[[str, str, str], Path], said: Callable[[Exception], str]) -> StageReply:
+    """Have the clients of a node carry out a stage that is a message of its own; return the reply.
+
+    Args:
+        stage: the stage, and what each client is told.
+        folder: returns the folder of a client, given its id, the run's name and identity.
+        said: returns what the server may know of an error.
+    """
+    messages, failures = dict[str, bytes](), dict[str, str]()
+    for client, told in stage.messages.items():
+        try:
+            messages[client] = _step(stage, Secrets(folder(client, stage.run, stage.identity) / SECRETS), told)
+        except Exception as error:  # an error in one client must not affect the others
+            failures[client] = said(error)
+    return StageReply(messages, failures)
+
+
+def _step(stage: Stage, secrets: Secrets, told: bytes) -> bytes:
+    if stage.stage == "keys":
+        if len(stage.token) != TOKEN or told:
+            raise RunError(f"an exchange is named by {TOKEN} bytes, and keys are asked for without more")
+        party = Party(stage.token)
+        reply = party.public()
+    else:
+        party = secrets.take(stage.token)
+        reply = party.share(told) if stage.stage == "shares" else party.reveal(told)
+    if stage.stage != "reveal":
+        secrets.store(party)
+    return reply
+
+
+class MaskedSum:
+    """The reply of a node whose clients mask what they return.
+
+    Masks add up as sums do: a node with several clients, in a simulation, sends the sum of their masked vectors.
+
+    Args:
+        settings: the run's configuration.
+        terms: the terms of the secure sum.
+        sent: arrays that every client received.
+        updates: whether clients return updates of these.
+        reduction: returns a new reduction, for a single client.
+        folder: returns the folder of a client.
+        optional: metrics that a client may lack; all others must be the same for all clients.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        terms: Terms,
+        sent: Arrays,
+        reduction: Callable[[], Reduction],
+        folder: Callable[[str], Path],
+        optional: Sequence[str] = (),
+        *,
+        updates: bool,
+    ) -> None:
+        self._settings, self._terms, self._reduction, self._folder = settings, terms, reduction, folder
+        self._sent, self._optional = sent if updates else {}, optional
+        uniform = settings.weighting == "uniform"
+        self._scale = Scale(
+            terms.parties,
+            terms.total,
+            uniform,
+            terms.norm if updates else 0.0,
+            settings.secure_range,
+            terms.coarse,
+            terms.noise,
+        )
+        self._done: list[str] = []
+        self._layout: Layout | None = None
+        self._total = Vector.zeros(0, 0)
+
+    def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
+        """Mask the answer of a client, which the reduction has checked, and add it to the sum.
+
+        Raises:
+            Exception: of several kinds, if the client cannot take part.
+        """
+        secrets = Secrets(self._folder(client_id) / SECRETS)
+        party = secrets.take(self._terms.token)
+        weight, own = weight_of(answer, self._settings), self._reduction()
+        own.add(answer.arrays, weight)
+        # Arrays beside the model that a client does not return have not changed.
+        arrays = {name: np.zeros(array.shape) for name, array in self._sent.items()} | own.sums()
+        metrics = {**dict.fromkeys(self._optional, math.nan), **counted, **answer.metrics}
+        metrics = {name: float(value) for name, value in metrics.items() if name != BYTES_DOWN}
+        layout = Layout.of(arrays, metrics)
+        if self._layout not in (None, layout):
+            raise RunError("it returns arrays or metrics of other names or shapes than others do")
+        most = self._terms.examples[client_id]
+        vector = self._scale.encode(layout, arrays, weight, float(answer.num_examples), metrics, most)
+        party.mask(vector, self._terms.messages[client_id])
+        secrets.store(party)
+        if self._layout is None:
+            self._layout, self._total = layout, Vector.zeros(*vector.sizes)
+        self._total.add(vector)
+        self._done.append(client_id)
+
+    def reply(self, failures: Mapping[str, str]) -> RecordDict:
+        """Return the content of the reply.
+
+        Args:
+            failures: the error of each client that failed; its secrets are removed.
+        """
+        for client in failures:
+            (self._folder(client) / SECRETS).unlink(missing_ok=True)
+        arrays: Arrays = {"wide": self._total.wide, "narrow": self._total.narrow} if self._done else {}
+        content = Reply(self._done, arrays, {}, dict(failures)).pack()
+        content[RECORD] = ConfigRecord({"layout": self._layout.text() if self._layout else ""})
+        return content

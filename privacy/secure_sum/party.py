@@ -1,0 +1,242 @@
+"""A party of a secure sum, a device: keys, shares, its masked vector, and the shares that it reveals of others.
+
+The four stages follow each other strictly: a party sends one masked vector for its keys, and reveals shares once. It
+never reveals both secrets of another party: its seed, without which the sum keeps its own mask, and its mask key, which
+takes away the masks that it has in common with others.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from florilegium.privacy.secure_sum import keys, shamir
+from florilegium.privacy.secure_sum.masks import Vector
+
+TOKEN = 16
+"""Length in bytes of what names an exchange, and keeps messages of different exchanges apart."""
+PUBLIC = 2 * keys.KEY
+"""Length of a party's two public keys: for sealing shares, and for masks."""
+_HEADER, _NUMBER, _CHOICE = struct.Struct("<III"), struct.Struct("<I"), struct.Struct("<IB")
+_SHARES = 2 * shamir.SHARE
+SEALED = _SHARES + keys.SEALED
+"""Length of two sealed shares."""
+SEED, MASK_KEY = 0, 1
+"""Which share is revealed: of the seed of a party whose vector is in the sum, of the mask key of one that vanished."""
+
+
+class ProtocolError(ValueError):
+    """A message that an honest server does not send."""
+
+
+@dataclass
+class Party:
+    """The state of a party between two stages.
+
+    Attributes:
+        token: names the exchange.
+        index: the party's number, from 0 on.
+        stage: the stage that it has finished.
+        threshold: t, how many shares give a secret.
+        seal_key, mask_key, seed: its secrets, "" in hexadecimal once they are not needed any more.
+        peers: the public keys of its neighbours, by their numbers.
+        shares: the shares of its neighbours' seeds and mask keys.
+    """
+
+    token: bytes
+    index: int = 0
+    stage: str = "keys"
+    threshold: int = 0
+    seal_key: bytes = field(default_factory=keys.new_key)
+    mask_key: bytes = field(default_factory=keys.new_key)
+    seed: bytes = field(default_factory=keys.new_key)
+    peers: dict[int, bytes] = field(default_factory=dict)
+    shares: dict[int, bytes] = field(default_factory=dict)
+
+    def public(self) -> bytes:
+        """Return the public keys, which the server passes to the neighbours."""
+        return keys.public_key(self.seal_key) + keys.public_key(self.mask_key)
+
+    def share(self, message: bytes) -> bytes:
+        """Read the neighbours' public keys; return a commitment to the seed, and sealed shares for each neighbour.
+
+        Args:
+            message: as :func:`introduction` makes it.
+
+        Raises:
+            ProtocolError: if it is malformed, or the threshold is so low that both secrets could be had.
+        """
+        self._expect("keys")
+        self.index, self.threshold, count = _HEADER.unpack_from(_long_enough(message, _HEADER.size))
+        entries = _entries(message[_HEADER.size :], PUBLIC, count)
+        if self.index in entries or not len(entries) < 2 * self.threshold <= 2 * len(entries):
+            raise ProtocolError(f"{len(entries)} neighbours and threshold {self.threshold} protect nothing")
+        if len({*entries.values(), self.public()}) <= len(entries):
+            raise ProtocolError("two parties have the same keys")
+        self.peers, self.stage = entries, "shares"
+        places = [peer + 1 for peer in entries]
+        seeds, mask_keys = (shamir.split(secret, self.threshold, places) for secret in (self.seed, self.mask_key))
+        sealed = [
+            number(peer) + keys.seal(self._sealing(peer), seed + mask_key, self._context(self.index, peer))
+            for peer, seed, mask_key in zip(entries, seeds, mask_keys, strict=True)
+        ]
+        return keys.commitment(self.seed, self._context(self.index)) + b"".join(sealed)
+
+    def mask(self, vector: Vector, message: bytes) -> None:
+        """Read the neighbours' sealed shares; add the party's masks to ``vector``, and forget its secrets.
+
+        Args:
+            vector: the party's contribution to the sum; changed in place.
+            message: the shares that :meth:`share` of the neighbours made for this party, each with its sender's number.
+
+        Raises:
+            ProtocolError: if it is malformed, or fewer neighbours than the threshold have sent shares.
+        """
+        self._expect("shares")
+        received = _entries(message, SEALED)
+        if not received.keys() <= self.peers.keys() or len(received) < self.threshold:
+            raise ProtocolError(f"shares came from {len(received)} parties, at least {self.threshold} are needed")
+        for peer, sealed in received.items():
+            try:
+                self.shares[peer] = keys.unseal(self._sealing(peer), sealed, self._context(peer, self.index))
+            except ValueError as error:
+                raise ProtocolError(str(error)) from error
+        vector.add_mask(self.seed, 1)
+        for peer in received:
+            vector.add_mask(mask_seed(self.mask_key, self.peers[peer][keys.KEY :], self.token), sign(self.index, peer))
+        self.stage, self.seal_key, self.mask_key, self.seed = "mask", b"", b"", b""
+
+    def reveal(self, message: bytes) -> bytes:
+        """Return the shares that the server asks for, in its order; the party has none left afterwards.
+
+        Args:
+            message: as :func:`question` makes it.
+
+        Raises:
+            ProtocolError: if it asks for shares that the party does not have, for both of a party, or for the seeds of
+                fewer neighbours than the threshold.
+        """
+        self._expect("mask")
+        choices = [
+            _CHOICE.unpack_from(message, start) for start in range(0, len(message) - _CHOICE.size + 1, _CHOICE.size)
+        ]
+        asked = {peer for peer, _ in choices}
+        if len(message) % _CHOICE.size or len(asked) < len(choices) or not asked <= self.shares.keys():
+            raise ProtocolError("it asks for shares that are not there, or for two of one party")
+        if any(kind not in (SEED, MASK_KEY) for _, kind in choices):
+            raise ProtocolError("it asks for a share of an unknown kind")
+        if sum(kind == SEED for _, kind in choices) < self.threshold:
+            raise ProtocolError(f"fewer than {self.threshold} neighbours have sent their vectors")
+        shares, self.shares, self.stage = self.shares, {}, "reveal"
+        return b"".join(shares[peer][kind * shamir.SHARE :][: shamir.SHARE] for peer, kind in choices)
+
+    def dump(self) -> str:
+        """Return the state as text."""
+        state = asdict(self)
+        return json.dumps(
+            state | {name: _hex(value) for name, value in state.items() if isinstance(value, bytes | dict)}
+        )
+
+    @staticmethod
+    def load(text: str) -> Party:
+        """Return the party whose state :meth:`dump` returned."""
+        state = json.loads(text)
+        for name in ("token", "seal_key", "mask_key", "seed"):
+            state[name] = bytes.fromhex(state[name])
+        for name in ("peers", "shares"):
+            state[name] = {int(peer): bytes.fromhex(value) for peer, value in state[name].items()}
+        return Party(**state)
+
+    def _expect(self, stage: str) -> None:
+        if self.stage != stage:
+            raise ProtocolError(f"the stage after '{self.stage}' was expected, not the one after '{stage}'")
+
+    def _sealing(self, peer: int) -> bytes:
+        """Return the key with which this party and a neighbour seal shares."""
+        return _agreed(self.seal_key, self.peers[peer][: keys.KEY], b" shares" + self.token)
+
+    def _context(self, *numbers: int) -> bytes:
+        return self.token + b"".join(map(number, numbers))
+
+
+def introduction(index: int, threshold: int, neighbours: Mapping[int, bytes]) -> bytes:
+    """Return the message that tells a party its number, the threshold, and its neighbours' public keys."""
+    entries = b"".join(number(peer) + public for peer, public in neighbours.items())
+    return _HEADER.pack(index, threshold, len(neighbours)) + entries
+
+
+def question(choices: Mapping[int, int]) -> bytes:
+    """Return the message that asks a party for shares: of each of its neighbours ``SEED`` or ``MASK_KEY``."""
+    return b"".join(_CHOICE.pack(peer, kind) for peer, kind in choices.items())
+
+
+def answers(message: bytes, asked: Mapping[int, int]) -> dict[int, bytes]:
+    """Return the shares of a party's reply to a question, by the neighbours they belong to.
+
+    Raises:
+        ProtocolError: if there are not as many as were asked for.
+    """
+    if len(message) != len(asked) * shamir.SHARE:
+        raise ProtocolError(f"{len(message)} bytes are not {len(asked)} shares")
+    return {peer: message[i * shamir.SHARE :][: shamir.SHARE] for i, peer in enumerate(asked)}
+
+
+def sealed_shares(message: bytes, expected: Mapping[int, object]) -> tuple[bytes, dict[int, bytes]]:
+    """Return the commitment and the sealed shares of a party, by the neighbours that they are for.
+
+    Raises:
+        ProtocolError: if they are not for the ``expected`` neighbours.
+    """
+    entries = _entries(message[keys.KEY :], SEALED)
+    if entries.keys() != expected.keys():
+        raise ProtocolError("shares for others than the party's neighbours")
+    return message[: keys.KEY], entries
+
+
+def passed_on(sealed: Mapping[int, bytes]) -> bytes:
+    """Return the message that brings a party its neighbours' sealed shares."""
+    return b"".join(number(peer) + entry for peer, entry in sealed.items())
+
+
+def mask_seed(private: bytes, public: bytes, token: bytes) -> bytes:
+    """Return the seed of the mask that two parties have in common: ``private`` of one, ``public`` of the other."""
+    return _agreed(private, public, b" mask" + token)
+
+
+def number(party: int) -> bytes:
+    """Return a party's number as it stands in messages and contexts."""
+    return _NUMBER.pack(party)
+
+
+def sign(index: int, peer: int) -> int:
+    """Return whether party ``index`` adds (1) or subtracts (−1) the mask that it has in common with ``peer``."""
+    return 1 if index < peer else -1
+
+
+def _agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
+    try:
+        return keys.agree(private, public, purpose)
+    except ValueError as error:
+        raise ProtocolError("a public key is none") from error
+
+
+def _long_enough(message: bytes, size: int) -> bytes:
+    if len(message) < size:
+        raise ProtocolError(f"{len(message)} bytes are too few")
+    return message
+
+
+def _entries(data: bytes, size: int, count: int | None = None) -> dict[int, bytes]:
+    """Return entries of ``size`` bytes by the numbers before them, ``count`` if given."""
+    step = _NUMBER.size + size
+    starts = range(0, len(data) - step + 1, step)
+    entries = {_NUMBER.unpack_from(data, start)[0]: data[start + _NUMBER.size : start + step] for start in starts}
+    if len(data) != len(entries) * step or (count is not None and len(entries) != count):
+        raise ProtocolError(f"{len(data)} bytes are not one entry of {size} bytes for each party")
+    return entries
+
+
+def _hex(value: bytes | dict[int, bytes]) -> str | dict[str, str]:
+    return value.hex() if isinstance(value, bytes) else {str(peer): entry.hex() for peer, entry in value.items()}

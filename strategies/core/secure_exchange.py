@@ -1,0 +1,283 @@
+"""One exchange of which the server learns sums alone: the four stages of SecAgg+ with the nodes of a run.
+
+``keys``, ``shares`` and ``reveal`` are short messages; between the last two, clients carry out the phase and return
+masked vectors. What a client and the server compute in each stage is in :mod:`florilegium.privacy.secure_sum`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from florilegium.clients.core.secure_layout import Layout, Scale, Sums
+from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
+from florilegium.clients.core.wire import Reply
+from florilegium.common.errors import RunError
+from florilegium.common.foreign import printable
+from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
+from florilegium.privacy.secure_sum.party import PUBLIC, TOKEN, ProtocolError
+from florilegium.privacy.secure_sum.plan import ImpossibleError, Plan, plan
+from florilegium.privacy.secure_sum.ring import coarse_error
+from florilegium.privacy.secure_sum.tally import Tally, TooFewError
+from florilegium.strategies.core.exchange import UNUSABLE, Outcome, deliver, describe_error
+from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.core.totals import Totals
+
+log = logging.getLogger("flwr")
+
+LEAST_NOISE, _ROOM = 16, 12
+"""The least noise of a client in units of the integers, on which the account relies; and the room for a sum's noise, in
+standard deviations above its usual norm."""
+PRECISION = 1e-4
+"""The largest error of a sum of updates that rounding may make, as a share of the bound of their norms together."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a cohort shall carry out, with secure sums as the result.
+
+    Attributes:
+        cohort: the clients.
+        nodes: the clients of each node.
+        run, identity: name of the run, and what distinguishes it from others of its name.
+        examples: the most examples that each client may have.
+        sent: the arrays that every client receives.
+        norm: bound of the norm of an update of these; 0 if clients return statistics.
+        shapes: shapes of the arrays that a client returns; empty if they are not known.
+        noise: standard deviation of the noise that each client adds to its update.
+        messages: makes the messages of stage ``mask``, given the clients of each node and the terms for some clients.
+    """
+
+    cohort: Sequence[str]
+    nodes: Mapping[int, Sequence[str]]
+    run: str
+    identity: str
+    examples: Mapping[str, float]
+    sent: Arrays
+    norm: float
+    shapes: Mapping[str, tuple[int, ...]]
+    noise: float
+    messages: Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms]], Sequence[Message]]
+
+
+def plan_for(settings: ServerSettings, parties: int) -> Plan:
+    """Return the parameters of a secure sum of a cohort of this size; :class:`ImpossibleError` if it is too small."""
+    return plan(parties, settings.secure_colluding, settings.secure_vanishing, settings.secure_failure)
+
+
+class SecureExchange:
+    """Carries out a task.
+
+    Args:
+        settings: the run's configuration.
+        grid: the connection to the nodes.
+        task: the task.
+        deployed: whether the nodes are real devices.
+
+    Attributes:
+        plan: the parameters of the sum, once keys have come.
+        error: bound of the rounding error of a sum of updates, as a share of the bound of their norms together.
+    """
+
+    def __init__(self, settings: ServerSettings, grid: Grid, task: Task, *, deployed: bool) -> None:
+        self._settings, self._grid, self._task, self._deployed = settings, grid, task, deployed
+        self._token = secrets.token_bytes(TOKEN)
+        self._numbers = {client: number for number, client in enumerate(task.cohort)}
+        self._failures: dict[str, str] = {}
+        self._down = self._up = 0.0
+        self.plan: Plan | None = None
+        self.error = 0.0
+
+    def carry_out(self) -> Outcome:
+        """Return the sums of the clients that have come through; without clients if the exchange has failed."""
+        try:
+            return self._carry_out() if self._task.cohort else Outcome([], {}, {})
+        except (ImpossibleError, TooFewError) as error:
+            log.warning("the secure sum has failed: %s", error)
+            reasons = dict.fromkeys(self._task.cohort, f"the secure sum has failed: {error}")
+            return Outcome([], {}, {}, reasons | self._failures)
+
+    def _carry_out(self) -> Outcome:
+        said = self._stage("keys", dict.fromkeys(self._numbers.values(), b""), lambda party, public: None)
+        public = {party: keys for party, keys in said.items() if len(keys) == PUBLIC}
+        self._check_enough(len(public))
+        self.plan = plan_for(self._settings, len(public))
+        tally = Tally(self._token, self.plan, public)
+        self._stage("shares", tally.introductions(), tally.take_shares)
+        summed, layout, scale, total = self._masked(tally.forwarded())
+        self._check_enough(len(summed))
+        self._stage("reveal", tally.questions({*summed}), tally.take_revealed)
+        tally.unmask(total)
+        sums = scale.decode(layout, total)
+        self._check(sums, len(summed), scale)
+        s, clients = self._settings, [self._task.cohort[party] for party in sorted(summed)]
+        totals = Totals(
+            len(clients), sums.weight, sums.examples, s.weighting == "uniform", sums.metrics, self._down, self._up
+        )
+        failures = {client: why for client, why in self._failures.items() if client not in clients}
+        return Outcome(clients, dict(sums.arrays), {}, failures, totals=totals)
+
+    def _stage(self, stage: str, messages: Mapping[int, bytes], take: Callable[[int, bytes], None]) -> dict[int, bytes]:
+        """Have parties carry out a stage that is a message of its own; return what those that succeeded say.
+
+        Args:
+            stage: name of the stage.
+            messages: what each party is told.
+            take: reads what a party says, and raises :class:`ProtocolError` if it is unusable.
+        """
+        said: dict[int, bytes] = {}
+        task, nodes = self._task, self._nodes(messages)
+        requests = [
+            Message(
+                Stage(
+                    stage, self._token, task.run, task.identity, {c: messages[self._numbers[c]] for c in clients}
+                ).pack(), node, STAGE,
+            )
+            for node, clients in nodes.items()
+        ]  # fmt: skip
+        self._down += sum(map(len, messages.values()))
+        replies = deliver(
+            self._grid, requests, self._settings.roster_timeout, Expected(), deployed=self._deployed,
+            key="roster-timeout",
+        )  # fmt: skip
+        for clients, reply in zip(nodes.values(), replies, strict=True):
+            if reply.has_error():
+                self._fail(clients, describe_error(reply))
+                continue
+            try:
+                answer = StageReply.unpack(reply.content)
+            except Exception as error:  # a device may send anything
+                self._fail(clients, f"{UNUSABLE}: {error}")
+                continue
+            for client in clients:
+                try:
+                    message = answer.messages[client]
+                    take(self._numbers[client], message)
+                except KeyError:
+                    self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it says nothing of this client"))
+                except ProtocolError as error:
+                    self._fail([client], f"{UNUSABLE}: {error}")
+                else:
+                    said[self._numbers[client]] = message
+                    self._up += len(message)
+        return said
+
+    def _masked(self, forwarded: Mapping[int, bytes]) -> tuple[list[int], Layout, Scale, Vector]:
+        """Have parties carry out the phase and mask what they return; add it up.
+
+        Returns:
+            The parties whose vectors are in the sum, their layout, what its integers stand for, and the sum.
+
+        Raises:
+            TooFewError: if nobody has sent a vector.
+        """
+        task, cohort = self._task, self._task.cohort
+        members = [cohort[party] for party in forwarded]
+        total = sum(task.examples[client] for client in members)
+        sent = sum(array.size for array in task.sent.values())
+        error = coarse_error(sent, len(members))
+        coarse = bool(task.norm) and error <= PRECISION
+        self.error = error if coarse else 0.0
+        uniform = self._settings.weighting == "uniform"
+        scale = Scale(len(members), total, uniform, task.norm, self._settings.secure_range, coarse, task.noise)
+        if task.noise and not (coarse and task.noise >= LEAST_NOISE * scale.unit()):
+            raise RunError(
+                f"privacy.noise-at: sums of {len(members)} clients' {sent:,} entries are too long, or the noise too "
+                "small, for devices to add it to 32-bit integers; set it to 'server'"
+            )
+
+        def terms(clients: Sequence[str]) -> Terms:
+            examples = {client: float(task.examples[client]) for client in clients}
+            shares = {client: forwarded[self._numbers[client]] for client in clients}
+            return Terms(self._token, len(members), float(total), examples, task.norm, coarse, task.noise, shares)
+
+        nodes = self._nodes(forwarded)
+        self._down += sum(map(len, forwarded.values())) + len(members) * num_bytes(task.sent)
+        replies = deliver(
+            self._grid, task.messages(nodes, terms), self._settings.round_timeout, Expected(), deployed=self._deployed
+        )
+        parts: list[tuple[list[str], Layout, Vector]] = []
+        for clients, reply in zip(nodes.values(), replies, strict=True):
+            if reply.has_error():
+                self._fail(clients, describe_error(reply))
+                continue
+            try:
+                answer = Reply.unpack(reply.content)
+                parts += self._read(answer, reply, clients, scale)
+            except Exception as problem:  # a device may send anything
+                self._fail(clients, f"{UNUSABLE}: {problem}")
+                continue
+            for client in {*clients} - {*answer.clients}:
+                self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it says nothing of this client"))
+        layouts = Counter(layout for done, layout, _ in parts for _ in done)
+        if not layouts:
+            raise TooFewError("no client has sent a masked vector")
+        usual = max(layouts, key=layouts.__getitem__)
+        result, summed = Vector.zeros(*scale.sizes(usual)), list[int]()
+        for done, layout, vector in parts:
+            if layout != usual:
+                self._fail(done, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
+                continue
+            result.add(vector)
+            summed += [self._numbers[client] for client in done]
+            self._up += len(done) * (vector.wide.nbytes + vector.narrow.nbytes)
+        return summed, usual, scale, result
+
+    def _read(
+        self, answer: Reply, reply: Message, clients: Sequence[str], scale: Scale
+    ) -> list[tuple[list[str], Layout, Vector]]:
+        """Return the masked vector of a node's reply, and whose it is; nothing if none of its clients has succeeded.
+
+        Raises:
+            Exception: of any kind, if the reply is unusable.
+        """
+        if not {*answer.clients} <= {*clients} or len({*answer.clients}) != len(answer.clients):
+            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(clients)}")
+        if not answer.clients:
+            return []
+        layout = Layout.read(cast(ConfigRecord, reply.content[RECORD])["layout"])
+        if self._task.shapes and dict(layout.arrays) != self._task.shapes:
+            raise ValueError(f"its arrays have shapes {dict(layout.arrays)}, expected {dict(self._task.shapes)}")
+        vector = Vector(answer.arrays["wide"], answer.arrays["narrow"])
+        if (vector.wide.dtype, vector.narrow.dtype) != (WIDE, NARROW):
+            raise ValueError("its vector is not of integers of 64 and 32 bits")
+        if (vector.wide.shape, vector.narrow.shape) != tuple((size,) for size in scale.sizes(layout)):
+            raise ValueError("its vector is not as long as its layout says")
+        return [(answer.clients, layout, vector)]
+
+    def _check_enough(self, left: int) -> None:
+        """Raise :class:`TooFewError` before anything is revealed of an exchange that ``min-success`` would reject."""
+        if left < self._settings.min_success * len(self._task.cohort):
+            raise TooFewError(f"{left} of {len(self._task.cohort)} clients are left, fewer than min-success asks for")
+
+    def _check(self, sums: Sums, clients: int, scale: Scale) -> None:
+        """Raise :class:`TooFewError` if the sums cannot be those of as many clients that keep to what was agreed."""
+        norm = math.sqrt(sum(float(np.square(array).sum()) for array in sums.arrays.values()))
+        weight = float(clients) if scale.uniform else sums.examples
+        fits = sums.clients == clients and 0 <= sums.examples <= scale.examples and sums.weight == weight
+        entries = sum(array.size for array in sums.arrays.values())
+        most = (1 + PRECISION) * scale.norm * max(weight, 1.0)
+        most += scale.noise * math.sqrt(clients) * (math.sqrt(entries) + _ROOM)
+        if not fits or (scale.norm and norm > most):
+            raise TooFewError("a client has sent more than was agreed, or masks that it had not agreed on")
+
+    def _nodes(self, parties: Iterable[int]) -> dict[int, list[str]]:
+        """Return the nodes that host some of ``parties``, with these clients."""
+        chosen = {self._task.cohort[party] for party in parties}
+        nodes = {node: [c for c in clients if c in chosen] for node, clients in self._task.nodes.items()}
+        return {node: clients for node, clients in nodes.items() if clients}
+
+    def _fail(self, clients: Iterable[str], reason: str) -> None:
+        for client in clients:
+            self._failures.setdefault(client, printable(reason))

@@ -1,0 +1,47 @@
+"""What the server knows of a cohort's numbers where single clients' are masked: their sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the clients of an exchange.
+
+    Attributes:
+        clients: number of clients.
+        weight, examples: sums of their weights and of their numbers of examples.
+        uniform: whether weights are 1 rather than numbers of examples.
+        metrics: for each metric: how many clients report it, its sum, the sum of its squares, and its sum times
+            numbers of examples.
+        bytes_down, bytes_up: bytes that the clients have received and sent.
+    """
+
+    clients: int
+    weight: float
+    examples: float
+    uniform: bool
+    metrics: Mapping[str, tuple[float, float, float, float]]
+    bytes_down: float
+    bytes_up: float
+
+    def sums(self, metric: str, by: str) -> tuple[float, float]:
+        """Return Σ wᵢ·mᵢ and Σ wᵢ over the clients that report ``metric``; ``by``: as for ``Outcome.sums``."""
+        known, total, _, by_examples = self.metrics.get(metric, (0.0, 0.0, 0.0, 0.0))
+        if by == "clients" or (by == "weight" and self.uniform):
+            return total, known
+        return by_examples, self.examples if known else 0.0
+
+    def figures(self) -> Figures:
+        """Return summary figures, as ``summarise`` does of single clients' numbers, where sums tell them."""
+        figures = {name: total / known for name, (known, total, _, _) in self.metrics.items() if known >= 1}
+        if "accuracy" in figures and self.examples >= 1:
+            known, _, squares, by_examples = self.metrics["accuracy"]
+            figures["accuracy_weighted"] = by_examples / self.examples
+            figures["std"] = math.sqrt(max(0.0, squares / known - figures["accuracy"] ** 2))
+        return figures
