@@ -148,9 +148,10 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
         except tomllib.TOMLDecodeError:
             value = _as_python_writes(text.strip())
         # The value of a string key may look like a number: run-name=7.
-        word = isinstance(defaults().get(key.strip()), str) and key.strip() != "classes-per-client"
-        if isinstance(value, list):
-            value = ",".join(map(str, value))  # Flower's run configuration has no lists
+        usual = defaults().get(key.strip())
+        word = isinstance(usual, str) and key.strip() != "classes-per-client"
+        if isinstance(value, list) and any(map(str.isdigit, str(usual))):
+            value = ",".join(map(str, value))  # Flower's run configuration has no lists; numbers are joined
         known = isinstance(value, bool | int | float | str)
         result[key.strip()] = text.strip() if not known or (word and not isinstance(value, str)) else value
     return result

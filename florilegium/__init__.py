@@ -25,6 +25,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.trackers.base import TrackedRun, Tracker
     from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients, stackable
     from florilegium.clients.core.phases import phase
+    from florilegium.clients.core.reports import Range
     from florilegium.clients.families.decoupled import DecoupledClient
     from florilegium.clients.fedavg import FedAvgClient
     from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError, RunError

@@ -95,7 +95,7 @@ def check_names(settings: FederationSettings, dataset: Dataset, column: str, row
     names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
     unknown = ~np.isin(names, trained)
     found = f"{', '.join(names[unknown][:5])}{', …' if unknown.sum() > 5 else ''}"
-    if unknown.all():
+    if len(names) and unknown.all():
         raise DataError(
             f"{_key(settings)}: column '{column}' of '{settings.dataset}' names {unknown.sum()} clients in test rows, "
             f"none of which has training rows, so that nobody would be evaluated. Test rows: {found}; training rows: "

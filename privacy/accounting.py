@@ -127,6 +127,8 @@ def _gaussian_total(precision: float, delta: float) -> float:
 
     ρ = precision / 2
     above = ρ + 2 * math.sqrt(ρ * math.log(1 / delta))  # zero-concentrated privacy, an upper bound
+    if ρ > _MEANINGLESS:
+        return above
     return float(brentq(excess, 0.0, above, xtol=1e-12 * above, rtol=1e-10)) * (1 + 1e-9)
 
 

@@ -193,10 +193,12 @@ class CohortStrategy(WithoutHooks):
                 f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, but only {trainable} clients can "
                 f"train, of {self._population()}"
             )
-        if not self.roster.deployed and not self.evaluated():
+        if self.makes_models and not self.roster.deployed and not self.evaluated():
+            measured = self.settings.evaluate_on
+            remedy = "Give clients more rows, or test rows of their own"
             raise ConfigurationError(
-                f"method '{self.settings.method}' has nobody to evaluate: no client has a test example, of "
-                f"{self._population()}. Give clients more rows, or test rows of their own"
+                f"method '{self.settings.method}' has nobody to evaluate: no client has a {measured} example, of "
+                f"{self._population()}. {'Raise validation-fraction' if measured == 'validation' else remedy}"
             )
         if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
             raise ConfigurationError(

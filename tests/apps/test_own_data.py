@@ -64,7 +64,7 @@ def test_clients_are_called_by_their_names(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "rows.csv").write_text("a,b\n9,9\n-9,-9\n")
     own.rename(tmp_path / "gone")
     assert len(_call("predict", str(tmp_path / "named"), str(tmp_path / "rows.csv")).splitlines()) == 3
-    assert load_model(tmp_path / "named")[1].dataset == str(own)
+    assert load_model(tmp_path / "named")[1].dataset == own.name
     assert not [record for record in caplog.records if "is taken as a number" in record.message]
 
 

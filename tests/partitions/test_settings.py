@@ -34,7 +34,7 @@ class TestRanges:
             ("num-clients", "20", "valid integer"),
             ("samples-per-client", -1, "greater than or equal to 0"),
             ("alpha", 0.0, "greater than 0"),
-            ("class-assignment", "evenly", "'random' or 'even'"),
+            ("class-assignment", "evenly", "'random', 'even' or 'shards'"),
             ("balanced", 1, "valid boolean"),
             ("angles", "", "at least one angle is needed, such as '0,90,180,270'"),
             ("angles", "0;90", "is not a comma-separated list of numbers"),

@@ -99,7 +99,7 @@ def test_a_single_last_example_is_trained_on() -> None:
     perform(client, "train", get_arrays(network))
     assert unexchanged(network)["2.num_batches_tracked"] == 2  # 16 and 17 examples
     alone = make_client(_examples(1), network, model=name, local_epochs=1, batch_size=16)
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
+    with pytest.raises(RunError, match="at least 2 examples in a batch"):
         perform(alone, "train", get_arrays(network))
 
 
