@@ -40,12 +40,14 @@ def test_a_peak_is_seen_and_forgotten() -> None:
 
 
 def test_processes_are_added_up_and_an_ended_one_is_unknown() -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
-        both, own, its = (peak_memory(pids) for pids in ([os.getpid(), other.pid], [os.getpid()], [other.pid]))
-        assert its
-        assert both == (own or 0) + its
-        other.kill()
-    assert peak_memory([os.getpid(), other.pid]) is None
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:  # they do not grow
+        both, one, other = (peak_memory(pids) for pids in ([first.pid, second.pid], [first.pid], [second.pid]))
+        assert one
+        assert other
+        assert both == one + other
+        first.kill()
+        second.kill()
+    assert peak_memory([os.getpid(), first.pid]) is None
 
 
 def test_a_run_keeps_its_peak(tmp_path: Path) -> None:
