@@ -40,7 +40,12 @@ def test_a_peak_is_seen_and_forgotten() -> None:
 
 
 def test_processes_are_added_up_and_an_ended_one_is_unknown() -> None:
-    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:  # they do not grow
+    waits = ["sh", "-c", "echo ready; read nothing"]  # does not grow once it is ready
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(waits, **pipes) as first, subprocess.Popen(waits, **pipes) as second:
+        for process in (first, second):
+            assert process.stdout is not None
+            process.stdout.readline()
         both, one, other = (peak_memory(pids) for pids in ([first.pid, second.pid], [first.pid], [second.pid]))
         assert one
         assert other
