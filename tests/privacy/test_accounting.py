@@ -104,7 +104,9 @@ class TestCalibrate:
         spent = total(releases(calibrate(releases, epsilon, DELTA)), DELTA)
         assert epsilon * (1 - 2e-3) <= spent <= epsilon
 
-    @pytest.mark.parametrize(("times", "rate", "epsilon"), [(1000, 0.01, 3.0), (4000, 0.002, 0.3)])
+    @pytest.mark.parametrize(
+        ("times", "rate", "epsilon"), [(1000, 0.01, 3.0), pytest.param(4000, 0.002, 0.3, marks=pytest.mark.long)]
+    )
     def test_many_small_releases_spend_the_budget(self, times: int, rate: float, epsilon: float) -> None:
         def releases(scale: float) -> list[Release]:
             return [Release("gaussian", 1 / scale, times, rate)]

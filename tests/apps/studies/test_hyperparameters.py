@@ -75,6 +75,7 @@ def painted(tmp_path: Path) -> Path:
     return tmp_path / "dataset"
 
 
+@pytest.mark.long
 def test_domains_are_told_apart(tmp_path: Path, painted: Path) -> None:
     keys: dict[str, Value] = {"dataset": str(painted), "partitioner": "iid", "domain-column": "domain"}
     run = _run(tmp_path, **keys)

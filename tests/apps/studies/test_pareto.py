@@ -118,6 +118,7 @@ class TestElbow:
         costs = [max(k - count, 0) + 0.01 * (10 - count) for count in range(1, 11)]
         assert elbow(costs) == k
 
+    @pytest.mark.long
     def test_k_of_the_mixture(self, tmp_path: Path) -> None:
         keys: dict[str, Value] = {**BASE, "num-clients": 20, "samples-per-client": 1000, "kmeans.epsilon": 4.0}
         assert choose_k(keys, 16, tmp_path) == 10

@@ -69,6 +69,7 @@ def test_extractor_is_frozen_and_the_classifier_new(run: Runs, tmp_path: Path) -
     assert isinstance(model, torch.nn.Module)
 
 
+@pytest.mark.long
 def test_whole_network_goes_on_training(run: Runs, tmp_path: Path) -> None:
     path = run("run")
     result = transfer(path, {"transfer-train": "whole"}, tmp_path / "out")
@@ -192,6 +193,7 @@ def test_methods_with_a_shared_body_transfer_too(run: Runs, tmp_path: Path) -> N
     assert len(transfer(run("run", method="fedper"), {}, tmp_path / "out").accuracies) == 4
 
 
+@pytest.mark.long
 def test_curves(run: Runs, tmp_path: Path) -> None:
     results = [transfer(run("run"), {}, tmp_path / "out")] * 2
     table = write_transfers(results, ["one", "two"], tmp_path / "report")

@@ -173,6 +173,7 @@ def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
         run("random", 6, random, rounds=1, **{"secure-aggregation": True, "min-success": 0.0, "secure-vanishing": 0.4})
 
 
+@pytest.mark.long
 def test_private_and_resumed_runs_are_the_same(tmp_path: Path) -> None:
     keys: dict[str, Value] = {
         **SMALL, "secure-aggregation": True, "rounds": 3, "evaluate-every": 1, "max-update-norm": 0.0,

@@ -59,8 +59,8 @@ def test_each_client_takes_part_once_in_e_rounds(run: Runs) -> None:
     ("mechanism", "rounds", "squared", "left"),
     [
         ("gaussian", 4, 1, 4),  # independent noise, of every round
-        ("gaussian", 5, 2, 5),
-        ("tree", 4, 3, 1),  # levels of rounds 1, 2, 4; the root alone
+        pytest.param("gaussian", 5, 2, 5, marks=pytest.mark.long),
+        pytest.param("tree", 4, 3, 1, marks=pytest.mark.long),  # levels of rounds 1, 2, 4; the root alone
         ("tree", 6, 5, 2),  # and those of the second tree's rounds 1 and 2; two roots
         ("matrix", 4, 1 + 0.5**2 + 0.375**2 + 0.3125**2, 1 + 0.5**2 + 0.375**2 + 0.3125**2),
     ],
