@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from florilegium.apps.client_app import roster
 from florilegium.apps.code_version import code_version
@@ -152,7 +151,6 @@ class TestPackages:
         assert versions({"method": "fedavg", "model": "torchvision:resnet18", "dataset": "hub:org/name"}) == []
 
     def test_a_device_without_the_package_says_so_before_anything_else(self) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
         context = Context(1, 1, {"data-path": "/nowhere"}, RecordDict(), complete({"method": "fed-nowhere"}))
         reply = roster(Message(RecordDict(), 1, "query.roster"), context)
         answer = Announcement.unpack(reply.content)

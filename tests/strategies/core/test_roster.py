@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work
@@ -42,7 +41,6 @@ class _Grid:
     def __init__(self, nodes: dict[int, Announcement | None]) -> None:
         self.nodes, self.asked = nodes, []
         self._replies: list[Message] = []
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages ask for them
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
