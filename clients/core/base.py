@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
-from florilegium.clients.core.reports import FIGURES, Reports
+from florilegium.clients.core.reports import FIGURES, VALIDATION, Reports
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
@@ -71,8 +71,6 @@ def stackable(hyper: Any) -> str:
     return ""
 
 
-VALIDATION = ("validation_loss", "validation_accuracy")
-"""Metrics of a test by clients that have examples to validate with."""
 ACCOUNT = "privacy.json"
 """File in a client's state folder that records the privacy cost of its training."""
 SUM_MULTIPLIER = 10.0

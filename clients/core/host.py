@@ -19,15 +19,14 @@ from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
-from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Gathered
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import UPDATES, Protection, Reduction, longest_update
-from florilegium.clients.core.reports import COST, check_reports, reports_of, usable
-from florilegium.clients.core.reports import VALIDATION as VALIDATION_REPORTS
+from florilegium.clients.core.reports import COST, VALIDATION, check_reports, reports_of, usable
 from florilegium.clients.core.secure_parties import MaskedSum, carry_out
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
@@ -106,7 +105,7 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
-        self._known = {**reports_of(client_class), **VALIDATION_REPORTS, **COST}
+        self._known = {**reports_of(client_class), **VALIDATION, **COST}
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -198,7 +197,7 @@ class Host:
         updates = request.reduce == "delta"
         if updates and terms.noise != (request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0):
             raise RunError("the terms of the secure sum have other noise than the request")
-        optional = VALIDATION if request.phase == "test" and s.validation_fraction else ()
+        optional = tuple(VALIDATION) if request.phase == "test" and s.validation_fraction else ()
         return MaskedSum(
             s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),
             lambda client: self._state_folder(client, work.run, work.identity), optional, updates=updates,

@@ -43,8 +43,7 @@ class Stage:
     def pack(self) -> RecordDict:
         """Return the content of a message."""
         own: dict[str, Any] = {"stage": self.stage, "token": self.token, "run": self.run, "identity": self.identity}
-        own |= {"clients": [*self.messages], "messages": [*self.messages.values()]}
-        return RecordDict({RECORD: ConfigRecord(own)})
+        return RecordDict({RECORD: ConfigRecord(own | _listed(self.messages))})
 
     @staticmethod
     def unpack(content: RecordDict) -> Stage:
@@ -70,9 +69,8 @@ class StageReply:
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        own: dict[str, Any] = {"clients": [*self.messages], "messages": [*self.messages.values()]}
-        own |= {"failed": [*self.failures], "reasons": [*self.failures.values()]}
-        return RecordDict({RECORD: ConfigRecord(own)})
+        own: dict[str, Any] = {"failed": [*self.failures], "reasons": [*self.failures.values()]}
+        return RecordDict({RECORD: ConfigRecord(own | _listed(self.messages))})
 
     @staticmethod
     def unpack(content: RecordDict) -> StageReply:
@@ -116,8 +114,7 @@ class Terms:
         """Return the record of a request."""
         own: dict[str, Any] = {"token": self.token, "parties": self.parties, "total": self.total, "norm": self.norm}
         own |= {"coarse": self.coarse, "noise": self.noise, "examples": [*self.examples.values()]}
-        own |= {"clients": [*self.messages], "messages": [*self.messages.values()]}
-        return ConfigRecord(own)
+        return ConfigRecord(own | _listed(self.messages))
 
     @staticmethod
     def unpack(content: RecordDict, clients: Sequence[str]) -> Terms | None:
@@ -158,6 +155,11 @@ def _list(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     if not all(type(value) is kind for value in values):
         raise RunError(f"field '{name}' must be a list of {kind.__name__}")
     return values
+
+
+def _listed(messages: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the fields that :func:`_by_client` reads."""
+    return {"clients": [*messages], "messages": [*messages.values()]}
 
 
 def _by_client(fields: Mapping[str, Any]) -> dict[str, bytes]:
