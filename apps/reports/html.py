@@ -38,6 +38,8 @@ from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.metrics_file import TRAINING
 
 FILE = "report.html"
+_FOLDERS = ("--runs-dir", "--output")
+"""Options that name a folder of whoever typed a command."""
 TARGETS = (0.8, 0.9, 0.95)
 """Accuracies to be reached, as shares of the best method's final accuracy."""
 
@@ -213,10 +215,21 @@ def _runs(pools: Sequence[Pool]) -> Table:
 
 
 def _commands(pools: Sequence[Pool]) -> list[str]:
-    """Return the commands that carried the runs out, each once."""
+    """Return the commands that carried the runs out, each once, without the folders that they wrote to."""
     runs = [run for pool in pools for run in pool.runs]
     commands = [part.get("command", []) for run in runs for part in read_provenance(run.path)]
-    return [text for text in dict.fromkeys(shlex.join(command) for command in commands) if text]
+    return [text for text in dict.fromkeys(shlex.join(_anywhere(command)) for command in commands) if text]
+
+
+def _anywhere(command: Sequence[str]) -> list[str]:
+    """Return the words of a command without options that only say where files go."""
+    words, kept = iter(command), list[str]()
+    for word in words:
+        if word in _FOLDERS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in _FOLDERS)):
+            kept.append(word)
+    return kept
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from florilegium.apps.reports.html import picture_of, write_html
+from florilegium.apps.reports.html import _anywhere, picture_of, write_html
 from florilegium.apps.reports.pictures import plot_curves
 from florilegium.apps.reports.pools import sections
 from tests.apps.reports.made import made_run
@@ -122,3 +122,8 @@ class TestHtml:
         assert seen["pictures"] > 8
         assert seen["tables"] > 8
         assert (seen["blank"], seen["empty"], seen["wide"]) == ([], 0, 0)
+
+
+def test_commands_are_shown_without_the_folders_of_whoever_typed_them() -> None:
+    words = ["florilegium", "board", "own", "--runs-dir", "/home/me/runs", "--seeds", "1-3", "--output=/home/me/pages"]
+    assert _anywhere(words) == ["florilegium", "board", "own", "--seeds", "1-3"]
