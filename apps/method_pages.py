@@ -110,7 +110,7 @@ def _facts(names: Sequence[str]) -> str:
 
 
 def _kept(method: Method, promise: str) -> str:
-    """Return whether a method keeps a promise with its default keys, and why not where its class says so."""
+    """Return whether a method keeps a promise with its default keys, and the reason that its class gives if not."""
     of, name = _PROMISES[promise]
     owner = of(method)
     broken = gap(owner, name, method.hyper()())

@@ -68,7 +68,7 @@ class Ledger:
     def restore(self, history: Iterable[tuple[float, float, int]]) -> None:
         """Add releases that a checkpoint knows of and the file does not, because it was lost or is an older one.
 
-        What was released after that checkpoint may still be missing; a warning says so.
+        What was released after that checkpoint may still be missing; there is a warning.
         """
         missing = {(z, q): times for z, q, times in history if times > self._times[z, q]}
         if missing:

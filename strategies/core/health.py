@@ -16,7 +16,7 @@ from florilegium.privacy.ledger import SPENT
 from florilegium.strategies.core.exchange import LATE
 
 MANY = 0.1
-"""Share of the clients that have failed from which a warning says so."""
+"""Share of the clients that have failed from which there is a warning."""
 _NAMED = 5
 """Most clients that a warning names."""
 _ENDS = 0.1
