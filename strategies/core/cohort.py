@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
@@ -254,11 +254,12 @@ class CohortStrategy(WithoutHooks):
         groups = ", ".join(f"{len(self.roster.ids(group))} {group}" for group in GROUPS if self.roster.ids(group))
         return f"{len(self.roster.clients)} clients ({groups})"
 
-    def due(self, client: str) -> float:
-        """Return the largest weight that a client's update may have in an average; a client in training has it."""
+    def dues(self, clients: Iterable[str]) -> dict[str, float]:
+        """Return the largest weight of each client's update in an average; in training, its weight."""
         if self.settings.weighting == "uniform":
-            return 1.0
-        return min(float(self.roster.clients[client].train), self.heaviest or math.inf)
+            return dict.fromkeys(clients, 1.0)
+        most = self.heaviest or math.inf  # the median of all clients
+        return {client: min(float(self.roster.clients[client].train), most) for client in clients}
 
     @property
     def heaviest(self) -> float | None:

@@ -211,7 +211,7 @@ class Round:
         members = [roster.clients[client] for client in exchange.cohort if roster.deployed]
         sizes = {member.id: member.train + member.test for member in members}
         return Expected(
-            exchange.reduce == "stack" or exchange.robust, sent, {i: strategy.due(i) for i in exchange.cohort}, sizes,
+            exchange.reduce == "stack" or exchange.robust, sent, strategy.dues(exchange.cohort), sizes,
             min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0), exchange.shapes,
             strategy.reported,
         )  # fmt: skip

@@ -80,7 +80,7 @@ class Banked(CohortStrategy):
 
     def weight(self, client: str) -> float:
         """Return a client's weight in the mean of the bank."""
-        return self.due(client)
+        return self.dues([client])[client]
 
     # ------------------------------------------------------------------------------- reading the bank
 

@@ -339,7 +339,7 @@ def test_a_device_counts_for_a_bounded_number_of_examples() -> None:
     assert roster.heaviest(10.0) == 300
     assert roster.heaviest(0.0) is None
     strategy: Any = SimpleNamespace(settings=settings(), roster=roster, heaviest=300.0)
-    assert [CohortStrategy.due(strategy, client) for client in "abc"] == [10, 30, 300]
+    assert CohortStrategy.dues(strategy, "abc") == {"a": 10, "b": 30, "c": 300}
 
 
 def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., Path]) -> None:
