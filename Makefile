@@ -31,15 +31,14 @@ types:
 	ln -sfn $(addprefix $(CURDIR)/,$(LAYERS)) $(CURDIR)/florilegium/__init__.py $(CURDIR)/florilegium/__main__.py $(TYPES)/
 
 types-check: install types
-	MYPYPATH=build/types $(BIN)/mypy -p florilegium
-	MYPYPATH=build/types $(BIN)/mypy benchmarks
+	MYPYPATH=build/types $(BIN)/mypy -p florilegium -p benchmarks
 
 lint: types-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 test: install lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not simulation and not deployment and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not simulation and not deployment and not long"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long"
 
 test-long: install

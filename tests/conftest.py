@@ -8,7 +8,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tests import support
 
-hypothesis.settings.register_profile("florilegium", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("florilegium", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("florilegium")
 
 

@@ -148,6 +148,7 @@ def test_a_copy_and_onnx_predict_the_same(state: Path, tmp_path: Path) -> None:
     _assert_onnx_predicts_as(model, x, tmp_path / "model.onnx")
 
 
+@pytest.mark.long
 def test_an_ensemble_as_onnx(tmp_path: Path) -> None:
     shape = (3, 32, 32)
     model = Ensemble([build("lenet", shape, 10, seed) for seed in (1, 2)], [0.3, 0.7], "probabilities").eval()

@@ -151,7 +151,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_busy_process_ends_with_its_supernode(tmp_path: Path, end: signal.Signals) -> None:
     app, file = _app(tmp_path, "one"), tmp_path / "pid"
     (tmp_path / "fab").write_bytes(app.fab)

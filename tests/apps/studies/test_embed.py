@@ -83,9 +83,8 @@ def test_many_kinds_can_be_told_apart() -> None:
     assert int((edges[:, 3] > 0).sum()) == 9
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("num-clients", 2), pytest.param("flowdup.features", 2, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "value"), [("num-clients", 2), ("flowdup.features", 2)])
 def test_two_of_a_thing_are_no_picture(key: str, value: int, tmp_path: Path) -> None:
     keys = {**KEYS, "unseen-fraction": 0.0, "rounds": 1, "runs-dir": str(tmp_path), "run-name": "run", key: value}
     run = run_here(config(**keys), tmp_path / "run")

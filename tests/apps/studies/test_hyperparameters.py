@@ -102,6 +102,7 @@ def test_a_network_without_batch_norm_has_rates_alone(tmp_path: Path) -> None:
     assert "| 6 | – |" in write_hyperparameters(run, tmp_path / "report")
 
 
+@pytest.mark.long
 def test_in_l2p_every_client_has_its_own(tmp_path: Path) -> None:
     run = _run(tmp_path, method="l2p", **{"fedl2p.multiplier-learning-rate": 0.01})
     rates = hyperparameters(run).values["η"]

@@ -95,6 +95,7 @@ def test_classifier_is_as_good_as_logistic_regression(run: Runs, tmp_path: Path)
     assert result.accuracies[-1] == pytest.approx(best, abs=0.03)
 
 
+@pytest.mark.long
 def test_last_step_of_a_recipe_is_done_once(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run("run")
     transfer_once(path)

@@ -293,7 +293,7 @@ def test_the_account_is_opacus_and_lasts(tmp_path: Path) -> None:
         multiplier_for(0.1, 1e-5, ((1.0, 0.1, 100),), ((1.0, 1.0, 4),))
 
 
-@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg", "ditto"))
+@pytest.mark.parametrize("method", mostly_long(TRAINED, "fedavg"))
 def test_methods_keep_their_clients_budgets(run: Runs, method: str) -> None:
     keys: dict[str, Value] = {"participation": 1.0, "privacy.epsilon": 6.0, "rounds": 2}
     keys |= {"finetune-epochs": 1} if method in ("fedavg", "fedbabu") else {}
@@ -359,6 +359,7 @@ def test_who_has_spent_its_budget_is_not_asked_again(run: Runs, monkeypatch: pyt
     assert any(rows[client]["accuracy"] != rows[client]["accuracy_global"] for client in "013")
 
 
+@pytest.mark.long
 def test_ppfe_with_private_examples(run: Runs) -> None:
     """A client's coefficients are made of noisy sums, one for each stage, which its account has."""
     keys: dict[str, Value] = {

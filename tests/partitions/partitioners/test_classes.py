@@ -37,14 +37,14 @@ def _counts(parts, labels) -> np.ndarray:
 
 
 class TestClassesOfAClient:
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 12), st.integers(1, 8), st.data(), assignments, st.integers(0, 5))
     def test_every_client_has_exactly_s_classes(self, n, classes, data, assignment, seed):
         s = data.draw(st.integers(1, classes))
         counts = _counts(*_deal([20] * classes, n, s, 0, assignment, seed))
         assert ((counts > 0).sum(axis=1) == s).all()
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 12), st.integers(1, 8), st.data(), assignments, st.integers(0, 5))
     def test_with_a_range_every_client_has_its_own_s_within_it(self, n, classes, data, assignment, seed):
         low = data.draw(st.integers(1, classes))
@@ -65,7 +65,7 @@ class TestClassesOfAClient:
         assert chisquare(owners).pvalue > 1e-3
         assert owners.min() < owners.max()  # not dealt evenly
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 15), st.integers(1, 9), st.data(), st.integers(0, 5))
     def test_even_numbers_of_owners_differ_by_at_most_one(self, n, classes, data, seed):
         low = data.draw(st.integers(1, classes))
@@ -82,7 +82,7 @@ class TestClassesOfAClient:
 
 
 class TestShards:
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 12), st.integers(1, 8), st.data(), st.integers(0, 5), st.booleans())
     def test_classes_are_cut_into_equal_numbers_of_shards(self, n, classes, data, seed, given_size):
         """Counted in shards: 60 rows of each class, so that all shards of a class are equal to within one row."""
@@ -114,7 +114,7 @@ class TestShards:
 class TestSharingOut:
     """samples-per-client = 0."""
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(sizes, st.integers(1, 10), st.data(), assignments)
     def test_every_row_of_an_owned_class_has_one_owner(self, sizes, n, data, assignment):
         s = data.draw(st.integers(1, len(sizes)))
@@ -130,7 +130,7 @@ class TestSharingOut:
         parts, labels = _deal([30, 7, 11], n=6, s=2, assignment="even")
         assert sorted(np.concatenate(parts)) == list(range(len(labels)))
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.lists(st.integers(12, 40), min_size=1, max_size=8), st.integers(1, 12), st.data(), assignments)
     def test_owners_have_equal_shares_of_a_class(self, sizes, n, data, assignment):
         counts = _counts(*_deal(sizes, n, data.draw(st.integers(1, len(sizes))), 0, assignment))
@@ -144,7 +144,7 @@ class TestSharingOut:
 class TestDealingSamples:
     """samples-per-client = m."""
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 10), st.data(), assignments)
     def test_every_client_has_m_samples_m_over_s_of_each_class(self, n, data, assignment):
         classes = data.draw(st.integers(1, 6))
@@ -156,7 +156,7 @@ class TestDealingSamples:
             shares = sorted(row[row > 0])
             assert shares == [m // s] * (s - m % s) + [m // s + 1] * (m % s)
 
-    @settings(max_examples=25)
+    @settings(max_examples=12)
     @given(st.integers(1, 12), st.data(), assignments)
     def test_a_class_is_used_up_before_any_of_its_samples_is_used_again(self, n, data, assignment):
         """So there is no overlap while samples last, and never a row twice in one client."""

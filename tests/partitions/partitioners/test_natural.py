@@ -111,6 +111,7 @@ class TestSuccess:
         _assert_own_rows(federation, dataset, column or "occupation")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (REAL / "adult" / "train.parquet").is_file(), reason="needs the files of $FLORILEGIUM_DATA")
 def test_real_occupations(cache_dir):
     """UCI Adult has 15 occupations, counting unknown; of Armed-Forces there are 9 training rows."""
