@@ -101,10 +101,10 @@ class TestShards:
         shards = n * s
         expected = classes * (1 - comb(shards - shards // classes, s) / comb(shards, s))
         owned = [
-            (_counts(*_deal([60] * classes, n, s, s, "shards", seed)) > 0).sum(axis=1).mean() for seed in range(20)
+            (_counts(*_deal([60] * classes, n, s, s, "shards", seed)) > 0).sum(axis=1).mean() for seed in range(5)
         ]
         assert expected == pytest.approx(4.11, abs=0.01)
-        assert np.mean(owned) == pytest.approx(expected, abs=4 * 0.7 / np.sqrt(n * 20))
+        assert np.mean(owned) == pytest.approx(expected, abs=4 * 0.7 / np.sqrt(n * 5))
 
     def test_two_shards_of_a_class_are_twice_its_rows(self):
         counts = _counts(*_deal([60] * 2, 30, 2, 4, "shards"))
