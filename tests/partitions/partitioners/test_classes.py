@@ -100,9 +100,7 @@ class TestShards:
         n, classes, s = 100, 10, 5
         shards = n * s
         expected = classes * (1 - comb(shards - shards // classes, s) / comb(shards, s))
-        owned = [
-            (_counts(*_deal([60] * classes, n, s, s, "shards", seed)) > 0).sum(axis=1).mean() for seed in range(5)
-        ]
+        owned = [(_counts(*_deal([60] * classes, n, s, s, "shards", seed)) > 0).sum(axis=1).mean() for seed in range(5)]
         assert expected == pytest.approx(4.11, abs=0.01)
         assert np.mean(owned) == pytest.approx(expected, abs=4 * 0.7 / np.sqrt(n * 5))
 
