@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from florilegium.apps.cli_groups import DEVICES, Group
+from florilegium.apps.cli_options import OnnxToo
 from florilegium.apps.cli_tables import show
 from florilegium.apps.completion import complete_dataset
 
@@ -112,7 +113,7 @@ def export(
     output: Annotated[Path, typer.Argument(help="folder for model.safetensors and card.json")],
     state_dir: StateDir,
     client: Client = "",
-    onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx")] = False,
+    onnx: OnnxToo = False,
 ) -> None:
     """Copy the device's own model to a folder."""
     from florilegium.apps.device import export as copy

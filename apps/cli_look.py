@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from florilegium.apps.cli_groups import LOOK, Group
-from florilegium.apps.cli_options import Html, RunName, RunsDir, of_recipe, of_run, runs_folder
+from florilegium.apps.cli_options import Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
 from florilegium.apps.cli_tables import Cell, show, show_report
 from florilegium.apps.completion import complete_method, complete_tracker
 from florilegium.common.errors import ConfigurationError, nearest
@@ -112,13 +112,14 @@ def export(
     run: RunName,
     client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    onnx: OnnxToo = False,
     runs_dir: RunsDir = None,
 ) -> None:
     """Write the model that a client uses after a run; it is personalised if the method personalises."""
     from florilegium.apps.personal import personalise as make
     from florilegium.strategies.core.run_folder import find_run
 
-    print(make(find_run(run, runs_folder(runs_dir)), output, client))
+    print(make(find_run(run, runs_folder(runs_dir)), output, client, onnx=onnx))
 
 
 @looking.add("florilegium personalise RUN --data site --output model")
@@ -128,6 +129,7 @@ def personalise(
     client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
+    onnx: OnnxToo = False,
     runs_dir: RunsDir = None,
 ) -> None:
     """Build the model of a client from its data: a client of the run's federation, or a new one."""
@@ -140,7 +142,7 @@ def personalise(
         raise ConfigurationError(
             "personalise: --unlabeled is said of --data; the run knows whether its clients have labels"
         )
-    print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled))
+    print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled, onnx=onnx))
 
 
 @looking.add("florilegium methods")

@@ -40,6 +40,7 @@ Seeds = Annotated[
 ]
 Html = Annotated[bool, typer.Option("--html", help="also write report.html: one file with all tables and pictures")]
 ReportFolder = Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")]
+OnnxToo = Annotated[bool, typer.Option("--onnx", help="also write model.onnx")]
 MOST_SEEDS = 10_000
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
+from florilegium.apps.onnx_file import add_onnx
 from florilegium.clients.core.base import ACCOUNT
-from florilegium.clients.core.export import load_model, spec_of
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.clients.core.export import load_model
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import NAME
 from florilegium.partitions.sources.schema import FILE
@@ -124,47 +122,12 @@ def export(source: Path, target: Path, *, onnx: bool) -> Path:
     Raises:
         RunError: if there is no readable model, or the network cannot be written as ONNX.
     """
-    model, card = load_model(source)
+    load_model(source)
     for name in (MODEL, "card.json", *([FILE] if (source / FILE).exists() else [])):
         write_atomically(target / name, partial(shutil.copyfile, source / name))
     if onnx:
-        spec = spec_of(source, card)
-        write_onnx(model, tuple(card.shape) or spec.shape, target / "model.onnx", codes=spec.coded)
+        add_onnx(target)
     return target
-
-
-class _Probabilities(nn.Module):
-    """A model followed by softmax; a single output (regression) stays as it is."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.model(x)
-        return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)
-
-
-def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: bool = False) -> None:
-    """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 character codes (``codes``).
-
-    Raises:
-        RunError: if the network cannot be exported, or the packages for ONNX are missing.
-    """
-    if gap := getattr(model, "onnx_gap", ""):
-        raise RunError(f"this model cannot be written as ONNX: {gap}. Use `florilegium predict` with its folder")
-    example = torch.zeros(2, *shape, dtype=torch.int64 if codes else torch.float32)
-    try:
-        program = torch.onnx.export(
-            _Probabilities(model).eval(), (example,), input_names=["x"], output_names=["probabilities"], dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
-        )  # fmt: skip
-        assert program is not None
-    except ModuleNotFoundError as error:
-        raise RunError(f"ONNX needs the package {error.name}: pip install 'florilegium[onnx]'") from error
-    except Exception as error:  # the exporter raises many kinds of errors
-        raise RunError(f"this network cannot be written as ONNX: {str(error).splitlines()[0]}") from error
-    write_atomically(path, lambda temporary: program.save(str(temporary)))
 
 
 def forget(state_dir: Path, run: str, client: str = "") -> list[Path]:

@@ -14,6 +14,7 @@ from torch import nn
 from florilegium.apps.assembly import Assembly, assemble, open_folder
 from florilegium.apps.device_settings import NEW, DeviceSettings, own_data
 from florilegium.apps.one_process import OneProcess
+from florilegium.apps.onnx_file import add_onnx
 from florilegium.apps.origins import CODE, INITIAL
 from florilegium.apps.settings import Settings, complete
 from florilegium.apps.sources import DeviceClient, SimulatedClients
@@ -107,7 +108,13 @@ def _check_origins(run: Path, assembly: Assembly) -> None:
 
 
 def personalise(
-    run: Path, target: Path, client_id: str = "", data_path: Path | None = None, *, labeled: bool = True
+    run: Path,
+    target: Path,
+    client_id: str = "",
+    data_path: Path | None = None,
+    *,
+    labeled: bool = True,
+    onnx: bool = False,
 ) -> Path:
     """Write the model that a client uses after ``run`` to folder ``target``, and return it.
 
@@ -119,15 +126,20 @@ def personalise(
         target: the folder to write to.
         client_id: a client of the run's federation: its number, or the name of a natural client.
         data_path, labeled: a new client instead, as in :func:`reopened`.
+        onnx: whether to write ``model.onnx``, too.
 
     Raises:
         ConfigurationError: if there is no such client.
-        RunError: if the run has no readable checkpoint, or the client cannot be served.
+        RunError: if the run has no readable checkpoint, the client cannot be served, or the network cannot be written
+            as ONNX.
     """
     with reopened(run, data_path, labeled=labeled) as again:
         client_id = NEW if data_path is not None else find_client(client_id, again.strategy.roster.clients, run.name)
         name = again.strategy.roster.clients[client_id].name
-        return save_model(target, model_of(again, client_id), client_id, run.name, again.settings, name=name)
+        folder = save_model(target, model_of(again, client_id), client_id, run.name, again.settings, name=name)
+    if onnx:
+        add_onnx(folder)
+    return folder
 
 
 def model_of(again: Reopened, client_id: str) -> nn.Module:

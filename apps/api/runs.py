@@ -172,11 +172,11 @@ class Run:
             }, name=self.name,
         )  # fmt: skip
 
-    def export(self, target: str | Path, client: str | int) -> Path:
+    def export(self, target: str | Path, client: str | int, *, onnx: bool = False) -> Path:
         """Write a client's model to a folder, as ``florilegium export`` does; return the folder."""
         from florilegium.apps.personal import personalise
 
-        return personalise(self.path, Path(target), str(client))
+        return personalise(self.path, Path(target), str(client), onnx=onnx)
 
     def track(self, to: str, project: str = "") -> int:
         """Send the run to a tracker, as ``florilegium track`` does; what the tracker has already is not sent again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -75,6 +76,11 @@ def is_vector(kind: pa.DataType) -> bool:
 def count_distinct(column: pa.ChunkedArray) -> int:
     """Return how many different values a column has, missing ones not counted."""
     return len(pc.unique(column.drop_null()))
+
+
+def category_of(cell: object) -> str:
+    """Return the category of a cell: its text without entities and outer blanks; "" if the value is missing."""
+    return "" if cell is None or cell != cell else html.unescape(str(cell)).strip()
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -6,7 +6,6 @@ Scales, categories and classes come from the training rows alone.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.sources.columns import (
+    category_of,
     class_labels,
     count_distinct,
     is_binary,
@@ -340,7 +340,7 @@ class _Work:
     def _values(self, column: str) -> list[str]:
         """Return the categories of a column, as :func:`encode_table` reads them."""
         found = {
-            part: {html.unescape(str(cell)).strip() for cell in pc.unique(table.column(column)).to_pylist()}
+            part: {category_of(cell) for cell in pc.unique(table.column(column)).to_pylist()}
             for part, table in self.tables.items()
         }
         if unknown := sorted(found.get("test", set()) - found["train"]):
@@ -348,6 +348,8 @@ class _Work:
                 f"{self.source}: column '{column}' has categories in test rows that no training row has: "
                 f"{listed(unknown)}. Remove these rows, or choose other columns with input-column"
             )
+        if "" in found["train"]:
+            self.notes.append(f"column '{column}': a missing value is a category of its own, \"\"")
         return sorted(found["train"])
 
     # --------------------------------------------------------------------------------------- decoding

@@ -6,7 +6,6 @@ devices.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
+from florilegium.partitions.sources.columns import category_of
 from florilegium.partitions.sources.numbers import Cells, arrays_of, cells_of, standardised
 
 # UCI Adult, training part: mean and standard deviation of the numeric columns.
@@ -104,7 +104,7 @@ def encode_table(schema: TableSchema, columns: Mapping[str, Cells], source: str)
             raise DataError(f"{source}: column '{name}' has a number that its scale in the schema makes too large")
         put(scaled)
     for name, categories in schema.categories.items():
-        values = np.array([html.unescape(str(value)).strip() for value in cells_of(columns[name])], dtype=np.str_)
+        values = np.array([category_of(value) for value in cells_of(columns[name])], dtype=np.str_)
         unknown = set(values) - set(categories)
         if unknown:
             known = list(categories) if len(categories) <= 50 else f"{len(categories)} others"

@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from florilegium.apps import client_app
 from florilegium.apps.cli import cli
-from florilegium.apps.device import kept, write_onnx
+from florilegium.apps.device import kept
 from florilegium.apps.device_settings import allowance_of, parse_node
+from florilegium.apps.onnx_file import write_onnx
 from florilegium.clients.core.export import load_model, predict
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError, RefusedError, RunError
 from florilegium.common.settings import Value
@@ -146,6 +147,14 @@ def test_a_copy_and_onnx_predict_the_same(state: Path, tmp_path: Path) -> None:
     assert (card.client, card.run) == ("a", "first")
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     _assert_onnx_predicts_as(model, x, tmp_path / "model.onnx")
+
+
+@pytest.mark.long
+def test_a_client_of_a_simulation_as_onnx(tmp_path: Path) -> None:
+    Runs(tmp_path, KEYS)("run")
+    _call("export", "run", "--client", 1, "--onnx", "--output", tmp_path / "model", "--runs-dir", tmp_path)
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    _assert_onnx_predicts_as(load_model(tmp_path / "model")[0], x, tmp_path / "model" / "model.onnx")
 
 
 @pytest.mark.long

@@ -112,6 +112,15 @@ class TestHub:
         assert any("'flat', which is 3 in all" in line for line in decisions(dataset.spec, keys.cache_dir))
         assert any("not used: id" in line for line in decisions(dataset.spec, keys.cache_dir))
 
+    def test_a_missing_category_is_a_category(self, tmp_path: Path) -> None:
+        towns = ["b", None, "b", "  "]
+        _write(tmp_path, train={**TABLE, "town": towns}, test={**TABLE, "town": [None] * 4})
+        keys = _keys(tmp_path)
+        dataset = load_dataset(keys)
+        assert dataset.train.x[:, 1:3].tolist() == [[0, 1], [1, 0], [0, 1], [1, 0]]  # town: "", b
+        assert dataset.test.x[:, 1:3].tolist() == [[1, 0]] * 4  # type: ignore[union-attr]
+        assert any("'town': a missing value is a category" in line for line in decisions(dataset.spec, keys.cache_dir))
+
     def test_named_clients_and_other_columns_make_federations(self, tmp_path: Path) -> None:
         _write(tmp_path, train={name: list(cells) * 3 for name, cells in TABLE.items()})  # type: ignore[call-overload]
         keys = {"dataset": NAME, "data_dir": str(tmp_path / "data"), "num_clients": 0, "partitioner": "natural"}
