@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types types-check run test test-long lint docs bench clean
+.PHONY: install generate types types-check run test test-long lint docs pictures bench clean
 
 install: $(VENV)/.installed
 
@@ -48,6 +48,10 @@ test-long: install
 docs: install types
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo $(CURDIR)/build/site/index.html
+
+# The pictures of README and documentation that show no results of papers; diagrams and plots, for light and dark pages.
+pictures: install
+	$(BIN)/python docs/images/draw.py
 
 bench: install
 	$(BIN)/python -m benchmarks

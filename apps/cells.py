@@ -214,8 +214,8 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
     reused = [cell.name for cell in wanted if (runs_dir / cell.name / SUMMARY).exists()]
     if other := [name for name in reused if by_other_code(runs_dir / name)]:
         log.warning(
-            "reused: %s, which another state of florilegium's code made; delete what is to be run anew with the "
-            "present one", ", ".join(other),
+            "reused: %s, which were made by another version of florilegium's code; delete the runs that should be "
+            "repeated with this one", ", ".join(other),
         )  # fmt: skip
     try:
         (runs_dir / LOCKS).mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
                 shutil.rmtree(path)  # it ended before its first checkpoint
             return run(keys)
     except Timeout as error:
-        raise RunError(f"another command is at work on {path}") from error
+        raise RunError(f"another command is working on {path}") from error
 
 
 def _transfer(path: Path) -> None:

@@ -120,9 +120,9 @@ def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
 def pictures(
     source: Annotated[Path, typer.Argument(help="folder with pictures in subfolders <domain>/<class>/")],
     target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
-    size: Annotated[int, typer.Option(min=8, help="height and width that pictures are resized to")] = 64,
+    size: Annotated[int, typer.Option(min=8, help="height and width to which pictures are resized")] = 64,
 ) -> None:
-    """Make a dataset from folders of pictures, whose domains may be clients."""
+    """Convert folders of pictures to a dataset; each domain can become a client."""
     from florilegium.partitions.sources.picture_folders import write_picture_folders
 
     write_picture_folders(source, target.absolute(), size)
@@ -134,7 +134,7 @@ def speech(
     source: Annotated[Path, typer.Argument(help="folder of Speech Commands: <word>/<speaker>_nohash_<number>.wav")],
     target: Annotated[Path, typer.Argument(help="folder to write the dataset to; set key dataset to it")],
 ) -> None:
-    """Make a dataset from Speech Commands: spectrograms in twelve classes; clients are the speakers."""
+    """Convert Speech Commands to a dataset of spectrograms in twelve classes; each speaker is a client."""
     from florilegium.partitions.sources.speech import write_speech
 
     write_speech(source, target.absolute())
@@ -148,7 +148,7 @@ def census(
     states: Annotated[str, typer.Option(help="abbreviations of states, such as CA,NY; all by default")] = "",
     cache: Annotated[Path, typer.Option(help="folder where downloads are kept")] = Path("~/.florilegium/census"),
 ) -> None:
-    """Download the US census (needs folktables) and write it as a dataset whose clients are the states."""
+    """Download the US census (needs folktables) and convert it to a dataset; each state is a client."""
     from florilegium.partitions.sources.census import download, write_census
 
     write_census(download(year, states.split(",") if states else None, cache.expanduser()), folder.absolute())
@@ -163,7 +163,7 @@ def schema(
     output: Annotated[Path | None, typer.Option(help="folder for schema.toml, for devices; without it: print")] = None,
     assignments: Assignments = None,
 ) -> None:
-    """Show what a dataset without a schema was inferred to be, or write it to a folder for devices."""
+    """Show the schema inferred for a dataset of your own, or write it to a folder for devices."""
     from florilegium.apps.experiment import resolve
     from florilegium.common.errors import ConfigurationError
     from florilegium.common.files import write_text
@@ -178,7 +178,7 @@ def schema(
         raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {', '.join(sorted(names))}")
     spec = dataset_of(SourceSettings.model_validate(keys))
     if not spec.folder:
-        raise ConfigurationError(f"dataset: '{dataset}' is known everywhere by its name; devices need no schema")
+        raise ConfigurationError(f"dataset: '{dataset}' is a built-in dataset; devices need no schema for it")
     text = read_utf8(Path(spec.folder) / FILE)
     if output is None:
         print(text, end="")
@@ -194,11 +194,11 @@ def split(
     output: Annotated[Path, typer.Argument(help="file to write, .json; set key file.path to it")],
     dataset: Annotated[str, typer.Option(help="the dataset that was divided", autocompletion=complete_dataset)],
     validation: Annotated[
-        str, typer.Option(help="what FL-bench's validation rows become: refuse, train, drop")
+        str, typer.Option(help="FL-bench's validation rows: refuse them, train on them, or drop them")
     ] = "refuse",
     assignments: Assignments = None,
 ) -> None:
-    """Turn a split that PFLlib or FL-bench made into a file for partitioner = "file", row for row."""
+    """Convert a split made by PFLlib or FL-bench, row by row, to a file for partitioner = "file"."""
     from florilegium.apps.experiment import resolve
     from florilegium.apps.settings import complete, parse
     from florilegium.partitions.loading import load_dataset

@@ -15,7 +15,7 @@ from florilegium.apps.cli_tables import show
 from florilegium.apps.completion import complete_dataset
 
 device = Group(
-    DEVICES, no_args_is_help=True, help="Check a device's data; list, use or delete what it keeps of its runs."
+    DEVICES, no_args_is_help=True, help="On a device: check data, join runs; list, use or delete what it keeps."
 )
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
@@ -60,7 +60,7 @@ def serve(
         str, typer.Option(help="check first that the data can be read as this dataset", autocompletion=complete_dataset)
     ] = "",
 ) -> None:
-    """Take part in runs: a SuperNode that keeps PyTorch, network and data in memory from message to message.
+    """Run a SuperNode that keeps PyTorch, network and data in memory between messages.
 
     All other options are those of flower-supernode: --superlink HOST:PORT, --root-certificates, and so on.
     """

@@ -60,7 +60,7 @@ def runs(
     runs_dir: RunsDir = None,
     state: Annotated[str, typer.Option(help="only runs in this state, such as running, completed or stopped")] = "",
     method: Annotated[str, typer.Option(help="only runs of this method", autocompletion=complete_method)] = "",
-    last: Annotated[int, typer.Option("--last", "-n", help="list so many at most; 0: all", min=0)] = 20,
+    last: Annotated[int, typer.Option("--last", "-n", help="number of runs to list; 0: all", min=0)] = 20,
 ) -> None:
     """List the runs, the newest first: state, method, dataset, seed, rounds evaluated, and accuracy."""
     from florilegium.apps.methods import METHODS
@@ -127,7 +127,7 @@ def personalise(
     run: RunName,
     output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
     client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
-    data: Annotated[Path | None, typer.Option(help="or: folder with a new client's train.parquet")] = None,
+    data: Annotated[Path | None, typer.Option(help="instead of --client: folder with train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
     onnx: OnnxToo = False,
     runs_dir: RunsDir = None,
@@ -139,9 +139,7 @@ def personalise(
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
     if client and unlabeled:
-        raise ConfigurationError(
-            "personalise: --unlabeled is said of --data; the run knows whether its clients have labels"
-        )
+        raise ConfigurationError("personalise: --unlabeled goes with --data; for the clients of a run it is known")
     print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled, onnx=onnx))
 
 
@@ -171,7 +169,7 @@ def methods(
 def recipes(
     name: Annotated[str, of_recipe("one to show, as TOML: keys, variants, sweeps, tuning; without it: list all")] = "",
 ) -> None:
-    """List the recipes, which are papers' experiments, or show one with all that it takes from others."""
+    """List the recipes, which are papers' experiments, or show one with everything that it inherits."""
     import tomli_w
 
     from florilegium.apps.experiment import read_layers, read_recipe
@@ -230,7 +228,7 @@ def track(
     project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
     runs_dir: RunsDir = None,
 ) -> None:
-    """Send a run's figures to a tracker; what it has already is not sent again."""
+    """Send a run's figures to a tracker; those that it already has are not sent again."""
     from florilegium.apps.trackers.sending import track as send
     from florilegium.strategies.core.run_folder import find_run
 

@@ -27,7 +27,7 @@ def new(
 
 @writing.add("florilegium app fl-app")
 def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
-    """Write the Flower app to a folder for `flwr run FOLDER`; needed if the package is installed, not checked out."""
+    """Write the Flower app to a folder, for `flwr run FOLDER` without a checkout of Florilegium."""
     from florilegium.apps.app_folder import write_app
 
     print(write_app(folder))

@@ -33,7 +33,9 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value;
 Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help="worker processes, one CPU each")]
 EngineOption = Annotated[
     Literal["auto", "process", "ray"],
-    typer.Option(help="process: this one and workers of its own; ray: Flower's simulation; auto: ray for a cluster"),
+    typer.Option(
+        help="process: local worker processes; ray: Flower's simulation; auto: ray on a cluster, else process"
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")

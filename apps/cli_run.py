@@ -103,7 +103,7 @@ def resume(
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
 ) -> None:
-    """Go on with a run from its last checkpoint: one that was stopped, or a completed one for more rounds."""
+    """Resume a stopped run from its last checkpoint, or continue a completed one for more rounds."""
     from florilegium.apps.experiment import read_assignments, resolve
     from florilegium.strategies.core.run_folder import find_run
 
@@ -116,7 +116,7 @@ def resume(
 
 @running.add("florilegium reproduce RUN")
 def reproduce(run: RunName, runs_dir: RunsDir = None) -> None:
-    """Carry a run out again and say, figure by figure, what differs; if something does, the exit status is 1."""
+    """Repeat a run and list every figure that differs from it; the exit status is 1 if any does."""
     from florilegium.apps.reproduce import reproduce as repeat
     from florilegium.strategies.core.run_folder import find_run
 

@@ -96,7 +96,7 @@ def compare(
     runs_dir: RunsDir = None,
     output: ReportFolder = None,
     html: Html = False,
-    tuned: Annotated[str, typer.Option(help="use what `tune RECIPE NAME` has chosen: NAME, or its tuned.toml")] = "",
+    tuned: Annotated[str, typer.Option(help="use values found by `tune RECIPE NAME`: NAME, or tuned.toml")] = "",
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
     numbers = [] if seeds is None else read_seeds(seeds)
@@ -117,7 +117,7 @@ def sweep(
     output: ReportFolder = None,
     html: Html = False,
 ) -> None:
-    """Reproduce a table or figure of a paper: carry out a recipe's sweep. Finished runs are not repeated."""
+    """Reproduce a table or figure of a paper with a recipe's sweep. Finished runs are reused."""
     from florilegium.apps.experiment import recipe_name, resolve
     from florilegium.apps.reports.sweeps import write_sweep
     from florilegium.apps.sweep import cells, read_sweep
@@ -143,7 +143,7 @@ def tune(
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
 ) -> None:
-    """Tune methods alike on held-back training examples: same trials, same budget. A stopped tuning goes on."""
+    """Tune methods with equal budgets on held-out training examples; run it again to continue a stopped tuning."""
     from florilegium.apps.experiment import resolve
     from florilegium.apps.tuning.report import choices
     from florilegium.apps.tuning.trials import tune as carry_out
@@ -167,7 +167,7 @@ def board(
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the page (default: boards, beside the runs)")] = None,
 ) -> None:
-    """Rank methods: tune each alike, run it with several seeds, write one page. A stopped board goes on."""
+    """Rank methods, tuned alike and run with several seeds, on one page; run it again to continue a stopped board."""
     from florilegium.apps.board.carry_out import carry_out
     from florilegium.apps.board.page import write_board
     from florilegium.apps.experiment import resolve

@@ -59,8 +59,8 @@ def _host_of(context: Context) -> tuple[Host, str]:
         return _host(run_config, "{}")
     if "data-path" not in node:
         raise DataError(
-            f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Say where "
-            'the device\'s own data are, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
+            f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Give the "
+            'folder of the device\'s own data, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
         )
     return _host(
         run_config, json.dumps(node, sort_keys=True), state_of(str(node["data-path"]), str(node.get("schema", "")))

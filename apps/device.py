@@ -109,7 +109,9 @@ def model_folder(state_dir: Path, run: str, client: str = "") -> Path:
     """
     with_model = [one for one in kept(state_dir, run, client) if one.model]
     if not with_model:
-        raise ConfigurationError(f"{_named(run, client)} has no model in {state_dir} yet: it comes with the last round")
+        raise ConfigurationError(
+            f"{_named(run, client)} has no model in {state_dir} yet: it arrives with the last round"
+        )
     if len(with_model) > 1:
         names = ", ".join(one.client for one in with_model)
         raise ConfigurationError(f"client: run '{run}' has left models of {names}; name one of them")
@@ -136,7 +138,7 @@ def forget(state_dir: Path, run: str, client: str = "") -> list[Path]:
     This deletes models, heads, and the privacy account. Files shared by several clients are deleted with the last one.
     """
     if not re.fullmatch(NAME, run):
-        raise ConfigurationError(f"run: '{run}' is no name of a run")
+        raise ConfigurationError(f"run: '{run}' is not the name of a run")
     gone = [one.folder for one in kept(state_dir, run, client)]
     for folder in gone:
         shutil.rmtree(folder)

@@ -53,7 +53,7 @@ class DeviceSettings(Section):
     @classmethod
     def _is_nobody_elses(cls, client_id: str) -> str:
         if client_id == NEW:
-            raise ValueError(f"'{NEW}' is what clients are called that no run has seen; choose another name")
+            raise ValueError(f"'{NEW}' is reserved for clients that no run has seen; choose another name")
         return client_id
 
 
@@ -71,7 +71,7 @@ def allowance_of(device: DeviceSettings, unit: str) -> Allowance | None:
         return None
     if unit != "example":
         raise RefusedError(
-            f"the owner of this device lets it take part in runs with privacy.unit = 'example' alone (found: '{unit}')"
+            f"the owner of this device lets it take part only in runs with privacy.unit = 'example' (found: '{unit}')"
         )
     path = Path(device.state_dir).expanduser() / FOLDER / f"{device.client_id}.json"
     return Allowance(path, device.max_epsilon)
@@ -91,7 +91,7 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
     if isinstance(name, bool | float):
         raise DataError(f'--node-config: client-id: write the name in quotes, such as client-id="1.10" (found: {name})')
     if node.get("max-epsilon") and not node.get("state-dir"):
-        raise DataError("--node-config: max-epsilon needs state-dir, where the account lies that outlasts the runs")
+        raise DataError("--node-config: max-epsilon needs state-dir, where the privacy account is kept from run to run")
     words = {key: str(value) if key == "client-id" else value for key, value in node.items()}
     try:
         return DeviceSettings.model_validate(words)

@@ -141,7 +141,7 @@ def read_assignments(assignments: Sequence[str]) -> dict[str, Value]:
             raise ConfigurationError(f"--set {assignment}: expected key=value, such as --set rounds=10")
         if text.strip() == "None":
             raise ConfigurationError(
-                f'--set {assignment}: there is no None; leave the key out for its default, or give "", an empty text'
+                f'--set {assignment}: None is not a value; leave the key out for its default, or give ""'
             )
         try:
             value = tomllib.loads(f"value = {text}")["value"]

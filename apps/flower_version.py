@@ -22,7 +22,7 @@ def usable() -> bool:
 def hand_over(options: Sequence[str]) -> None:
     """Replace this process by ``flower-supernode`` with the given options, and say why."""
     log.warning(
-        "resident processes need a system that can fork, and Flower %s: `flower-supernode` takes over, and starts a "
-        "process for every message", " or ".join(TESTED),
+        "resident processes need a system that can fork, and Flower %s: `flower-supernode` is used instead, which "
+        "starts a process for every message", " or ".join(TESTED),
     )  # fmt: skip
     os.execv(shutil.which("flower-supernode") or "flower-supernode", ["flower-supernode", *options])

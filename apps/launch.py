@@ -216,7 +216,7 @@ class Simulation:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise RunError(
-            f"Flower's SuperLink ended, or did not start within {limit:g} s (key start-timeout). Its last words: "
+            f"Flower's SuperLink ended, or did not start within {limit:g} s (key start-timeout). Its last output: "
             f"{_tail(self._home / 'superlink.log')}"
         )
 
@@ -292,7 +292,7 @@ class Simulation:
                 next_look = now + _LOOK
                 given_up = now + _GRACE if self._simulation_alive() else given_up
             if self._ray_head is not None and self._ray_head.poll() is not None:
-                raise RunError(f"Ray did not start, or died. Its last words: {_tail(self._home / 'ray.log')}")
+                raise RunError(f"Ray did not start, or died. Its last output: {_tail(self._home / 'ray.log')}")
             over = self._superlink.poll() is not None or now > given_up
             late = not status and now - start > limit
             if (over or late) and not following:

@@ -20,20 +20,22 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
         gap: why the run's method breaks the guarantee; "" if it does not.
     """
     if gap:
-        raise ConfigurationError(f"privacy.unit: 'client' cannot be had with method '{settings.method}': {gap}")
+        raise ConfigurationError(f"privacy.unit: 'client' is not supported by method '{settings.method}': {gap}")
     if settings.weighting != "uniform":
         raise ConfigurationError(
-            "weighting: with privacy.unit = 'client' everybody's change counts the same; set it to 'uniform' (found: "
+            "weighting: with privacy.unit = 'client' all clients have the same weight; set it to 'uniform' (found: "
             f"'{settings.weighting}')"
         )
     if settings.aggregation != "mean":
-        raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is on sums; set it to 'mean'")
+        raise ConfigurationError("aggregation: with privacy.unit = 'client' noise is added to sums; set it to 'mean'")
     if settings.oversample > 1:
         raise ConfigurationError(
-            "oversample: who replies first is not random in a way that accounting can use; set it to 1"
+            "oversample: which clients reply first is not random in a way that privacy accounting can use; set it to 1"
         )
     if settings.max_update_norm and settings.privacy.noise_at == "device":
-        raise ConfigurationError("max-update-norm: changes come with noise of their own; privacy.clip-norm bounds them")
+        raise ConfigurationError(
+            "max-update-norm: with privacy.unit = 'client' updates are bounded by privacy.clip-norm; set it to 0"
+        )
     if settings.patience:
         raise ConfigurationError(
             "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
@@ -58,7 +60,7 @@ def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
     """
     p = settings.privacy
     if gap:
-        raise ConfigurationError(f"secure-aggregation: it cannot be had with method '{settings.method}': {gap}")
+        raise ConfigurationError(f"secure-aggregation: it is not supported by method '{settings.method}': {gap}")
     if settings.aggregation != "mean":
         raise ConfigurationError(
             f"aggregation: '{settings.aggregation}' compares single clients' updates, which secure-aggregation hides; "
@@ -68,7 +70,7 @@ def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError("oversample: with secure-aggregation all clients of a cohort count; set it to 1")
     if p.unit == "example":
         raise ConfigurationError(
-            "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation has no place for"
+            "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation cannot carry"
         )
     if p.clip_quantile:
         raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")
@@ -92,11 +94,11 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
     if any(isinstance(module, nn.RNNBase) for module in network.modules()):
         gap = gap or f"Opacus has no gradients of single examples for model = '{settings.model}'"
     if gap:
-        raise ConfigurationError(f"privacy.unit: 'example' cannot be had with method '{settings.method}': {gap}")
+        raise ConfigurationError(f"privacy.unit: 'example' is not supported by method '{settings.method}': {gap}")
     if settings.patience or settings.validation_fraction:
         raise ConfigurationError(
-            "patience, validation-fraction: what is held back, and when to stop, would depend on all examples "
-            "together; set both to 0"
+            "patience, validation-fraction: the held-out examples, and the last round, would depend on all "
+            "examples together; set both to 0"
         )
     if settings.finetune_bn != "running":
         raise ConfigurationError("finetune-bn: batch norm mixes examples, which privacy.unit = 'example' forbids")

@@ -90,7 +90,7 @@ def make_plan(
         if value < 0 or not math.isfinite(value):
             raise ConfigurationError(f"{name}: {value:g} is not a positive number")
     if not 0 < delta <= MOST_DELTA:
-        raise ConfigurationError(f"delta: {delta:g} is not between 0 and {MOST_DELTA}; usual is less than 1/{units}")
+        raise ConfigurationError(f"delta: {delta:g} is not between 0 and {MOST_DELTA}; usually less than 1/{units}")
     if releases < 1:
         raise ConfigurationError(f"rounds: {releases} are too few; at least 1")
     if not 1 <= cohort <= units:

@@ -91,7 +91,7 @@ def reproduce(run: Path, display: Display, *, fork: bool = False) -> tuple[Path,
         RunError: if the run has not completed, or fails this time.
     """
     if not (summary := read_summary(run)):
-        raise RunError(f"run '{run.name}' has not completed; go on with it: florilegium resume {run.name}")
+        raise RunError(f"run '{run.name}' has not completed; resume it: florilegium resume {run.name}")
     name, workers = _engine_of(run)
     ended = int(summary["rounds"])
     config = read_config(run)

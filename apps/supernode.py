@@ -139,7 +139,7 @@ class Answers:
         """Start the process of a run; None if this device does not trust its app."""
         found = self._link.app(run_id)
         if found is None:
-            log.error("run %d: its app is signed by nobody in --trusted-entities", run_id)
+            log.error("run %d: its app has no signature of any of the --trusted-entities", run_id)
             return None
         app, context = found
         context.state = self._states.get(context.series_id, context.state)

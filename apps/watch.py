@@ -59,7 +59,7 @@ def page(run: Path) -> Group:
         parts.append(exchanges)
     if failures := _failures(run):
         who = Column("client", overflow="fold")  # a client's name may be long, and is not cut
-        missing = Table("round", "phase", who, "why", title=f"{len(failures)} times a client was left out")
+        missing = Table("round", "phase", who, "why", title=f"skipped clients: {len(failures)}")
         for line in failures[-LAST_FAILURES:]:
             missing.add_row(str(line["round"]), line["phase"], Text(line["client"]), Text(line["reason"]))
         parts.append(missing)

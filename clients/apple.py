@@ -40,7 +40,7 @@ class APPLEClient(BankedClient):
     @staticmethod
     def example_gap(hyper: APPLEHyper) -> str:
         """Return why the class does not keep example privacy."""
-        return "it learns relationships from products of gradients with other clients' models, which nothing clips"
+        return "it learns relationships from products of gradients with other clients' models, which are not clipped"
 
     @phase
     def train(self, arrays: Arrays, *, count: int = 1) -> Answer:

@@ -19,4 +19,4 @@ class ComparedClient(BaseClient):
     @staticmethod
     def example_gap(hyper: Any) -> str:
         """Return why example privacy is not kept."""
-        return "clients also train so that the server can find their clusters, and no budget plans for that"
+        return "clients also train so that the server can find their clusters, which the budget does not cover"

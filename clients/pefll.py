@@ -142,7 +142,7 @@ class PeFLLClient(GeneratedClient):
         n, rate, p = len(self.data.train), self._rate(batch), self.settings.privacy
         kept = self.state.load("batch")
         if kept is None or int(kept["round"][0]) != self.round:
-            raise RunError(f"nothing of round {self.round} was described that is not embedded yet")
+            raise RunError(f"no descriptor of round {self.round} is waiting to be embedded")
         self.state.save({**kept, "round": np.array([-1])}, "batch")  # paid for one release only
         embedding = self._embedding(size)
         set_arrays(embedding, arrays)

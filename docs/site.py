@@ -33,6 +33,11 @@ FOLDERS = {
 """Folders that a link may name, and the page that stands for each."""
 LINK = re.compile(r"(!?\[((?:[^\[\]]|\[[^\]]*\])*)\])\(([^)#\s:]+)(#[^)\s]*)?\)")
 """A link or picture: the brackets, the words in them, the file, the section."""
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'<img alt="([^"]+)" src="([^"]+)">\s*</picture>'
+)
+"""A picture for dark and for light pages: the dark file, the words, the light file."""
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?")
 
 
@@ -63,7 +68,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make links between files of the repository links between pages of the site."""
+    """Make links between files of the repository links between pages of the site; pictures follow the site's theme."""
     uri = page.file.src_uri
     source = next((path for path, place in PAGES.items() if place == uri), ROOT / "docs" / uri)
     folder = os.path.dirname(uri) or "."
@@ -78,7 +83,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return text if (source.parent / target).exists() else link[0]
         return f"{link[1]}({os.path.relpath(place, folder)}{anchor})"
 
-    return LINK.sub(on_site, markdown)
+    return LINK.sub(on_site, PICTURE.sub(r"![\2](\3#only-light) ![\2](\1#only-dark)", markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

@@ -55,7 +55,7 @@ def parse_edges(text: str) -> list[float]:
     except (ValueError, ZeroDivisionError, OverflowError):
         edges = []
     if len(edges) < 2 or not all(a < b for a, b in pairwise(edges)):
-        raise ValueError(f"'{text}' lists no increasing edges, such as '0,18,65,inf' or '0:200000:5000,inf'")
+        raise ValueError(f"'{text}' is not a list of increasing edges, such as '0,18,65,inf' or '0:200000:5000,inf'")
     return edges
 
 

@@ -32,7 +32,8 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         for key, choice in (("client-rows", s.client_rows), ("server-ood-rows", s.server_ood_rows)):
             if choice:
                 raise ConfigurationError(
-                    f"{key}: '{s.dataset}' is made to measure; there are no rows to choose (found: {choice!r})"
+                    f"{key}: '{s.dataset}' is generated from the settings; there are no rows to choose (found: "
+                    f"{choice!r})"
                 )
         if s.share_out == "server":
             raise ConfigurationError(f"share-out: '{s.dataset}' makes the server's data, which cannot be shared out")
@@ -53,7 +54,9 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         )
     held = np.unique(dataset.train.y[own])
     if s.server_missing >= len(held):
-        raise ConfigurationError(f"server-missing: the clients have {len(held)} classes, of which one must be left")
+        raise ConfigurationError(
+            f"server-missing: the clients have {len(held)} classes, of which at least one must be left"
+        )
     present = own[np.isin(dataset.train.y[own], held[: len(held) - s.server_missing])]
     strange = rows[
         matching("server-ood-rows", s.server_ood_rows, dataset.spec, dataset.train, rows) & ~np.isin(rows, own)

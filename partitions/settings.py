@@ -55,7 +55,7 @@ def parse_rows(text: str) -> tuple[str, list[str]] | None:
     column, separator, values = (part.strip() for part in text.partition("="))
     chosen = [value.strip() for value in values.split("|")]
     if not separator or not column or not all(chosen):
-        raise ValueError(f"'{text}' is no choice of rows, such as 'workclass=Private|State-gov' or 'label=0|1'")
+        raise ValueError(f"'{text}' is not a choice of rows, such as 'workclass=Private|State-gov' or 'label=0|1'")
     return column, chosen
 
 

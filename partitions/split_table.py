@@ -77,8 +77,8 @@ class SplitTable:
         if len(other := np.flatnonzero(again)) and not self.shared:
             first, second, row = owners[other[0]], owners[other[0] + 1], rows[other[0]]
             raise DataError(
-                f"{self.source}: row {row} is listed for {self.client(first)} and for {self.client(second)}; if "
-                'clients shall share rows, say so: "shared": true'
+                f"{self.source}: row {row} is listed for {self.client(first)} and for {self.client(second)}; to "
+                'let clients share rows, set "shared": true'
             )
 
     def check_against(self, dataset: Dataset, clients: int) -> None:

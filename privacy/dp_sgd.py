@@ -100,7 +100,7 @@ def _search(epsilon: float, delta: float, planned: Planned, fixed: Planned) -> f
     while excess(high, _WHOLE) > 0:
         low, high = high, 2 * high
         if high > _MOST_NOISE:
-            raise RunError(f"privacy.epsilon: no noise makes what is released cost less than {epsilon:g}")
+            raise RunError(f"privacy.epsilon: no amount of noise keeps the cost of what is released below {epsilon:g}")
     while high - low > _TOLERANCE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle, _WHOLE) > 0 else (low, middle)

@@ -22,7 +22,7 @@ class PrivacySettings(Section):
     epsilon: float = key(
         0.0, "ε, privacy budget of the whole run, from which the noise multiplier is computed; 0: not given", ge=0
     )
-    delta: float = key(1e-5, "δ of the guarantee; usual is less than 1 ÷ number of units", gt=0, le=MOST_DELTA)
+    delta: float = key(1e-5, "δ of the guarantee; usually less than 1 ÷ number of units", gt=0, le=MOST_DELTA)
     noise_multiplier: float = key(0.0, "noise multiplier z, given instead of a budget; 0: not given", ge=0)
     clip_norm: float = key(
         1.0, "C, norm to which a client's update or an example's gradient is clipped", gt=0, allow_inf_nan=True

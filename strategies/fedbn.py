@@ -35,7 +35,7 @@ class FedBN(FedAvg):
             raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")
         if s.init:
             raise ConfigurationError(
-                "init: fedbn has no place for a trained batch norm, as that is each client's own, and would begin it "
-                "anew; leave init out"
+                "init: with fedbn each client has its own batch norm, which starts from the seed, so that a trained "
+                "one could not be used; leave init out"
             )
         return {name: array for name, array in arrays.items() if name.rpartition(".")[0] not in norms}

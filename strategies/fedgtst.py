@@ -69,7 +69,7 @@ class FedGTST(FedAvg):
         candidates = outcome.told("standard_norm") if self.hyper.guide == "standard" else norms
         usable = candidates[candidates < LARGEST]
         if len(usable) < len(candidates):
-            log.warning("norms of %g and more are not taken for a guide: training explodes", LARGEST)
+            log.warning("norms of %g and more are not used as guide norm: training diverges", LARGEST)
         before = self._course[-2]["guide"] if len(self._course) > 1 else 0.0
         entry = {"norm": float(norms.mean()), "variance": float(norms.var())}
         entry["guide"] = float(usable.max()) if len(usable) else before

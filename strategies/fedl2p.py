@@ -71,14 +71,16 @@ class FedL2P(FedAvg):
             )
         spec = dataset_of(s)
         if spec.kind in ("characters", "words"):
-            raise ConfigurationError(f"dataset: '{s.dataset}' has texts, whose mean and deviation say nothing to LRNet")
+            raise ConfigurationError(
+                f"dataset: '{s.dataset}' has texts, whose mean and standard deviation LRNet cannot use"
+            )
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
         nets = make_meta_nets(
             spec.shape, spec.classes, s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases
         )
         if self.hyper.learn == "bn" and nets.bn is None:
             raise ConfigurationError(
-                f"fedl2p.learn: '{s.model}' has no batch norm, so that BNNet alone has nothing to do"
+                f"fedl2p.learn: '{s.model}' has no batch norm, so BNNet alone has nothing to learn"
             )
         if nets.bn is None:
             log.warning("model '%s' has no batch norm: LRNet alone is learned", s.model)
@@ -158,7 +160,7 @@ class FedL2P(FedAvg):
         """Return the lowest validation loss, the round of its λ, and the number of skipped steps."""
         if self._best_round is None:
             log.warning(
-                "no λ was chosen, the first one is the result: in every round some client's last answer had no loss"
+                "no λ was chosen, the first one is the result: in every round some client's last reply had no loss"
             )
         chosen = {"validation_loss": self._best_loss, "round": self._best_round}
         return {"fedl2p": {**chosen, "skipped_steps": self._skipped}}

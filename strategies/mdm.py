@@ -164,8 +164,8 @@ class MDM(OwnPrivacy):
             )
         if self.settings.resume and self.roster.deployed and self.noise:
             raise ConfigurationError(
-                "resume: a private run of real devices cannot go on: what was asked and lost has been released all the "
-                "same, and asking again would cost more than the budget"
+                "resume: a private run of real devices cannot be resumed: what was requested and lost counts as "
+                "released, and requesting it again would exceed the budget"
             )
         bins = len(self.edges) - 1
         log.info(
@@ -186,8 +186,9 @@ class MDM(OwnPrivacy):
         )  # fmt: skip
         if typical < CLEAR * self.noise:
             log.warning(
-                "privacy: a component stands for %.0f clients of a cohort, the noise for %.0f: expect little. More "
-                "clients in a round, fewer rounds, fewer components or a larger ε help", typical, self.noise,
+                "privacy: a component stands for %.0f clients of a cohort, the noise for %.0f: the result will be "
+                "mostly noise. More clients in a round, fewer rounds, fewer components or a larger ε help",
+                typical, self.noise,
             )  # fmt: skip
         if warning := delta_warning("mdm.delta", h.delta, len(self._counted()), "clients"):
             log.warning("%s", warning)

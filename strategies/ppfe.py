@@ -120,4 +120,4 @@ def _as_far_as_paid(server_round: int) -> Iterator[None]:
     try:
         yield
     except BudgetSpentError as error:
-        log.warning("round %d does less: %s", server_round, error)
+        log.warning("round %d is only partly carried out: %s", server_round, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -27,6 +28,10 @@ PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_
 PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/test_package.py
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 COMMANDS = typer.main.get_command(cli)
+PICTURE = re.compile(
+    r'<picture>\s+<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">\s+<img alt="([^"]+)" src="(\S+)">'
+)
+"""A picture with two themes: the dark file, the words, the light file."""
 THEIRS = ("package-keys", "mine.", "slow-head.")
 """Keys in examples that are not the suite's own."""
 
@@ -51,9 +56,28 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
 def test_links_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) + re.findall(r' (?:src|srcset)="([^"]+)"', text):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_pictures_have_words_and_two_themes() -> None:
+    """Every picture has a text for those who cannot see it; each of a pair of files names the other's theme."""
+    for page in TEXTS:
+        text = page.read_text(encoding="utf-8")
+        assert "![](" not in text, page
+        assert text.count("<img ") == text.count("<img alt=") == len(PICTURE.findall(text)), page
+        for dark, words, light in PICTURE.findall(text):
+            assert dark == light.replace(".svg", "-dark.svg"), page
+            assert len(words.split()) > 5, page
+
+
+def test_diagrams_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "images")
+    diagrams, themes = importlib.import_module("diagrams"), importlib.import_module("themes")
+    for name, draw in diagrams.DIAGRAMS.items():
+        for theme in themes.THEMES:
+            assert (DOCS / "images" / f"{name}{theme.suffix}.svg").read_text(encoding="utf-8") == draw(theme).end()
 
 
 def _commands(text: str) -> Iterator[list[str]]:

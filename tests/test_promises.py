@@ -161,13 +161,13 @@ def test_every_claim_is_enforced_and_everything_else_refused(
         assert neighbours.differences(method, unit) < 1e-5
         return
     for way in (lambda: run_app(keys), lambda: run_here(keys, tmp_path / "here")):
-        with pytest.raises(ConfigurationError, match=re.escape(f"'{unit}' cannot be had with method '{method}'")):
+        with pytest.raises(ConfigurationError, match=re.escape(f"'{unit}' is not supported by method '{method}'")):
             way()
 
 
 def test_a_run_in_one_process_refuses_what_the_server_app_refuses(tmp_path: Path) -> None:
     keys = _keys("fediir", "example", tmp_path, **{"run-name": "here", "privacy.clip-norm": 1.0})
-    with pytest.raises(ConfigurationError, match="'example' cannot be had with method 'fediir'"):
+    with pytest.raises(ConfigurationError, match="'example' is not supported by method 'fediir'"):
         run_here(keys, tmp_path / "here")
     assert not (tmp_path / "here" / "summary.json").exists()
 

@@ -53,7 +53,9 @@ def _value(key: str, value: Any, cache: str) -> Value:
         return _arrays(value, cache)
     if key in (*KINDS, "tracker") and value is not None:
         return _reference(key, value)
-    raise ConfigurationError(f"{key}: {type(value).__name__} {value!r:.60} is no value; give a number, text or bool")
+    raise ConfigurationError(
+        f"{key}: {type(value).__name__} {value!r:.60} is not a valid value; give a number, a string or a bool"
+    )
 
 
 def _arrays(value: Any, cache: str) -> str:

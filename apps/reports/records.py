@@ -128,9 +128,7 @@ def load_run(path: Path) -> Run:
     """
     run = read_run(path)
     if not run.summary:
-        raise RunError(
-            f"run {path.name} has not completed{_how_far(path)}; go on with it: florilegium resume {path.name}"
-        )
+        raise RunError(f"run {path.name} has not completed{_how_far(path)}; resume it: florilegium resume {path.name}")
     return run
 
 

@@ -138,7 +138,7 @@ def canaries(run: Path) -> Canary:
         whole = again.settings.canary_unit == "client"
         units = len(np.unique(c.clients)) if whole else len(c.rows)
         if units < 2:
-            raise RunError(f"run '{run.name}' has {units} canaries; set key canaries to some hundred before a run")
+            raise RunError(f"run '{run.name}' has {units} canaries; set key canaries to a few hundred before a run")
         model = _global_model(again) if whole else None
         for client in np.unique(c.clients):
             own = np.flatnonzero(c.clients == client)
@@ -160,7 +160,8 @@ def _check(again: Reopened) -> None:
         raise RunError(f"the run protects each {p.unit}, but its canaries (key canary-unit) are {s.canary_unit}s")
     if p.unit == "client" and p.sampling == "fixed" and again.strategy.cohort_size(1) < len(again.strategy.trainable()):
         raise RunError(
-            "with cohorts of a fixed size it matters to others who is absent; set privacy.sampling to 'poisson'"
+            "with cohorts of a fixed size one client's absence changes which others take part; set privacy.sampling to "
+            "'poisson'"
         )
     if p.unit == "example" and (s.finetune_epochs or not again.strategy.broadcasts_model):
         raise RunError("its clients' models are made for every test anew, which the run's account does not know of")

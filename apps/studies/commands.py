@@ -34,7 +34,9 @@ def pareto(
     steps: Annotated[str, typer.Option(help="numbers of steps T of FedDP-Lloyds")] = "0,1,2",
     splits: Annotated[str, typer.Option(help="splits of FedDP-Init's budget, separated by ;")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
-    choose_k: Annotated[int, typer.Option(help="instead: choose k from 1 to this in one run; plot cost against k")] = 0,
+    choose_k: Annotated[
+        int, typer.Option(help="instead: choose k from 1 to this number in one run; plot cost against k")
+    ] = 0,
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
@@ -130,7 +132,7 @@ def transfer(
         ),
     ] = "",
     whole: Annotated[
-        bool, typer.Option("--whole", help="train the whole network there, not only the classifier")
+        bool, typer.Option("--whole", help="also train the body on the target dataset, not only the classifier")
     ] = False,
     runs_dir: RunsDir = None,
     output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
@@ -191,14 +193,14 @@ def fidelity(
     learning_rates: Annotated[str, typer.Option(help="learning rates of local training")] = "0.02,0.1",
     epochs: Annotated[str, typer.Option(help="numbers of epochs of local training")] = "1,2",
     disjoint: Annotated[
-        bool, typer.Option("--disjoint", help="give simulated clients other rows than real clients")
+        bool, typer.Option("--disjoint", help="give simulated clients other rows than real ones")
     ] = False,
     workers: Workers = CORES,
     engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
-    """Train on real and on simulated clients over hyper-parameters, to see which simulation predicts the accuracy."""
+    """Train on real and on simulated clients with several hyper-parameters, to compare their accuracies."""
     from florilegium.apps.engines import engine as choose
     from florilegium.apps.experiment import recipe_name, resolve, run_experiment
     from florilegium.apps.studies.fidelity import Grid, study, write_fidelity
@@ -222,7 +224,7 @@ def ledger(
         Path | None, typer.Option(help="folder for ledger.md and ledger.png (default: docs/results of the checkout)")
     ] = None,
 ) -> None:
-    """Put every number that the papers print beside ours, with a verdict, and count the verdicts."""
+    """Compare every number in the papers with ours, give each a verdict, and count the verdicts."""
     from florilegium.apps.app_folder import checkout
     from florilegium.apps.cli_tables import show
     from florilegium.apps.ledger.page import HEAD, summary, write_ledger

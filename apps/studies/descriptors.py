@@ -67,7 +67,7 @@ def correlations(run: Path) -> list[Correlation]:
     if not files:
         raise RunError(f"run {run} kept no descriptors; run it with method = 'pefll' and pefll.keep-descriptors = true")
     if read_checkpoint(run).facts["deployed"]:
-        raise RunError(f"run {run} ran on real devices: nobody but they knows their class mixes")
+        raise RunError(f"run {run} ran on real devices, and only these know their class frequencies")
     settings, _ = read_settings(run)
     federation, dataset = federate(settings)
     counts = federation.class_counts(dataset)
@@ -90,7 +90,7 @@ def correlations(run: Path) -> list[Correlation]:
                 if not len(ranked):
                     raise RunError(
                         f"run {run}: all {group} clients are equally far from all others after round {file.stem}, by "
-                        "their class mixes or by their descriptors; there is nothing to rank"
+                        "their class frequencies or by their descriptors; there is nothing to rank"
                     )
                 found.append(Correlation(int(file.stem), group, float(ranked.mean()), float(ranked.std())))
     return found
@@ -110,7 +110,7 @@ def write_correlations(run: Path, output: Path) -> list[Path]:
         own = [c for c in found if c.group == group]
         axes.plot([c.round for c in own], [c.mean for c in own], marker="o", markersize=3, label=group)
     axes.set(xlabel="round", ylabel="rank correlation", ylim=(min(0.0, *(c.mean for c in found)), 1))
-    axes.set_title("Distances of descriptors and of class mixes", fontsize=10)
+    axes.set_title("Distances of descriptors and of class frequencies", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(title="clients", frameon=False)
     picture = output / "descriptors.png"

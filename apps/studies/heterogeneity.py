@@ -54,7 +54,7 @@ def clients_of(run: Path) -> dict[str, Counts]:
     if not isinstance(hyper, MDMHyper):
         raise RunError(f"run {run} is one of method '{settings.method}'; heterogeneity is shown of a run of 'mdm'")
     if read_checkpoint(run).facts["deployed"]:
-        raise RunError(f"run {run} ran on real devices: nobody but they knows their histograms")
+        raise RunError(f"run {run} ran on real devices, and only these know their histograms")
     real = histograms(settings, hyper.feature, hyper.bins)
     rng = numpy_generator(settings.seed, "heterogeneity")
     pooled = real.sum(axis=0) / real.sum()

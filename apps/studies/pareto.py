@@ -121,7 +121,7 @@ def sweep(
     Cells that already have a line in ``points.csv`` are not run again. ``tell`` is called with progress messages.
     """
     if base.get("kmeans.privacy-unit") == "none":
-        raise ConfigurationError("kmeans.privacy-unit: 'none' costs no ε to draw anything against")
+        raise ConfigurationError("kmeans.privacy-unit: 'none' spends no ε, so there is nothing to plot cost against")
     for cell in wanted:
         parse(keys_of(cell, base))
     told = json.dumps(dict(sorted(base.items())), indent=2) + "\n"

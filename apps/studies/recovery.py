@@ -39,7 +39,9 @@ def errors(run: Path) -> tuple[str, Array, Array]:
     settings, hyper = read_settings(run)
     name, history = settings.mdm_params, read_checkpoint(run).state
     if not isinstance(hyper, MDMHyper) or name not in NAMED or hyper.components != str(len(NAMED[name][0])):
-        raise RunError(f"run {run} has not fitted a named law (mdm-params) with as many components as that has")
+        raise RunError(
+            f"run {run} has not fitted a named distribution (mdm-params) with as many components as this has"
+        )
     τ, α = (np.array(value) for value in NAMED[name])
     first = read_summary(run)["mdm"]["mixture"] * len(τ)  # the best start
     rows = range(first, first + len(τ))

@@ -93,7 +93,7 @@ def _alone(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise RunError(f"another command is at work on {path}; wait until it ends") from error
+        raise RunError(f"another command is working on {path}; wait until it ends") from error
     except OSError as error:
         raise FileError(f"runs-dir: {path} cannot be made ({error.strerror}); name another folder") from error
     try:

@@ -60,7 +60,7 @@ def only_gradients(hyper: Any) -> str:
 
 def more_than_gradients(hyper: Any) -> str:
     """Promise of example privacy, not kept: the client also uses its examples outside ``descend``/``released``."""
-    return "examples are used for more than the gradients of their cross-entropy"
+    return "it uses examples for more than the gradients of their cross-entropy"
 
 
 def stackable(hyper: Any) -> str:
@@ -150,7 +150,7 @@ class BaseClient(NumPyClient):
     @staticmethod
     def example_gap(hyper: Any) -> str:
         """Return why the class does not keep example privacy, "" if it does (:mod:`florilegium.common.promises`)."""
-        return "it promises nothing"
+        return "it makes no such promise"
 
     @staticmethod
     def vectorise_gap(hyper: Any) -> str:

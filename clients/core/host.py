@@ -268,10 +268,10 @@ class Host:
         """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""
         if self._settings.secure_aggregation:
             raise RunError(
-                "secure-aggregation: stock strategies know nothing of it; set it to false, or use the app's own"
+                "secure-aggregation: stock strategies do not support it; set it to false, or use the app's own"
             )
         if self._settings.privacy.unit != "none":
-            raise RunError("privacy.unit: stock strategies know nothing of it; set it to 'none', or use the app's own")
+            raise RunError("privacy.unit: stock strategies do not support it; set it to 'none', or use the app's own")
         known = contracts_of(self._client_class)[request.phase].arguments
         arguments = {name: value for name, value in request.arguments.items() if name in known}
         if ignored := request.arguments.keys() - arguments.keys():

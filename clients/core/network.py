@@ -28,7 +28,7 @@ def network_for(
     """
     network = build(model, shape or spec.shape, outputs or spec.classes, seed, codes=spec.coded)
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
-        raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; call it otherwise")
+        raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; rename it")
     return network
 
 

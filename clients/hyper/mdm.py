@@ -16,7 +16,7 @@ STARTS = 8
 
 def _check_sizes(text: str) -> str:
     if text and (len(edges := parse_whole(text)) < 2 or any(a >= b for a, b in pairwise(edges))):
-        raise ValueError(f"'{text}' lists no increasing edges, such as '1,10,100,1000'")
+        raise ValueError(f"'{text}' is not a list of increasing edges, such as '1,10,100,1000'")
     return text
 
 

@@ -127,8 +127,8 @@ def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[
     feature = find_feature(dataset.spec, law.feature, law.bins)
     if feature.categories != law.categories:
         raise ConfigurationError(
-            f"mdm-params: the law has {law.categories} categories, '{feature.name}' of '{dataset.spec.name}' has "
-            f"{feature.categories}"
+            f"mdm-params: the distribution has {law.categories} categories, '{feature.name}' of '{dataset.spec.name}' "
+            f"has {feature.categories}"
         )
     values = feature.values(np.asarray(dataset.train.x[rows]), dataset.train.y[rows])
     if (values < 0).any():

@@ -33,7 +33,8 @@ def histograms(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
     law = read_law(settings.mdm_params, settings.samples_per_client)
     if law.categories != spec.classes:
         raise ConfigurationError(
-            f"dataset: '{spec.name}' has {spec.classes} categories, the law '{settings.mdm_params}' {law.categories}"
+            f"dataset: '{spec.name}' has {spec.classes} categories, but the distribution "
+            f"'{settings.mdm_params}' has {law.categories}"
         )
     drawn = law.draw(clients, numpy_generator(settings.seed, "histograms"))
     labels = np.concatenate([np.repeat(np.arange(spec.classes), counts) for counts in drawn])

@@ -34,7 +34,7 @@ def mixture(settings: FederationSettings, spec: DatasetSpec) -> Dataset:
     clients, samples = settings.num_clients, settings.samples_per_client
     if not clients or not samples:
         raise ConfigurationError(
-            f"dataset: '{spec.name}' is drawn to measure: it needs num-clients (found: {clients}) and "
+            f"dataset: '{spec.name}' is generated from the settings: it needs num-clients (found: {clients}) and "
             f"samples-per-client (found: {samples}) ≥ 1"
         )
     (d,), components = spec.shape, spec.classes

@@ -219,7 +219,7 @@ def _agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
     try:
         return keys.agree(private, public, purpose)
     except ValueError as error:
-        raise ProtocolError("a public key is none") from error
+        raise ProtocolError("a public key is not valid") from error
 
 
 def _long_enough(message: bytes, size: int) -> bytes:

@@ -149,16 +149,16 @@ class KMeans(OwnPrivacy):
             )
         if self.settings.resume and self.budget and self.roster.deployed:
             raise ConfigurationError(
-                "resume: a private clustering of real devices cannot go on: what was asked and lost has been released "
-                "all the same, and asking again would cost more than the budget"
+                "resume: a private clustering of real devices cannot be resumed: what was requested and lost counts as "
+                "released, and requesting it again would exceed the budget"
             )
         if self.budget is None:
-            log.info("privacy: no noise is added to anything")
+            log.info("privacy: no noise is added")
             return
         for line in self.budget.lines():
             log.info("privacy: %s", line)
         if not self.roster.deployed:
-            log.info("privacy: of a simulation, whose noise anybody who knows the seed can take away")
+            log.info("privacy: in a simulation, anyone who knows the seed can remove the noise")
         write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
 
     def ask(self, round: Round, phase: str, arrays: Arrays) -> Arrays:

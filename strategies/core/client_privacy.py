@@ -203,7 +203,7 @@ class ClientPrivacy:
             return (self._z * self.clip_norm if self._z else 0.0), 0.0
         count = COUNT_NOISE * expected
         if 2 * count <= self._z:
-            raise RunError(f"privacy.clip-quantile: {expected} clients are too few to count in; many have left")
+            raise RunError(f"privacy.clip-quantile: {expected} clients are too few to add a count to; many have left")
         return self.clip_norm / math.sqrt(self._z**-2 - (2 * count) ** -2), count
 
     def spent(self, rate: float, number: int) -> bool:

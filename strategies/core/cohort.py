@@ -69,7 +69,7 @@ def needs_individuals(hyper: Any) -> str:
 
 def single_replies(hyper: Any) -> str:
     """Promise of client privacy, not kept: the server uses individual replies of clients."""
-    return "the server uses the replies of single clients, and nothing bounds these"
+    return "the server uses the replies of single clients, and these are not bounded"
 
 
 @dataclass(frozen=True)
@@ -156,17 +156,17 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def privacy_gap(hyper: Any) -> str:
         """Return why the class does not keep client privacy, "" if it does (:mod:`florilegium.common.promises`)."""
-        return "it promises nothing"
+        return "it makes no such promise"
 
     @staticmethod
     def secure_gap(hyper: Any) -> str:
         """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
-        return "it promises nothing"
+        return "it makes no such promise"
 
     @staticmethod
     def transfer_gap(hyper: Any) -> str:
         """Return why the server's features cannot be transferred to another dataset, "" if they can."""
-        return "it promises nothing"
+        return "it makes no such promise"
 
     # ----------------------------------------------------------------------- what a method may override
 
@@ -202,8 +202,8 @@ class CohortStrategy(WithoutHooks):
             )
         if self.roster.deployed and (self.settings.unseen_fraction or self.settings.labeled_fraction < 1):
             raise ConfigurationError(
-                "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
-                "Leave both out."
+                "unseen-fraction, labeled-fraction: these keys divide the clients of a simulation and do not apply to "
+                "devices. Leave both out."
             )
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:

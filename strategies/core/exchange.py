@@ -104,7 +104,7 @@ def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message
         replies = list(grid.pull_messages(message_ids))
     except Exception as error:
         if len(message_ids) == 1:
-            log.warning("an answer cannot be read: %s", printable(error))
+            log.warning("a reply cannot be read: %s", printable(error))
             yield message_ids[0], None
         else:  # one unreadable reply makes the whole pull fail, so pull them one by one
             for message_id in message_ids:

@@ -82,7 +82,7 @@ class Expected:
         """Raise ``ValueError`` if a reply names clients that were not asked, or one of them twice."""
         strangers = ({*answer.clients} | answer.failures.keys()) - {*ids}
         if strangers or len(answer.clients) != len({*answer.clients}):
-            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(ids)}")
+            raise ValueError(f"it replies for the clients {answer.clients}, but was asked for {list(ids)}")
 
     def _check_numbers(self, answer: Reply) -> None:
         """Raise ``ValueError`` if reported numbers are missing, unknown, or outside of their ranges."""

@@ -56,7 +56,7 @@ def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Array
             "were asked"
         )
     if count < needed:
-        log.warning("nothing changes: %d clients have answered, '%s' needs %d", count, rule, needed)
+        log.warning("the model stays as it is: %d clients have replied, '%s' needs %d", count, rule, needed)
         return {name: np.zeros(changes.shape[1:]) for name, changes in outcome.arrays.items()}
     return {name: change * outcome.weight for name, change in combine(outcome.arrays, rule, attackers).items()}
 

@@ -154,10 +154,10 @@ class Roster:
         """Return the error message that says which clients or nodes are missing, and why."""
         if self.left_out and not self.clients:
             client, reason = next(iter(self.left_out.items()))
-            return f"all {len(self.left_out)} clients are left out; client {client}: {reason}"
+            return f"all {len(self.left_out)} clients are skipped; client {client}: {reason}"
         if without := self._refused | {node: failed.reason for node, failed in self._failed.items()}:
             reasons = "; ".join(f"node {node}: {reason}" for node, reason in without.items())
-            return f"{len(self.clients)} clients are ready, but nodes were left out: {reasons}"
+            return f"{len(self.clients)} clients are ready, but some nodes were skipped: {reasons}"
         if self.away:
             return f"no client that can train has come back within {timeout:g} s (key {key})"
         if self.deployed:
@@ -211,7 +211,7 @@ class Roster:
         if reply.has_error():
             times, reason = self._failed[node].times if node in self._failed else 0, describe_error(reply)
             self._failed[node] = Failed(times + 1, self._looks + 2 ** min(times, _LONGEST_PAUSE), reason)
-            log.warning("node %d is left out for now: %s", node, reason)
+            log.warning("node %d is skipped for now: %s", node, reason)
             return
         self._failed.pop(node, None)
         simulated = False
@@ -223,13 +223,13 @@ class Roster:
             if simulated:
                 raise
             self._refused[node] = printable(error)
-            log.warning("node %d is left out: %s", node, self._refused[node])
+            log.warning("node %d is skipped: %s", node, self._refused[node])
             return
         self.deployed = answer.pinned
         if double := {client.id for client in own if self._holder(client.id) not in (None, node)}:
             first = min(double)
             log.warning(
-                "node %d is left out: client %s is on node %s already; give every device a client-id of its own",
+                "node %d is skipped: client %s is on node %s already; give every device a client-id of its own",
                 node, first, self._holder(first),
             )  # fmt: skip
             self._doubles[node] = double
@@ -283,7 +283,7 @@ class Roster:
                 self.clients[client.id] = client
                 self.left_out.pop(client.id, None)
                 continue
-            log.warning("client %s is left out: %s", client.id, reason)
+            log.warning("client %s is skipped: %s", client.id, reason)
             self.left_out[client.id] = reason
 
     def ids(self, *groups: str) -> list[str]:

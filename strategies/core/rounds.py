@@ -165,8 +165,8 @@ class Rounds:
         protection.plan(cohorts, len(strategy.trainable()))
         if done < self._last and self._release_spent(done + 1):
             raise ConfigurationError(
-                f"privacy.epsilon: {strategy.settings.privacy.epsilon:g} does not suffice for round {done + 1}; a "
-                "larger budget is a new run's"
+                f"privacy.epsilon: {strategy.settings.privacy.epsilon:g} does not suffice for round {done + 1}; "
+                "start a new run with a larger budget"
             )
 
     # ---------------------------------------------------------------------------------------- during
@@ -191,7 +191,7 @@ class Rounds:
         try:
             model = strategy.train_round(this, model)
         except BudgetSpentError as error:
-            log.warning("round %d changes nothing: %s", server_round, error)
+            log.warning("round %d leaves the model as it is: %s", server_round, error)
         strategy.attendance.add(this.record.asked, this.record.failures)
         self._seconds.append(time.perf_counter() - started)
         learning_rate = strategy.settings.learning_rate * strategy.settings.decay(server_round)

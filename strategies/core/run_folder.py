@@ -166,7 +166,7 @@ class RunFolder:
         if has_results(self.path):
             raise ConfigurationError(
                 f"run-name: there is already a run {self.path}. Choose another name, or "
-                f"go on with it: resume = '{self.name}'."
+                f"resume it: resume = '{self.name}'."
             )
         self.metrics.begin()
         for name in ("failures.jsonl", CLIENTS, PROVENANCE):  # of an attempt that died early
@@ -423,7 +423,7 @@ def earlier_version(run: str) -> Iterator[None]:
         yield
     except KeyError as error:
         raise RunError(
-            f"run '{run}' is of an earlier version, whose checkpoints have no {error}; carry it out anew, or use that "
+            f"run '{run}' is of an earlier version, whose checkpoints have no {error}; run it again, or use that "
             "version"
         ) from error
 
@@ -459,4 +459,6 @@ def _read(file: Path) -> Checkpoint:
         arrays = {name: arrays[name] for name in facts["order"]}
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
-        raise RunError(f"the checkpoint {file} is damaged, and of no use: {type(error).__name__}: {error}") from error
+        raise RunError(
+            f"the checkpoint {file} is damaged and cannot be used: {type(error).__name__}: {error}"
+        ) from error

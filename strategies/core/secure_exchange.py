@@ -243,7 +243,7 @@ class SecureExchange:
             Exception: of any kind, if the reply is unusable.
         """
         if not {*answer.clients} <= {*clients} or len({*answer.clients}) != len(answer.clients):
-            raise ValueError(f"it speaks for the clients {answer.clients}, asked were {list(clients)}")
+            raise ValueError(f"it replies for the clients {answer.clients}, but was asked for {list(clients)}")
         if not answer.clients:
             return []
         layout = Layout.read(cast(ConfigRecord, reply.content[RECORD])["layout"])

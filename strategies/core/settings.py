@@ -120,5 +120,5 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and not (info.data.get("validation_fraction") and info.data.get("evaluate_every")):
             raise ValueError("stopping early needs a validation loss: set validation-fraction and evaluate-every")
         if patience and info.data.get("final_participation"):
-            raise ValueError("nobody knows which round is the last then: set final-participation to 0")
+            raise ValueError("the last round is not known in advance then: set final-participation to 0")
         return patience

@@ -93,7 +93,7 @@ class Banked(CohortStrategy):
         """
         state = self._state(round, client)
         if (found := state.load()) is None:
-            raise RunError(f"the model of client {client} is missing in {state.folder}; carry the run out anew")
+            raise RunError(f"the model of client {client} is missing in {state.folder}; start a new run")
         return found
 
     def chunks(self, round: Round) -> Iterator[tuple[slice, Arrays]]:

@@ -31,7 +31,7 @@ log = logging.getLogger("flwr")
 
 def networks_of_clusters(hyper: Any) -> str:
     """Promise of transfer, not kept: there is no network that all clients share."""
-    return "the server has a network for each cluster, and none for all"
+    return "the server has one network per cluster and none for all clients"
 
 
 def told_clusters(outcome: Outcome) -> NDArray[np.float64]:

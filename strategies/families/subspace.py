@@ -38,4 +38,6 @@ class Subspace(FedAvg):
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
         """Raise :class:`ConfigurationError`: θ₀ is always drawn from the run's seed, so ``init`` is not possible."""
-        raise ConfigurationError(f"init: method '{self.settings.method}' starts from θ₀, which the seed alone makes")
+        raise ConfigurationError(
+            f"init: method '{self.settings.method}' starts from θ₀, which depends on the seed alone"
+        )

@@ -457,7 +457,10 @@ class TestFailure:
         [
             ({"model": lambda shape, classes: None}, "has no name that can be imported; define it at the top level"),
             ({"method": fl.Method("a", "b")}, "method: this Method has no name; assign it to a variable"),
-            ({"learning_rate": [0.1]}, "learning-rate: list .* is no value; give a number, text or bool"),
+            (
+                {"learning_rate": [0.1]},
+                "learning-rate: list .* is not a valid value; give a number, a string or a bool",
+            ),
             ({"model": None}, "model: NoneType None is no value"),
             ({"learning_rat": 0.1}, "learning-rat: there is no such key; did you mean 'learning-rate'"),
             ({"method": "nowhere.at.all:X"}, "method: 'nowhere.at.all:X' cannot be imported: .*no module 'nowhere'"),

@@ -117,7 +117,7 @@ class TestSuccess:
             _call("personalise", "made", *whose, "--output", str(tmp_path / "model"))
 
     def test_whether_a_client_of_the_run_has_labels_is_known(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigurationError, match="--unlabeled is said of --data"):
+        with pytest.raises(ConfigurationError, match="--unlabeled goes with --data"):
             _call("personalise", "made", "--client", "2", "--unlabeled", "--output", str(tmp_path / "model"))
 
     def test_exported_local_model_is_the_clients_own(self, tmp_path: Path) -> None:

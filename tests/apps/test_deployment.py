@@ -162,7 +162,7 @@ def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
     _assert_same_models(path, path.parent / "unbothered")
     lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     assert [(line["round"], line["client"]) for line in lines] == [(1, "rogue"), (2, "rogue")]
-    said = ("max-update-norm", "it speaks for the clients")
+    said = ("max-update-norm", "it replies for the clients")
     assert all(words in line["reason"] for words, line in zip(said, lines, strict=True)), lines
 
 

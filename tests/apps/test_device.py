@@ -67,7 +67,7 @@ def test_an_owner_can_ask_for_privacy(state: Path, tmp_path: Path) -> None:
     InProcessGrid({}, [])  # messages ask for a task
     keys = config(**{**KEYS, "privacy.unit": "none", "privacy.noise-multiplier": 0.0})
     context = Context(1, 7, node, RecordDict(), keys)  # type: ignore[arg-type]
-    with pytest.raises(RefusedError, match=r"privacy\.unit = 'example' alone .found: 'none'"):
+    with pytest.raises(RefusedError, match=r"privacy\.unit = 'example' .found: 'none'"):
         client_app.app(Message(RecordDict(), 7, "query.roster"), context)
     with pytest.raises(DataError, match="max-epsilon needs state-dir"):
         parse_node({"data-path": "/data", "max-epsilon": 2.0})
@@ -181,7 +181,7 @@ def test_what_is_missing_is_named(state: Path, tmp_path: Path) -> None:
         _call("device", "export", "third", tmp_path, "--state-dir", state)
     with pytest.raises(ConfigurationError, match="run 'first' has left models of a, b; name one"):
         _call("device", "export", "first", tmp_path, "--state-dir", state)
-    with pytest.raises(ConfigurationError, match="'' is no name of a run"):
+    with pytest.raises(ConfigurationError, match="'' is not the name of a run"):
         _call("device", "forget", "", "--state-dir", state, "--yes")
     with pytest.raises(ConfigurationError, match="state-dir: there is no folder"):
         _call("device", "status", "--state-dir", tmp_path / "nowhere")

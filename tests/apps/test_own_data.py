@@ -96,7 +96,7 @@ def test_devices_take_the_schema_that_was_inferred(tmp_path: Path) -> None:
     whole = load_dataset(settings(dataset=str(own), model="linear"))
     rows = np.asarray(whole.train.x[whole.train.clients["client"] == "alice"])
     np.testing.assert_allclose(data.train.x.numpy(), rows, atol=1e-5)
-    with pytest.raises(ConfigurationError, match="'digits' is known everywhere by its name"):
+    with pytest.raises(ConfigurationError, match="'digits' is a built-in dataset"):
         _call("schema", "digits")
     with pytest.raises(ConfigurationError, match="rounds: a schema depends on other keys only"):
         _call("schema", str(own), "--set", "rounds=3")

@@ -224,7 +224,7 @@ class TestReproduce:
         with pytest.raises(RunError, match=r"summary\.json is damaged"):
             reproduce(path, silent)
         (path / "summary.json").unlink()
-        with pytest.raises(RunError, match="has not completed; go on with it: florilegium resume far"):
+        with pytest.raises(RunError, match="has not completed; resume it: florilegium resume far"):
             reproduce(path, silent)
 
     def test_the_methods_own_numbers_and_those_of_clients_count(self, run: Run) -> None:

@@ -195,7 +195,7 @@ class TestValues:
             ("seed=-1", "seed: input should be greater than or equal to 0 .*found: -1"),
             ("alpha=five", "alpha: input should be a valid number .*found: 'five'"),
             ("alpha=nan", "alpha: input should be"),
-            ("tracker=None", "--set tracker=None: there is no None; leave the key out"),
+            ("tracker=None", "--set tracker=None: None is not a value; leave the key out"),
         ],
     )
     def test_refused(self, assignment: str, message: str) -> None:

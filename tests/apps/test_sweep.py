@@ -198,7 +198,7 @@ def test_reused_runs_of_other_code_are_named(
     assert "reused" not in caplog.text
     monkeypatch.setattr("florilegium.apps.provenance.code_version", lambda: "another")
     run_cells(wanted, tmp_path, _run)
-    assert f"reused: {wanted[0].name}, which another state of florilegium's code made" in caplog.text
+    assert f"reused: {wanted[0].name}, which were made by another version of florilegium's code" in caplog.text
 
 
 def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_run_on_one_page(run: Runs) -> None:
     assert [line["training"]["failed"] for line in read_metrics(path)] == [0, 1, 0]
     loss = read_metrics(path)[-1]["training"]["loss"]
     assert f"run: completed, round 3 of 3, 5 clients, training loss {loss:.4f}" in shown
-    assert "1 times a client was left out" in shown
+    assert "skipped clients: 1" in shown
     assert "OSError: no space left on device" in shown
     assert "most often: 3 (1)" in shown
     assert "evaluated in round 3" in shown

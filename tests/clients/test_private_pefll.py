@@ -76,7 +76,7 @@ def test_descriptors_and_updates_carry_the_noise(tmp_path: Path) -> None:
     for values in (np.concatenate(parts), np.concatenate([a.ravel() for a in updates.values()])):
         low, high = chi2.ppf([1e-6, 1 - 1e-6], values.size)
         assert low < np.square(values.astype(np.float64) / (1e5 * 0.2 / 9)).sum() < high
-    with pytest.raises(RunError, match="nothing of round 59 was described"):
+    with pytest.raises(RunError, match="no descriptor of round 59"):
         perform(client, "embed", Δv, round=59, **EMBED)
 
 

@@ -90,7 +90,7 @@ class TestChosenRows:
 
     @pytest.mark.parametrize("choice", ["label", "=3", "label=", "label=1||2"])
     def test_a_choice_must_be_one(self, choice: str) -> None:
-        with pytest.raises(ConfigurationError, match="is no choice of rows"):
+        with pytest.raises(ConfigurationError, match="is not a choice of rows"):
             settings(**{"client-rows": choice})
 
 
@@ -139,7 +139,10 @@ class TestMixture:
             ({"samples-per-client": 0}, "samples-per-client"),
             ({"server-examples": 205}, "use a multiple of 10"),
             ({"server-missing": 10}, "leave out fewer"),
-            ({"client-rows": "label=1"}, "'gaussian-mixture' is made to measure; there are no rows to choose"),
+            (
+                {"client-rows": "label=1"},
+                "'gaussian-mixture' is generated from the settings; there are no rows to choose",
+            ),
         ],
     )
     def test_bad_keys_are_refused(self, keys: dict[str, int | str], said: str) -> None:

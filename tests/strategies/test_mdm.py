@@ -385,7 +385,7 @@ class TestMistakes:
             ({"mdm.components": "40"}, r"40 components need more clients than that in a round; there are 40"),
             ({"mdm.components": "5", "cohort-size": 5}, r"5 components need more clients .* in a round; there are 5"),
             ({"mdm.components": "2,2"}, r"mdm\.components: '2,2' has a number twice"),
-            ({"mdm.bins": "60,20"}, r"mdm\.bins: '60,20' lists no increasing edges"),
+            ({"mdm.bins": "60,20"}, r"mdm\.bins: '60,20' is not a list of increasing edges"),
             ({"mdm.max-size": 12, "mdm.size-bins": "1,20"}, r"mdm\.max-size: mdm\.size-bins says already"),
             ({"mdm.size-bins": "1,5,12"}, r"40 of 40 clients have a number of examples that no bin holds"),
             ({"mdm.privacy-unit": "client"}, r"a private run must not take the largest size from the clients"),

@@ -87,7 +87,7 @@ class TestRecovery:
 
     def test_an_unknown_law_cannot_be_compared(self, tmp_path: Path) -> None:
         run = _run(tmp_path / "three", **{"mdm.components": "3", "rounds": 1})
-        with pytest.raises(RunError, match="has not fitted a named law"):
+        with pytest.raises(RunError, match="has not fitted a named distribution"):
             errors(run)
 
 

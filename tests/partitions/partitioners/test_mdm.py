@@ -149,7 +149,7 @@ class TestLaws:
             read_law("high-2", 0)
         with pytest.raises(DataError, match=r"none\.json cannot be read"):
             read_law(str(tmp_path / "none.json"), 0)
-        with pytest.raises(ConfigurationError, match=r"the law has 5 categories, 'label' of 'digits' has 10"):
+        with pytest.raises(ConfigurationError, match=r"the distribution has 5 categories, 'label' of 'digits' has 10"):
             federate(settings(**NEEDS, mdm_params="choice"))
         (tmp_path / "two.json").write_text(json.dumps({"histograms": [[5, *[0] * 9]] * 2}))
         with pytest.raises(ConfigurationError, match=r"mdm-params lists 2 histograms, not 8"):
@@ -169,7 +169,9 @@ class TestHistograms:
         with pytest.raises(ConfigurationError, match=r"needs partitioner = \"natural\" \(found: 'iid'\)"):
             federate(settings(dataset="histograms", partitioner="iid", model="linear", mdm_params="high-2"))
         keys = {"dataset": "histograms-5", "partitioner": "natural", "samples_per_client": 30, "model": "linear"}
-        with pytest.raises(ConfigurationError, match=r"'histograms-5' has 5 categories, the law 'high-2' 10"):
+        with pytest.raises(
+            ConfigurationError, match=r"'histograms-5' has 5 categories, but the distribution 'high-2' has 10"
+        ):
             federate(settings(**keys, mdm_params="high-2"))
 
 
@@ -178,7 +180,7 @@ class TestFeatures:
         assert parse_edges("0:200000:5000, inf") == [*range(0, 200001, 5000), float("inf")]  # 41 bins (A.3.2)
         assert parse_edges("-inf, 1.5, 3") == [-np.inf, 1.5, 3]
         for wrong in ("", "1", "2,1", "1,1", "a,b", "0:1:0", "nan,1"):
-            with pytest.raises(ValueError, match="lists no increasing edges"):
+            with pytest.raises(ValueError, match="is not a list of increasing edges"):
                 parse_edges(wrong)
 
     def test_numbers_on_an_edge_are_on_its_right_side(self) -> None:

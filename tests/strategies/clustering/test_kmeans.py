@@ -663,7 +663,7 @@ class TestDevices:
     def test_they_are_not_asked_again(self, devices: tuple[list[dict[str, str]], dict[str, Value]]) -> None:
         nodes, keys = devices
         run_app(config(**{**keys, "run-name": "once"}), nodes)
-        with pytest.raises(ConfigurationError, match="a private clustering of real devices cannot go on"):
+        with pytest.raises(ConfigurationError, match="a private clustering of real devices cannot be resumed"):
             run_app(config(**{**keys, "resume": "once"}), nodes)
 
     def test_server_data_are_asked_for(self, devices: tuple[list[dict[str, str]], dict[str, Value]]) -> None:

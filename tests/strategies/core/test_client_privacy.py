@@ -338,7 +338,7 @@ def test_noise_is_not_that_of_the_seed(run: Runs) -> None:
         ({"privacy.noise-multiplier": 1.0, "privacy.clip-quantile": 0.5}, "clip-quantile: cohorts of 4 are too"),
         ({"privacy.noise-multiplier": 1.0, "patience": 1, "validation-fraction": 0.2}, "patience"),
         ({"privacy.noise-multiplier": 1.0, "model": "cnn-bn"}, "model: with noise, the statistics of batch norm"),
-        ({"privacy.noise-multiplier": 1.0, "method": "pefll"}, "cannot be had with method 'pefll'"),
+        ({"privacy.noise-multiplier": 1.0, "method": "pefll"}, "is not supported by method 'pefll'"),
         ({"privacy.noise-multiplier": 1.0, "method": "fedprox", "fedprox.adaptive": True}, "fedprox.adaptive"),
     ],
 )  # fmt: skip
@@ -367,7 +367,7 @@ def test_methods_are_private_or_say_why_not(run: Runs, method: str) -> None:
         **OWN.get(method, {}),
     }  # fmt: skip
     if method not in SUPPORTED:
-        with pytest.raises(ConfigurationError, match=f"privacy.unit: 'client' cannot be had with method '{method}'"):
+        with pytest.raises(ConfigurationError, match=f"privacy.unit: 'client' is not supported by method '{method}'"):
             run("run", **keys)
         return
     found = _summary(run("run", **keys))

@@ -66,7 +66,7 @@ LIES: dict[str, Lie] = {
     "number 'loss' is": _metric("loss", -1e300),
     "its numbers 'num-examples'": _without("num-examples"),
     r"\\x1b\[2J": lambda honest, cap: Reply([], {}, {}, {honest.clients[0]: EVIL}),
-    "it speaks for the clients": lambda honest, cap: replace(honest, clients=[EVIL * 9999]),
+    "it replies for the clients": lambda honest, cap: replace(honest, clients=[EVIL * 9999]),
 }
 """What a device makes of its honest reply, by a pattern of the reason why it is not used; with the cap on weights."""
 

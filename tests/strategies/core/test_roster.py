@@ -127,7 +127,7 @@ def test_who_has_too_few_examples_is_left_out_with_a_reason() -> None:
     assert list(roster.clients) == ["b"]
     assert roster.left_out == {"a": "too few"}
     other.unfit = lambda client: "none is enough"
-    with pytest.raises(RunError, match="all 2 clients are left out; client a: none is enough"):
+    with pytest.raises(RunError, match="all 2 clients are skipped; client a: none is enough"):
         other.wait(_Grid(grid.nodes), 0.01)  # type: ignore[arg-type]
 
 
@@ -164,7 +164,7 @@ def test_who_comes_with_nonsense_does_not_end_the_run(first: bool) -> None:
 
 def test_where_nobody_fits_the_run_does_not_begin() -> None:
     """At once where as many have come as are expected; else when the time is over."""
-    with pytest.raises(RunError, match=r"0 clients are ready, but nodes were left out: .* other code"):
+    with pytest.raises(RunError, match=r"0 clients are ready, but some nodes were skipped: .* other code"):
         Roster(list, 1, "code").wait(_Grid({2: NONSENSE[2]}), 100.0)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="0 clients are ready"):
         Roster(list, 2, "code").wait(_Grid({2: NONSENSE[2]}), 0.01)  # type: ignore[arg-type]
@@ -348,7 +348,7 @@ def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., P
 
 
 def test_with_noise_nobody_may_be_late(run: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigurationError, match="oversample: who replies first"):
+    with pytest.raises(ConfigurationError, match="oversample: which clients reply first"):
         run("noisy", oversample=1.5, **{"privacy.unit": "client", "privacy.noise-multiplier": 1.0})
 
 

@@ -219,7 +219,7 @@ def test_methods_that_need_single_clients_are_refused(run: Runs) -> None:
     }
     assert {name for name, broken in claims.items() if not broken} == SECURE
     for method in ("fedfomo", "fednova"):
-        with pytest.raises(ConfigurationError, match=f"secure-aggregation: it cannot be had with method '{method}'"):
+        with pytest.raises(ConfigurationError, match=f"secure-aggregation: it is not supported by method '{method}'"):
             run("refused", method=method, **{"secure-aggregation": True})
 
 
