@@ -25,6 +25,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import validating
+from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
@@ -112,6 +113,7 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
+        clock: the virtual clock of a simulation with a law of devices; None without one.
         secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         unmeasured: a warning, if clients of the last evaluation have no figures.
@@ -146,6 +148,7 @@ class CohortStrategy(WithoutHooks):
             from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
             self.protection = ClientPrivacy(self.settings, self.run)
+        self.clock = Clock(self.settings) if self.settings.fleet.on else None
         self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
@@ -174,7 +177,7 @@ class CohortStrategy(WithoutHooks):
         """Return why a client cannot take part in this run, "" if it can. By default: too few training examples."""
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
-        return ""
+        return self.clock.lacks_memory(client.id) if self.clock is not None else ""
 
     def check_roster(self) -> None:
         """Check that the settings are possible with the present clients.
@@ -204,6 +207,10 @@ class CohortStrategy(WithoutHooks):
             raise ConfigurationError(
                 "unseen-fraction, labeled-fraction: these share out a simulation; devices are what they are. "
                 "Leave both out."
+            )
+        if self.roster.deployed and self.settings.fleet.on:
+            raise ConfigurationError(
+                "fleet: this table describes the devices of a simulation; real devices are what they are. Leave it out."
             )
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
@@ -246,7 +253,7 @@ class CohortStrategy(WithoutHooks):
         s = self.settings
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
-            len(self.roster.nodes), self.cohort_size(1) if self.poisson else len(self.sample(1)), s.rounds,
+            len(self.roster.nodes), self.cohort_size(1), s.rounds,
         )  # fmt: skip
 
     def _population(self) -> str:
@@ -336,21 +343,37 @@ class CohortStrategy(WithoutHooks):
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
 
         With client-level privacy each client takes part independently at random, from a secret generator, or in the
-        rounds of its slot, unless cohorts are to have a fixed size. Of real devices, ``oversample`` times as many are
-        drawn as replies are needed.
+        rounds of its slot, unless cohorts are to have a fixed size.
         """
         clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
         if self.protection is not None and self.poisson:
             drawn = self.protection.choose(clients, size / len(clients), server_round)
             return Cohort(drawn, len(drawn))
-        rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=self._asked(size, len(clients)), replace=False)
-        return Cohort((clients[i] for i in sorted(chosen)), size)
+        return self.draw(clients, size, server_round)
+
+    def draw(self, clients: Sequence[str], needed: int, *path: int) -> Cohort:
+        """Draw clients uniformly without replacement for ``needed`` replies, of those online.
+
+        Where devices differ in speed, ``oversample`` times as many are drawn as replies are needed.
+
+        Args:
+            clients: those that may be drawn.
+            needed: number of replies.
+            path: numbers that name the random draw, of which the first is the round.
+        """
+        rng = numpy_generator(self.settings.seed, "cohort", *path)
+        count = self._asked(needed, len(clients))
+        if self.clock is not None:
+            chosen = self.clock.draw(clients, count, rng)
+        else:
+            chosen = [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
+        return Cohort((clients[i] for i in sorted(chosen)), min(needed, len(chosen)))
 
     def _asked(self, needed: int, of: int) -> int:
         """Return how many clients are asked for ``needed`` replies: ``oversample`` times as many, of devices."""
-        return min(math.ceil(self.settings.oversample * needed) if self.roster.deployed else needed, of)
+        timed = self.roster.deployed or self.clock is not None
+        return min(math.ceil(self.settings.oversample * needed) if timed else needed, of)
 
     def shares(self) -> list[float]:
         """Return for each round of the run the share of the trainable clients that are asked to train."""
@@ -481,6 +504,7 @@ class CohortStrategy(WithoutHooks):
             "attendance": self.attendance.facts(),
             "releases": [] if self.protection is None else self.protection.ledger.history,
             "secure": self.secure.facts(),
+            "clock": None if self.clock is None else self.clock.facts(),
             **self.accounts.facts(),
         }
 
@@ -499,6 +523,8 @@ class CohortStrategy(WithoutHooks):
             self.accounts.take_back(facts)
             self.attendance.take_back(facts.get("attendance", {}))
             self.secure.take_back(facts.get("secure", {}))
+            if self.clock is not None:
+                self.clock.take_back(facts["clock"])
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))

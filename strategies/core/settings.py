@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
-from florilegium.common.settings import NAME, key
+from florilegium.common.settings import NAME, Section, key
 from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.core.fleet_settings import FleetSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 
@@ -27,7 +29,10 @@ class ServerSettings(FederationSettings, SharedSettings):
         ge=0, le=1,
     )  # fmt: skip
     oversample: float = key(
-        1.0, "real devices: ask this many times as many clients as needed, and take the first usable replies", ge=1
+        1.0,
+        "real devices, and simulations with table `fleet`: ask this many times as many clients as needed, and take the "
+        "first usable replies",
+        ge=1,
     )
     min_examples: int = key(
         0, "clients with fewer training examples are skipped; the log and `summary.json` say so", ge=0
@@ -72,7 +77,7 @@ class ServerSettings(FederationSettings, SharedSettings):
         "training examples; 0: no limit",
         ge=0,
     )
-    round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
+    round_timeout: float = key(3600.0, "seconds that one exchange may take, by the virtual clock too", gt=0)
     roster_timeout: float = key(
         60.0, "seconds within which a node must reply which clients it holds, or to a step of secure aggregation", gt=0
     )
@@ -113,6 +118,7 @@ class ServerSettings(FederationSettings, SharedSettings):
         "([details](configuration.md#initial-parameters))",
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
+    fleet: FleetSettings = FleetSettings()
 
     @field_validator("patience")
     @classmethod
@@ -122,3 +128,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and info.data.get("final_participation"):
             raise ValueError("nobody knows which round is the last then: set final-participation to 0")
         return patience
+
+
+TABLES: Mapping[str, type[Section]] = {
+    name: type(field.default)
+    for name, field in ServerSettings.model_fields.items()
+    if isinstance(field.default, Section) and type(field.default).model_fields
+}
+"""The tables of keys that all methods share, by name."""
