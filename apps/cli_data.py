@@ -96,7 +96,7 @@ def fleet(
 
     settings, _ = parse(complete(resolve(recipe, assignments or [], {})))
     if not settings.fleet.on:
-        raise ConfigurationError("fleet: there is no law of devices; set fleet.speed, fleet.download or fleet.upload")
+        raise ConfigurationError("fleet: all devices are ideal; set fleet.speed, fleet.download or fleet.upload")
     found = fleet_view(settings)
     show(["of all clients", "slowest 5 %", "median", "fastest 5 %"], fleet_rows(found), f"fleet, seed {settings.seed}")
     if output:

@@ -1,4 +1,4 @@
-"""What the law of devices makes of a federation's clients: numbers and a picture, for ``florilegium fleet``."""
+"""What table ``fleet`` makes of a federation's clients: numbers and a picture, for ``florilegium fleet``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from florilegium.apps.assembly import population
@@ -55,9 +56,8 @@ def fleet_view(settings: Settings) -> FleetView:
         ),
     }
     online = [np.mean([fleet.online_until(member.id, time) > time for member in members]) for time in _TIMES]
-    return FleetView(
-        {name: values for name, values in quantities.items() if np.isfinite(values).all()}, np.array(online)
-    )
+    limited = {name: values for name, values in quantities.items() if 0 < values.min() <= values.max() < np.inf}
+    return FleetView(limited, np.array(online))
 
 
 def fleet_rows(view: FleetView) -> list[list[str]]:
@@ -76,7 +76,10 @@ def draw_fleet(view: FleetView) -> Figure:
     *axes, last = figure.subplots(1, len(view.quantities) + 1)
     for one, (name, values) in zip(axes, view.quantities.items(), strict=True):
         one.step(np.sort(values), np.arange(1, len(values) + 1) / len(values), where="post")
-        one.set(xlabel=name, ylabel="share of clients at or below", xscale="log" if values.min() > 0 else "linear")
+        one.set(xlabel=name, ylabel="share of clients at or below", xscale="log")
+        one.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one.xaxis.set_major_formatter("{x:g}")
+        one.xaxis.set_minor_locator(NullLocator())
     last.plot(_TIMES / 3600, view.online)
     last.set(xlabel="hour of the first day", ylabel="share of clients online", ylim=(-0.03, 1.03))
     for one in (*axes, last):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
@@ -32,7 +33,7 @@ _PATIENCE = 7 * DAY
 
 @dataclass(frozen=True)
 class Job:
-    """A client's part of an exchange, as the law of devices foresees it.
+    """A client's part of an exchange, as the fleet foresees it.
 
     Attributes:
         client: its id.
@@ -56,7 +57,7 @@ class Clock:
     """The virtual time of a run.
 
     Args:
-        settings: the run's configuration, with the law of devices.
+        settings: the run's configuration, with the fleet.
 
     Attributes:
         now: virtual seconds since the run's start.
@@ -84,25 +85,25 @@ class Clock:
 
     # ------------------------------------------------------------------------------------- exchanges
 
-    def jobs(self, members: Sequence[Member], phase: str, number: int, down: float, up: float) -> list[Job]:
+    def jobs(self, members: Sequence[Member], phase: str, path: Sequence[int], down: float, up: float) -> list[Job]:
         """Return when the replies of clients will arrive that are asked now.
 
         Args:
             members: the clients.
             phase: what they do; ``train`` takes the local epochs or steps, anything else one pass over the data.
-            number: the round's number, for random draws.
+            path: names the random draws; the round's number comes first.
             down: bytes that each client receives.
             up: bytes that each client sends; the phase's last exchange, if there was one, says better.
         """
         up = self._replies.get(phase, up)
-        return [self._job(member, phase, number, down, up) for member in members]
+        return [self._job(member, phase, path, down, up) for member in members]
 
-    def _job(self, member: Member, phase: str, number: int, down: float, up: float) -> Job:
+    def _job(self, member: Member, phase: str, path: Sequence[int], down: float, up: float) -> Job:
         client, s = member.id, self._settings
         examples = trained(s, member.train) if phase == "train" else member.train
         seconds = self._fleet.device(client).seconds(down, examples, up)
         until = self._fleet.online_until(client, self.now)
-        if (share := self._fleet.drops_out(client, phase, number)) is not None:
+        if (share := self._fleet.drops_out(client, phase, path)) is not None:
             seconds *= share
         end = self.now + seconds
         if end > until:
@@ -114,7 +115,7 @@ class Clock:
         s = self._settings
         replies = sorted((job for job in jobs if not job.error), key=lambda job: job.end)
         used = [job for job in replies[:wanted] if job.end <= self.now + s.round_timeout]
-        late = [job for job in replies if job not in used]
+        late = replies[len(used) :]
         silent = len(used) < min(wanted, len(replies))  # somebody is waited for until the deadline
         said = f"no reply within {s.round_timeout:g} s (key round-timeout)"
         if not silent:
@@ -128,12 +129,13 @@ class Clock:
 
     # ------------------------------------------------------------------------------------ availability
 
-    def draw(self, clients: Sequence[str], count: int, rng: np.random.Generator) -> list[int]:
-        """Draw clients uniformly without replacement from those online; let the time pass if there are none.
+    def draw(self, clients: Sequence[str], count: int, rng: np.random.Generator, *, wait: bool = True) -> list[int]:
+        """Draw clients uniformly without replacement from those that are online.
 
         Args:
             clients: ids.
             count: how many to draw; all that are online, if they are fewer.
+            wait: whether to let the time pass if nobody is online, rather than to draw nobody.
             rng: the generator; where all clients are always online, it draws as in a run without a fleet.
 
         Returns:
@@ -144,21 +146,21 @@ class Clock:
         """
         if self._fleet.always_online:
             return [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
-        order = [int(i) for i in rng.permutation(len(clients))]
+        order = rng.permutation(len(clients))
         begun = self.now
-        while not (found := self._online(clients, order, count)):
+        while not (found := self._online(clients, order, count)) and wait:
             self.now += _LOOK
             if self.now - begun > _PATIENCE:
                 raise RunError("fleet.availability: no client has been online for a week of virtual time")
         return found
 
-    def _online(self, clients: Sequence[str], order: Sequence[int], count: int) -> list[int]:
+    def _online(self, clients: Sequence[str], order: NDArray[np.int64], count: int) -> list[int]:
         found: list[int] = []
         for index in order:
             if len(found) == count:
                 break
             if self._fleet.online_until(clients[index], self.now) > self.now:
-                found.append(index)
+                found.append(int(index))
         return found
 
     # ------------------------------------------------------------------------------------- checkpoints

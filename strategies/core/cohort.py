@@ -25,6 +25,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import validating
+from florilegium.strategies.core.buffer import PREFIX, Buffer
 from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
@@ -66,6 +67,11 @@ def only_sums(hyper: Any) -> str:
 def needs_individuals(hyper: Any) -> str:
     """Promise of secure sums, not kept: the server needs single clients' replies."""
     return "the server needs the replies of single clients"
+
+
+def mean_of_updates(hyper: Any) -> str:
+    """Promise of buffered rounds, kept: the server's step is a weighted mean of updates, whoever they are from."""
+    return ""
 
 
 def single_replies(hyper: Any) -> str:
@@ -113,7 +119,8 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
-        clock: the virtual clock of a simulation with a law of devices; None without one.
+        clock: the virtual clock of a simulation with a fleet; None without one.
+        buffer: the clients that are busy, in buffered asynchronous rounds; None in synchronous ones.
         secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         unmeasured: a warning, if clients of the last evaluation have no figures.
@@ -149,6 +156,7 @@ class CohortStrategy(WithoutHooks):
 
             self.protection = ClientPrivacy(self.settings, self.run)
         self.clock = Clock(self.settings) if self.settings.fleet.on else None
+        self.buffer = Buffer(self) if self.settings.mode == "buffered" else None
         self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
@@ -169,6 +177,11 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def transfer_gap(hyper: Any) -> str:
         """Return why the server's features cannot be transferred to another dataset, "" if they can."""
+        return "it promises nothing"
+
+    @staticmethod
+    def buffer_gap(hyper: Any) -> str:
+        """Return why the server's step is no weighted mean of updates, "" if it is one."""
         return "it promises nothing"
 
     # ----------------------------------------------------------------------- what a method may override
@@ -212,6 +225,8 @@ class CohortStrategy(WithoutHooks):
             raise ConfigurationError(
                 "fleet: this table describes the devices of a simulation; real devices are what they are. Leave it out."
             )
+        if self.buffer is not None:
+            self.buffer.check()
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the server's state besides the model, for checkpoints: arrays, and facts (JSON values)."""
@@ -352,7 +367,7 @@ class CohortStrategy(WithoutHooks):
             return Cohort(drawn, len(drawn))
         return self.draw(clients, size, server_round)
 
-    def draw(self, clients: Sequence[str], needed: int, *path: int) -> Cohort:
+    def draw(self, clients: Sequence[str], needed: int, *path: int, wait: bool = True) -> Cohort:
         """Draw clients uniformly without replacement for ``needed`` replies, of those online.
 
         Where devices differ in speed, ``oversample`` times as many are drawn as replies are needed.
@@ -361,11 +376,12 @@ class CohortStrategy(WithoutHooks):
             clients: those that may be drawn.
             needed: number of replies.
             path: numbers that name the random draw, of which the first is the round.
+            wait: whether to wait if nobody is online, rather than to draw nobody.
         """
         rng = numpy_generator(self.settings.seed, "cohort", *path)
         count = self._asked(needed, len(clients))
         if self.clock is not None:
-            chosen = self.clock.draw(clients, count, rng)
+            chosen = self.clock.draw(clients, count, rng, wait=wait)
         else:
             chosen = [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
         return Cohort((clients[i] for i in sorted(chosen)), min(needed, len(chosen)))
@@ -505,6 +521,7 @@ class CohortStrategy(WithoutHooks):
             "releases": [] if self.protection is None else self.protection.ledger.history,
             "secure": self.secure.facts(),
             "clock": None if self.clock is None else self.clock.facts(),
+            "buffer": None if self.buffer is None else self.buffer.facts(),
             **self.accounts.facts(),
         }
 
@@ -525,7 +542,10 @@ class CohortStrategy(WithoutHooks):
             self.secure.take_back(facts.get("secure", {}))
             if self.clock is not None:
                 self.clock.take_back(facts["clock"])
+            if self.buffer is not None:
+                self.buffer.take_back(checkpoint.state, facts["buffer"])
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))
-            self.restore(checkpoint.state, facts["own"])
+            own = {name: array for name, array in checkpoint.state.items() if not name.startswith(PREFIX)}
+            self.restore(own, facts["own"])

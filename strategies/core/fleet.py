@@ -1,4 +1,4 @@
-"""The law of devices in a simulation: what each client's device can do, and when it is online.
+"""The devices of a simulation: what each client's device can do, and when it is online.
 
 All that is random about a client is drawn from the run's seed and the client's name when it is needed, so that memory
 does not grow with the fleet.
@@ -11,18 +11,20 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-
-import numpy as np
+from statistics import NormalDist
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.seeds import numpy_generator
+from florilegium.common.seeds import uniforms
 from florilegium.common.settings import folder
 from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL, FleetSettings
 
 DAY = 86400.0
 """Seconds of a day."""
+_NORMAL = NormalDist()
+_REMEMBERED = 1 << 12
+"""Most clients whose devices are kept in memory."""
 _BYTES = 1e6 / 8
 """Bytes per second of one megabit per second."""
 
@@ -55,24 +57,28 @@ class Fleet:
     """The devices of a simulation's clients.
 
     Args:
-        settings: the law.
+        settings: how they are distributed.
         seed: the run's seed.
+
+    Attributes:
+        device: returns the device of a client.
     """
 
     def __init__(self, settings: FleetSettings, seed: int) -> None:
         self._settings, self._seed = settings, seed
+        self.device = lru_cache(maxsize=_REMEMBERED)(self._device)
 
-    def device(self, client: str) -> Device:
+    def _device(self, client: str) -> Device:
         """Return the device of a client: log-normal speed, bandwidths and memory, and its hours."""
-        s, rng = self._settings, numpy_generator(self._seed, "fleet", client)
-        speed, down, up, memory, hour = (float(z) for z in rng.standard_normal(5))
+        s, drawn = self._settings, uniforms(self._seed, "fleet", client)
+        speed, down, up, memory, hour = map(_NORMAL.inv_cdf, drawn[:5])
         return Device(
             _lognormal(s.speed, s.speed_sigma, speed),
             _lognormal(s.download * _BYTES, s.bandwidth_sigma, down),
             _lognormal(s.upload * _BYTES, s.bandwidth_sigma, up),
             _lognormal(s.memory * 1e6, s.memory_sigma, memory),
             s.phase_sigma * 3600 * hour,
-            float(rng.random()),
+            drawn[5],
         )
 
     def online_until(self, client: str, time: float) -> float:
@@ -94,13 +100,16 @@ class Fleet:
         index = bisect_right(own, (time - begun, math.inf)) - 1
         return max(time, begun + own[index][1]) if index >= 0 else time
 
-    def drops_out(self, client: str, phase: str, number: int) -> float | None:
-        """Return the share of its time after which a client fails in this phase of a round; None: it does not."""
+    def drops_out(self, client: str, phase: str, path: Sequence[int]) -> float | None:
+        """Return the share of its time after which a client fails in this phase of a round; None: it does not.
+
+        ``path`` names the draw: the round's number, and another one if the client begins several times in a round.
+        """
         rate = self._settings.dropout
         if not rate:
             return None
-        rng = numpy_generator(self._seed, "fleet", client, phase, number)
-        return float(rng.random()) if rng.random() < rate else None
+        whether, when, *_ = uniforms(self._seed, "fleet", client, phase, *path)
+        return when if whether < rate else None
 
     @property
     def always_online(self) -> bool:
@@ -114,7 +123,7 @@ class Fleet:
 
 def _lognormal(median: float, sigma: float, z: float) -> float:
     """Return median·e^(σz); infinity, which takes no time, for a median of 0."""
-    return median * float(np.exp(sigma * z)) if median else math.inf
+    return median * math.exp(sigma * z) if median else math.inf
 
 
 def read_traces(path: Path) -> tuple[list[list[tuple[float, float]]], float]:

@@ -50,7 +50,7 @@ class FleetSettings(Section):
 
     @property
     def on(self) -> bool:
-        """Whether there is a law of devices at all."""
+        """Whether devices differ from ideal ones at all."""
         return self.timed or bool(self.dropout or self.memory)
 
     @model_validator(mode="after")

@@ -135,6 +135,7 @@ class Round:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         evaluation: bool = False,
         out_of: int | None = None,
+        arrived: bool = False,
         **arguments: Any,
     ) -> Outcome:
         """Ask ``cohort`` to carry out ``phase``; return the merged outcome.
@@ -150,6 +151,7 @@ class Round:
             evaluation: whether the exchange evaluates rather than trains; its bytes are not counted.
             out_of: number of clients of which a share of ``min-success`` must succeed, if some were skipped earlier and
                 are not in ``cohort``; 0: any number may fail. Default: the replies needed from ``cohort``.
+            arrived: whether the virtual time of the exchange has passed already.
             arguments: the phase's own arguments.
 
         Raises:
@@ -159,7 +161,7 @@ class Round:
         _check_options(cohort, reduce, scatter or {}, shapes or {})
         strategy, checked = self._strategy, self._checked(phase, arguments)
         unused: dict[str, str] = {}
-        if strategy.clock is not None and not evaluation:
+        if strategy.clock is not None and not evaluation and not arrived:
             unused = self._pass_time(strategy.clock, phase, cohort, send or {}, scatter or {}, shapes or {})
         asked = [client for client in cohort if client not in unused]
         exchange = Exchange(
@@ -173,6 +175,11 @@ class Round:
         if not cohort and exchange.updates and strategy.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
+
+    def skip(self, phase: str, reasons: Mapping[str, str]) -> None:
+        """Record clients that were asked to carry out a phase and whose replies are not used, with the reasons."""
+        self.record.add(phase, 0.0, reasons, Outcome([], {}, {}, {**reasons}), evaluation=False)
+        self._note_failures(phase, reasons)
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
         """Return ``outcome`` if enough of the ``asked`` clients have succeeded.
@@ -214,7 +221,7 @@ class Round:
         sent = float(num_bytes(send))
         own = sum(array.nbytes for array in scatter.values()) / max(1, len(cohort))
         returned = sum(4.0 * math.prod(shape) for shape in shapes.values()) if shapes else sent
-        jobs = clock.jobs(members, phase, self.number, sent + own, returned)
+        jobs = clock.jobs(members, phase, [self.number], sent + own, returned)
         return clock.wait(jobs, cohort.wanted if isinstance(cohort, Cohort) else len(cohort))
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,17 +337,12 @@ class Round:
     def _account(self, exchange: Exchange, outcome: Outcome) -> Outcome:
         """Protect the sums of an outcome, count bytes, and record the clients that failed."""
         strategy = self._strategy
-        for client, reason in outcome.failures.items():
-            log.warning("client %s failed and is skipped: %s", client, reason)
-            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
-                strategy.roster.ask_again(client)
         down, up = outcome.traffic
         seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)
         self.record.add(exchange.phase, seconds, exchange.cohort, outcome, evaluation=exchange.evaluation)
         if strategy.telemetry is not None:
             strategy.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
-        if outcome.failures and strategy.run.opened:
-            strategy.run.note_failures(self.number, exchange.phase, outcome.failures)
+        self._note_failures(exchange.phase, outcome.failures)
         if strategy.settings.privacy.unit == "example":
             strategy.accounts.hear(outcome)
         if exchange.robust and outcome.clients:
@@ -359,6 +361,16 @@ class Round:
             if strategy.clock is not None:
                 strategy.clock.heard(exchange.phase, len(outcome.clients), up)
         return outcome
+
+    def _note_failures(self, phase: str, reasons: Mapping[str, str]) -> None:
+        """Log and record the clients that did not contribute to an exchange."""
+        strategy = self._strategy
+        for client, reason in reasons.items():
+            log.warning("client %s failed and is skipped: %s", client, reason)
+            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
+                strategy.roster.ask_again(client)
+        if reasons and strategy.run.opened:
+            strategy.run.note_failures(self.number, phase, reasons)
 
 
 def _shapes(arrays: Arrays | None) -> dict[str, tuple[int, ...]]:

@@ -255,13 +255,15 @@ class Rounds:
             strategy.run.record(line)
 
     def _simulated(self) -> dict[str, float]:
-        """Return the virtual time since the run's start, in seconds, if a law of devices lets it pass."""
+        """Return the virtual time since the run's start, in seconds, if a fleet lets it pass."""
         clock = self._strategy.clock
         return {} if clock is None else {SIMULATED: round(clock.now, 3)}
 
     def _save(self, server_round: int, model: Arrays) -> None:
         """Write a checkpoint; from now on clients may delete states older than this round's."""
         own, facts = self._strategy.state()
+        if self._strategy.buffer is not None:
+            own = own | self._strategy.buffer.arrays()
         everything = {**self._strategy.facts(), "order": list(model), "seconds": self._seconds, "ended": self._ended}
         self._strategy.run.save(Checkpoint(server_round, model, own, {**everything, "own": facts}))
         self._strategy.checkpoint_round = server_round

@@ -10,6 +10,7 @@ from pydantic import ValidationInfo, field_validator
 from florilegium.clients.core.settings import SharedSettings
 from florilegium.common.settings import NAME, Section, key
 from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.core.buffer_settings import BufferSettings
 from florilegium.strategies.core.fleet_settings import FleetSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
@@ -28,6 +29,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         "participation rate in the last round (of every stage, where a method has stages); 0: as in other rounds",
         ge=0, le=1,
     )  # fmt: skip
+    mode: Literal["synchronous", "buffered"] = key(
+        "synchronous",
+        "what a round is: an exchange with a new cohort; or a server step for every `buffer.size` updates, while as "
+        "many clients as a cohort has are busy ([more](fleets.md#buffered-rounds))",
+    )
     oversample: float = key(
         1.0,
         "real devices, and simulations with table `fleet`: ask this many times as many clients as needed, and take the "
@@ -119,6 +125,7 @@ class ServerSettings(FederationSettings, SharedSettings):
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
     fleet: FleetSettings = FleetSettings()
+    buffer: BufferSettings = BufferSettings()
 
     @field_validator("patience")
     @classmethod

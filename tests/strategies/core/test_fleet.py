@@ -1,4 +1,4 @@
-"""The law of devices and the virtual clock, against closed forms."""
+"""Simulated devices and the virtual clock, against closed forms."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TestClock:
 
     def test_drop_outs_occur_at_their_rate(self) -> None:
         clock = _clock(**EQUAL, **{"fleet.dropout": 0.25})
-        jobs = clock.jobs([Member(str(i), 100, 0) for i in range(2000)], "train", 1, 0.0, 0.0)
+        jobs = clock.jobs([Member(str(i), 100, 0) for i in range(2000)], "train", [1], 0.0, 0.0)
         failed = [job.end for job in jobs if job.error]
         assert stats.binomtest(len(failed), 2000, 0.25).pvalue > 0.01
         whole = next(job.end for job in jobs if not job.error)
@@ -121,7 +121,7 @@ class TestClock:
         member = Member("0", 10**7, 0)  # takes longer than a day
         clock.draw(["0"], 1, np.random.default_rng(0))  # waits until it is online
         begun = clock.now
-        job = clock.jobs([member], "train", 1, 0.0, 0.0)[0]
+        job = clock.jobs([member], "train", [1], 0.0, 0.0)[0]
         assert "offline" in job.error
         assert begun < job.end <= begun + DAY / 2
 
