@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from florilegium.apps.buffer_checks import check_buffered
 from florilegium.apps.code_version import code_version
 from florilegium.apps.method import Method
 from florilegium.apps.methods import METHODS, table_of
@@ -114,6 +115,8 @@ class Assembly:
             check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
         if s.secure_aggregation:
             check_secure_aggregation(s, gap(strategy, "secure_gap", self.hyper))
+        if s.mode == "buffered":
+            check_buffered(s, gap(strategy, "buffer_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)

@@ -82,6 +82,30 @@ def partition(
         print(save)
 
 
+@data.add("florilegium fleet --set fleet.speed=50 --set fleet.upload=2 --output fleet.png")
+def fleet(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    output: Annotated[Path | None, typer.Option(help="write a picture of the fleet to this PNG file")] = None,
+) -> None:
+    """Show the devices of a simulation: speeds, bandwidths, time for a round, and who is online when."""
+    from florilegium.apps.experiment import resolve
+    from florilegium.apps.fleet_view import draw_fleet, fleet_rows, fleet_view
+    from florilegium.apps.settings import complete, parse
+    from florilegium.common.errors import ConfigurationError
+
+    settings, _ = parse(complete(resolve(recipe, assignments or [], {})))
+    if not settings.fleet.on:
+        raise ConfigurationError("fleet: all devices are ideal; set fleet.speed, fleet.download or fleet.upload")
+    found = fleet_view(settings)
+    show(["of all clients", "slowest 5 %", "median", "fastest 5 %"], fleet_rows(found), f"fleet, seed {settings.seed}")
+    if output:
+        from florilegium.apps.reports.writing import write_picture
+
+        write_picture(draw_fleet(found), output)
+        print(output)
+
+
 def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
     """Print a row for each client: group, numbers of examples, and those of each class, or of the largest classes."""
     counts = federation.class_counts(dataset)

@@ -31,6 +31,7 @@ from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.core.claim import LOCK, refuse_if_claimed
 from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import find_run, has_results, read_config
+from florilegium.strategies.core.settings import TABLES
 
 log = logging.getLogger("flwr")
 
@@ -173,7 +174,7 @@ def warn_of_idle_keys(named: Iterable[str], wanted: Sequence[Mapping[str, Value]
         named: the keys, such as "fedprox.mu".
         wanted: the configurations of the runs, where they differ from the defaults.
     """
-    used = {"privacy"}
+    used = {*TABLES}
     for keys in wanted:
         config = {**defaults(), **keys}
         used |= {table_of(str(config["method"])), partitioner_table(str(config["partitioner"]))}

@@ -10,6 +10,7 @@ from florilegium.apps.method import Method
 from florilegium.apps.own_methods import OWN_METHODS
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import Section
+from florilegium.strategies.core.settings import TABLES
 
 
 def table_of(method: str) -> str:
@@ -40,7 +41,7 @@ def _read(found: Any, reference: str) -> Method:
             raise TypeError(f"its {what} must be a subclass of {base.__name__} (found: {_described(part)})")
     table = found.table or _kebab(found.client_class().__name__.removesuffix("Client"))
     if (
-        table in {method.table or name for name, method in OWN_METHODS.items()} | {"privacy"}
+        table in {method.table or name for name, method in OWN_METHODS.items()} | TABLES.keys()
         and found.hyper().model_fields
     ):
         raise ValueError(f"its keys would stand in table [{table}], which is the suite's own; set Method.table")

@@ -22,9 +22,8 @@ from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.spec import DatasetSpec
-from florilegium.privacy.settings import PrivacySettings
 from florilegium.strategies.core.run_folder import read_config
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.core.settings import TABLES, ServerSettings
 
 S = TypeVar("S", bound=Section)
 
@@ -72,7 +71,7 @@ PACKAGE_KEYS = "package-keys"
 
 def sections() -> dict[str, type[Section]]:
     """Return every table of the suite's own configuration by its name; "" holds the common keys."""
-    tables: dict[str, type[Section]] = {"": Settings, "privacy": PrivacySettings}
+    tables: dict[str, type[Section]] = {"": Settings, **TABLES}
     own = [(table_of(name), METHODS[name].hyper()) for name in METHODS.own]
     own += [(name, PARTITIONERS[name].section()) for name in PARTITIONERS.own]
     return tables | {table: section for table, section in own if section.model_fields}
@@ -172,7 +171,7 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(f"{name}: whole numbers lie between -2^63 and 2^63 - 1 (found: {value})")
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
-    private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)
+    tables = {n: _check(section, _table(config, n, known), f"{n}.", problems) for n, section in TABLES.items()}
     method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
     named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
     problems += [problem for problem in named if problem]
@@ -180,8 +179,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     if not PARTITIONERS.problem(partitioner):
         table = partitioner_table(partitioner)
         own = _check(PARTITIONERS[partitioner].section(), _table(config, table, known), f"{table}.", problems)
-    parts = {"privacy": private, "own": own or NoHyper()}
-    settings = _check(Settings, {**common, **parts}, "", problems) if private else None
+    parts = {**tables, "own": own or NoHyper()}
+    settings = _check(Settings, {**common, **parts}, "", problems) if all(tables.values()) else None
     entry = METHODS[method] if not METHODS.problem(method) else None
     names = {str(field.alias) for field in SourceSettings.model_fields.values()}
     source = _check(SourceSettings, {name: value for name, value in common.items() if name in names}, "", [])

@@ -22,6 +22,7 @@ import torch
 from benchmarks import board as every_method
 from benchmarks import (
     exchange,
+    fleet,
     hypergradient,
     operators,
     pfl_research,
@@ -279,10 +280,23 @@ def board(workers: int) -> list[Row]:
     return rows
 
 
+def fleets(workers: int) -> list[Row]:
+    """Measure what the virtual clock costs in a round of light clients, and whether memory grows with the fleet."""
+    clock, light = fleet.clock_seconds(), suite.light_seconds(workers)
+    small, large = (fleet.held_bytes(clients) for clients in (fleet.FLEET // 10, fleet.FLEET))
+    return [
+        Row("virtual clock: share of a round of 1,000 clients, one step each", 100 * clock / light, 5, " %",
+            f"{1000 * clock:.0f} ms for 1,000 of 100,000 clients, diurnal; a round takes {light:.2f} s"),
+        Row("buffered rounds, 1,000 busy clients: memory with 100,000 ÷ with 10,000", large / small, 1.1, "",
+            f"{large / 1e6:.1f} MB held by clock and buffer"),
+    ]  # fmt: skip
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
     "messages": messages,
+    "fleet": fleets,
     "start": start,
     "memory": memory,
     "evaluation": evaluation,

@@ -8,6 +8,7 @@ equal streams on every machine, whatever was drawn before from other generators.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +25,12 @@ def entropy(seed: int, *path: Word) -> int:
     """Return a 128-bit integer that depends on ``seed``, every word of ``path``, and their types."""
     name = "\x1f".join(f"{type(word).__name__}:{word}" for word in (seed, *path))
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+
+
+def uniforms(seed: int, *path: Word) -> list[float]:
+    """Return eight uniform numbers in (0, 1) that ``seed`` and ``path`` identify, at a tenth of a generator's cost."""
+    digest = hashlib.sha512(entropy(seed, *path).to_bytes(16, "big")).digest()
+    return [((word >> 11) + 0.5) / 2**53 for word in struct.unpack(">8Q", digest)]
 
 
 def numpy_generator(seed: int, *path: Word) -> np.random.Generator:

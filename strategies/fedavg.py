@@ -15,7 +15,14 @@ from typing import Any
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import CohortStrategy, Setup, only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import (
+    CohortStrategy,
+    Setup,
+    mean_of_updates,
+    only_sums,
+    sums_of_updates,
+    whole_network,
+)
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
@@ -34,6 +41,7 @@ class FedAvg(CohortStrategy):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    buffer_gap = staticmethod(mean_of_updates)
     transfer_gap = staticmethod(whole_network)
 
     def __init__(self, setup: Setup) -> None:
@@ -62,11 +70,16 @@ class FedAvg(CohortStrategy):
         Called before the model is updated.
         """
 
-    def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Have the cohort train the model; take a server step along the mean update, and return the new model."""
+    def updates(self, round: Round, sent: Arrays) -> Outcome:
+        """Return the updates of a new cohort that trains ``sent``; in buffered rounds, those that arrive next."""
+        if self.buffer is not None:
+            return self.buffer.step(round, sent, self.train_arguments)
         cohort = round.sample()
-        arguments = self.train_arguments(round, cohort)
-        outcome = round.ask("train", cohort, send=model | self.beside, reduce="delta", **arguments)
+        return round.ask("train", cohort, send=sent, reduce="delta", **self.train_arguments(round, cohort))
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Have clients train the model; take a server step along the mean update, and return the new model."""
+        outcome = self.updates(round, model | self.beside)
         self.learn(round, model, outcome)
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         update = {name: outcome.arrays[name] / outcome.weight for name in model}

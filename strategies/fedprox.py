@@ -60,6 +60,11 @@ class FedProx(FedAvg):
 
     hyper: FedProxHyper
 
+    @staticmethod
+    def buffer_gap(hyper: FedProxHyper) -> str:
+        """Return why the server's step is no weighted mean of updates alone."""
+        return "fedprox.adaptive: μ would follow the losses of older models" if hyper.adaptive else ""
+
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._adaptive = AdaptiveMu(self.hyper.mu)

@@ -22,6 +22,7 @@ from florilegium.apps.reports.pictures import (
     PLACES,
     curve,
     figure_of,
+    places,
     plot_clients,
     plot_curves,
     plot_pairs,
@@ -102,7 +103,9 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
     figure = figure_of(pools)
     drawn = compared and any(len(curve(pool, reader(group, figure), "round")[0]) for pool in pools for group in GROUPS)
     pictures = [
-        picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}") for x in PLACES if drawn
+        picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}")
+        for x in places(pools)
+        if drawn
     ]
     if compared and any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
         pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
@@ -152,17 +155,18 @@ def _partition(pool: Pool) -> tuple[Picture | None, str]:
 
 
 def _reached(pools: Sequence[Pool]) -> Table:
-    """Return rounds, MB and seconds until each pool's mean accuracy of seen clients first reached the targets."""
+    """Return rounds, MB, seconds and minutes of simulated time until each pool's mean accuracy reached the targets."""
     curves = {pool.label: [curve(pool, reader("seen", "accuracy"), x) for x in PLACES] for pool in pools}
     best = max((float(own[0][1][-1]) for own in curves.values() if len(own[0][1])), default=0.0)
     rows = []
-    for label, (rounds, traffic, seconds) in curves.items():
+    for label, (rounds, traffic, seconds, simulated) in curves.items():
         row = [label]
         for share in TARGETS:
             above = np.flatnonzero(rounds[1] >= share * best)
             first = above[0] if len(above) else None
             row += ["never"] if first is None else [
                 f"round {rounds[0][first]:.0f}, {traffic[0][first]:.1f} MB, {seconds[0][first]:.1f} s"
+                + (f", {simulated[0][first]:.1f} min simulated" if len(simulated[0]) else "")
             ]  # fmt: skip
         rows.append(row)
     return Table("", ["method", *(f"{share * best:.1f} %" for share in TARGETS)], rows)

@@ -14,7 +14,7 @@ from florilegium.apps.figures import ShownFigure
 from florilegium.apps.reports.pairs import Pair
 from florilegium.apps.reports.pools import GROUPS, Pool
 from florilegium.apps.reports.tables import scale
-from florilegium.strategies.core.metrics_file import TRAINING
+from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a7a7a", "#f0e442", "#000000")
 """Okabe and Ito's colours, which colour-blind readers tell apart."""
@@ -30,16 +30,22 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-PLACES = {
+Reader = Callable[[Mapping[str, Any]], float | None]
+"""Reads a number from a line of ``metrics.jsonl``; None if the line has none."""
+
+PLACES: Mapping[str, tuple[str, Reader]] = {
     "round": ("round", lambda line: line["round"]),
     "traffic": ("MB sent, both ways, all clients", lambda line: (line["bytes_down"] + line["bytes_up"]) / 1e6),
     "seconds": ("seconds of training", lambda line: line["seconds"]),
+    "simulated": ("minutes of simulated time", lambda line: line[SIMULATED] / 60 if SIMULATED in line else None),
 }
 """What curves are plotted over: the axis's label, and its value in a line of ``metrics.jsonl``."""
 
 
-Reader = Callable[[Mapping[str, Any]], float | None]
-"""Reads a number from a line of ``metrics.jsonl``; None if the line has none."""
+def places(pools: Sequence[Pool]) -> list[str]:
+    """Return the keys of ``PLACES`` that the pools can be plotted over: simulated time if a run has a virtual clock."""
+    clocked = any(SIMULATED in line for pool in pools for run in pool.runs for line in run.metrics)
+    return [x for x in PLACES if clocked or x != "simulated"]
 
 
 def reader(group: str, name: str) -> Reader:
@@ -64,10 +70,10 @@ def curve(pool: Pool, read: Reader, x: str) -> tuple[NDArray[np.float64], NDArra
     """
     place, found = PLACES[x][1], list[dict[int, tuple[float, float]]]()
     for run in pool.runs:
-        read_lines = ((line, read(line)) for line in run.metrics)
-        found.append({line["round"]: (place(line), value) for line, value in read_lines if value is not None})
-    rounds = sorted(set.intersection(*(set(points) for points in found)))
-    values = np.array([[points[r] for r in rounds] for points in found], dtype=float)
+        points = ((line["round"], place(line), read(line)) for line in run.metrics)
+        found.append({r: (x_value, value) for r, x_value, value in points if x_value is not None and value is not None})
+    rounds = sorted(set.intersection(*(set(own) for own in found)))
+    values = np.array([[own[r] for r in rounds] for own in found], dtype=float)
     values = values.reshape(len(found), len(rounds), 2)
     mean, n = values.mean(axis=0), len(found)
     error = values[:, :, 1].std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(len(rounds))
@@ -80,21 +86,22 @@ def figure_of(pools: Sequence[Pool]) -> str:
 
 
 def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
-    """Plot accuracy (or loss) over rounds and over bytes, and the distribution of the clients' final accuracies.
+    """Plot accuracy (or loss) over rounds, bytes and simulated time, and the distribution of the final accuracies.
 
     Bands are the standard error over seeds; the distribution pools the clients of all seeds.
     """
-    figure = ShownFigure(15, 4.6)
-    by_round, by_bytes, clients = figure.subplots(1, 3)
-    draw_curves(by_round, pools, "round")
-    draw_curves(by_bytes, pools, "traffic")
+    shown = [x for x in places(pools) if x != "seconds"]
+    figure = ShownFigure(5 + 5 * len(shown), 4.6)
+    *curves, clients = figure.subplots(1, len(shown) + 1)
+    for axes, x in zip(curves, shown, strict=True):
+        draw_curves(axes, pools, x)
     draw_clients(clients, pools)
-    _legend(figure, by_round)
+    _legend(figure, curves[0])
     return figure
 
 
 def plot_curves(pools: Sequence[Pool], x: str) -> ShownFigure:
-    """Plot accuracy, or the loss where there is none, over rounds, traffic or seconds (``PLACES``)."""
+    """Plot accuracy, or the loss where there is none, over one of ``PLACES``."""
     return _single(pools, lambda axes: draw_curves(axes, pools, x))
 
 

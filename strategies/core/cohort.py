@@ -25,6 +25,8 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import validating
+from florilegium.strategies.core.buffer import PREFIX, Buffer
+from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.exchange import Outcome
@@ -65,6 +67,11 @@ def only_sums(hyper: Any) -> str:
 def needs_individuals(hyper: Any) -> str:
     """Promise of secure sums, not kept: the server needs single clients' replies."""
     return "the server needs the replies of single clients"
+
+
+def mean_of_updates(hyper: Any) -> str:
+    """Promise of buffered rounds, kept: the server's step is a weighted mean of updates, whoever they are from."""
+    return ""
 
 
 def single_replies(hyper: Any) -> str:
@@ -112,6 +119,8 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
+        clock: the virtual clock of a simulation with a fleet; None without one.
+        buffer: the clients that are busy, in buffered asynchronous rounds; None in synchronous ones.
         secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         unmeasured: a warning, if clients of the last evaluation have no figures.
@@ -146,6 +155,8 @@ class CohortStrategy(WithoutHooks):
             from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
             self.protection = ClientPrivacy(self.settings, self.run)
+        self.clock = Clock(self.settings) if self.settings.fleet.on else None
+        self.buffer = Buffer(self) if self.settings.mode == "buffered" else None
         self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
@@ -168,13 +179,18 @@ class CohortStrategy(WithoutHooks):
         """Return why the server's features cannot be transferred to another dataset, "" if they can."""
         return "it makes no such promise"
 
+    @staticmethod
+    def buffer_gap(hyper: Any) -> str:
+        """Return why the server's step is no weighted mean of updates, "" if it is one."""
+        return "it promises nothing"
+
     # ----------------------------------------------------------------------- what a method may override
 
     def unfit(self, client: Member) -> str:
         """Return why a client cannot take part in this run, "" if it can. By default: too few training examples."""
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
-        return ""
+        return self.clock.lacks_memory(client.id) if self.clock is not None else ""
 
     def check_roster(self) -> None:
         """Check that the settings are possible with the present clients.
@@ -205,6 +221,12 @@ class CohortStrategy(WithoutHooks):
                 "unseen-fraction, labeled-fraction: these keys divide the clients of a simulation and do not apply to "
                 "devices. Leave both out."
             )
+        if self.roster.deployed and self.settings.fleet.on:
+            raise ConfigurationError(
+                "fleet: this table describes the devices of a simulation; real devices are what they are. Leave it out."
+            )
+        if self.buffer is not None:
+            self.buffer.check()
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the server's state besides the model, for checkpoints: arrays, and facts (JSON values)."""
@@ -246,7 +268,7 @@ class CohortStrategy(WithoutHooks):
         s = self.settings
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
-            len(self.roster.nodes), self.cohort_size(1) if self.poisson else len(self.sample(1)), s.rounds,
+            len(self.roster.nodes), self.cohort_size(1), s.rounds,
         )  # fmt: skip
 
     def _population(self) -> str:
@@ -336,21 +358,38 @@ class CohortStrategy(WithoutHooks):
         """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
 
         With client-level privacy each client takes part independently at random, from a secret generator, or in the
-        rounds of its slot, unless cohorts are to have a fixed size. Of real devices, ``oversample`` times as many are
-        drawn as replies are needed.
+        rounds of its slot, unless cohorts are to have a fixed size.
         """
         clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
         if self.protection is not None and self.poisson:
             drawn = self.protection.choose(clients, size / len(clients), server_round)
             return Cohort(drawn, len(drawn))
-        rng = numpy_generator(self.settings.seed, "cohort", server_round)
-        chosen = rng.choice(len(clients), size=self._asked(size, len(clients)), replace=False)
-        return Cohort((clients[i] for i in sorted(chosen)), size)
+        return self.draw(clients, size, server_round)
+
+    def draw(self, clients: Sequence[str], needed: int, *path: int, wait: bool = True) -> Cohort:
+        """Draw clients uniformly without replacement for ``needed`` replies, of those online.
+
+        Where devices differ in speed, ``oversample`` times as many are drawn as replies are needed.
+
+        Args:
+            clients: those that may be drawn.
+            needed: number of replies.
+            path: numbers that name the random draw, of which the first is the round.
+            wait: whether to wait if nobody is online, rather than to draw nobody.
+        """
+        rng = numpy_generator(self.settings.seed, "cohort", *path)
+        count = self._asked(needed, len(clients))
+        if self.clock is not None:
+            chosen = self.clock.draw(clients, count, rng, wait=wait)
+        else:
+            chosen = [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
+        return Cohort((clients[i] for i in sorted(chosen)), min(needed, len(chosen)))
 
     def _asked(self, needed: int, of: int) -> int:
         """Return how many clients are asked for ``needed`` replies: ``oversample`` times as many, of devices."""
-        return min(math.ceil(self.settings.oversample * needed) if self.roster.deployed else needed, of)
+        timed = self.roster.deployed or self.clock is not None
+        return min(math.ceil(self.settings.oversample * needed) if timed else needed, of)
 
     def shares(self) -> list[float]:
         """Return for each round of the run the share of the trainable clients that are asked to train."""
@@ -481,6 +520,8 @@ class CohortStrategy(WithoutHooks):
             "attendance": self.attendance.facts(),
             "releases": [] if self.protection is None else self.protection.ledger.history,
             "secure": self.secure.facts(),
+            "clock": None if self.clock is None else self.clock.facts(),
+            "buffer": None if self.buffer is None else self.buffer.facts(),
             **self.accounts.facts(),
         }
 
@@ -499,7 +540,12 @@ class CohortStrategy(WithoutHooks):
             self.accounts.take_back(facts)
             self.attendance.take_back(facts.get("attendance", {}))
             self.secure.take_back(facts.get("secure", {}))
+            if self.clock is not None:
+                self.clock.take_back(facts["clock"])
+            if self.buffer is not None:
+                self.buffer.take_back(checkpoint.state, facts["buffer"])
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))
-            self.restore(checkpoint.state, facts["own"])
+            own = {name: array for name, array in checkpoint.state.items() if not name.startswith(PREFIX)}
+            self.restore(own, facts["own"])

@@ -13,6 +13,8 @@ from florilegium.common.files import append_text, flush_to_disk, write_text
 FILE = "metrics.jsonl"
 TRAINING = "training"
 """Key of what the training of a round did (:mod:`florilegium.strategies.core.round_record`)."""
+SIMULATED = "simulated_seconds"
+"""Key of the virtual time since the run's start (:mod:`florilegium.strategies.core.clock`)."""
 
 
 def is_evaluated(line: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ replies, merges the usable ones, protects private sums, and records bytes, failu
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from florilegium.clients.core.reduce import longest_update
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.strategies.core.example_privacy import expected_trainings
 from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, deliver
 from florilegium.strategies.core.expected import Expected
@@ -33,6 +34,7 @@ from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.core.secure_exchange import SecureExchange, Task
 
 if TYPE_CHECKING:
+    from florilegium.strategies.core.clock import Clock
     from florilegium.strategies.core.cohort import CohortStrategy
 
 log = logging.getLogger("flwr")
@@ -44,7 +46,7 @@ class Cohort(list[str]):
     """The clients drawn for a round.
 
     Attributes:
-        wanted: number of replies needed; fewer than there are clients if devices are oversampled.
+        wanted: number of replies needed; fewer than there are clients if they are oversampled.
     """
 
     def __init__(self, clients: Iterable[str], wanted: int) -> None:
@@ -58,8 +60,8 @@ class Exchange:
 
     Attributes:
         phase, arguments: the phase, and its arguments.
-        cohort: the clients that are asked, in the order of the outcome.
-        nodes: the clients of each node that gets a message.
+        cohort: the clients of the exchange, in the order of the outcome.
+        nodes: the clients of each node that gets a message; without those whose reply would not be used.
         reduce, send, scatter, shapes, evaluation: those of :meth:`Round.ask`.
         robust: whether individual updates are returned, for robust aggregation.
         started: time of the start, by ``time.perf_counter``.
@@ -133,6 +135,7 @@ class Round:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         evaluation: bool = False,
         out_of: int | None = None,
+        arrived: bool = False,
         **arguments: Any,
     ) -> Outcome:
         """Ask ``cohort`` to carry out ``phase``; return the merged outcome.
@@ -148,6 +151,7 @@ class Round:
             evaluation: whether the exchange evaluates rather than trains; its bytes are not counted.
             out_of: number of clients of which a share of ``min-success`` must succeed, if some were skipped earlier and
                 are not in ``cohort``; 0: any number may fail. Default: the replies needed from ``cohort``.
+            arrived: whether the virtual time of the exchange has passed already.
             arguments: the phase's own arguments.
 
         Raises:
@@ -155,17 +159,27 @@ class Round:
             RunError: if too few clients succeeded (:meth:`require`).
         """
         _check_options(cohort, reduce, scatter or {}, shapes or {})
-        strategy = self._strategy
+        strategy, checked = self._strategy, self._checked(phase, arguments)
+        unused: dict[str, str] = {}
+        if strategy.clock is not None and not evaluation and not arrived:
+            unused = self._pass_time(strategy.clock, phase, cohort, send or {}, scatter or {}, shapes or {})
+        asked = [client for client in cohort if client not in unused]
         exchange = Exchange(
-            phase, self._checked(phase, arguments), cohort, strategy.roster.assign(cohort, evaluation=evaluation),
+            phase, checked, cohort, strategy.roster.assign(asked, evaluation=evaluation),
             reduce, send, scatter or {}, shapes or {}, evaluation,
             reduce == "delta" and strategy.settings.aggregation != "mean", time.perf_counter(),
         )  # fmt: skip
         outcome = self._secure(exchange) if strategy.settings.secure_aggregation else self._plain(exchange)
+        outcome.failures |= unused
         outcome = self._account(exchange, outcome)
         if not cohort and exchange.updates and strategy.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
+
+    def skip(self, phase: str, reasons: Mapping[str, str]) -> None:
+        """Record clients that were asked to carry out a phase and whose replies are not used, with the reasons."""
+        self.record.add(phase, 0.0, reasons, Outcome([], {}, {}, {**reasons}), evaluation=False)
+        self._note_failures(phase, reasons)
 
     def require(self, outcome: Outcome, asked: int) -> Outcome:
         """Return ``outcome`` if enough of the ``asked`` clients have succeeded.
@@ -189,6 +203,26 @@ class Round:
         return outcome
 
     # --------------------------------------------------------------------------------------- details
+
+    def _pass_time(
+        self,
+        clock: Clock,
+        phase: str,
+        cohort: Sequence[str],
+        send: Arrays,
+        scatter: Mapping[str, NDArray[Any]],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> dict[str, str]:
+        """Let the virtual time of an exchange pass; return the clients whose replies the server does not use, and why.
+
+        Only the others are asked to carry out the phase.
+        """
+        members = [self._strategy.roster.clients[client] for client in cohort]
+        sent = float(num_bytes(send))
+        own = sum(array.nbytes for array in scatter.values()) / max(1, len(cohort))
+        returned = sum(4.0 * math.prod(shape) for shape in shapes.values()) if shapes else sent
+        jobs = clock.jobs(members, phase, [self.number], sent + own, returned)
+        return clock.wait(jobs, cohort.wanted if isinstance(cohort, Cohort) else len(cohort))
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments in the types of the phase's signature; raise :class:`TypeError` if they do not fit."""
@@ -228,7 +262,7 @@ class Round:
         expected, deployed = self._expected(exchange), self._strategy.roster.deployed
         replies = deliver(
             self._grid, self._messages(exchange, exchange.nodes), self._strategy.settings.round_timeout, expected,
-            deployed=deployed, enough=exchange.wanted if exchange.wanted < len(exchange.cohort) else 0,
+            deployed=deployed, enough=exchange.wanted if deployed and exchange.wanted < len(exchange.cohort) else 0,
         )  # fmt: skip
         return collect(exchange.cohort, exchange.nodes, replies, expected, deployed=deployed)
 
@@ -241,7 +275,8 @@ class Round:
         strategy, s = self._strategy, self._strategy.settings
         if exchange.reduce == "stack" or exchange.scatter or exchange.robust:
             raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
-        members = {client: strategy.roster.clients[client] for client in exchange.cohort}
+        asked = {client for clients in exchange.nodes.values() for client in clients}
+        members = {client: strategy.roster.clients[client] for client in exchange.cohort if client in asked}
         norm = noise = 0.0
         if exchange.updates:
             norm = s.max_update_norm
@@ -249,7 +284,7 @@ class Round:
             norm = strategy.protection.clip_norm
             noise = self._protection(exchange).get(NOISE, 0.0)
         task = Task(
-            exchange.cohort, exchange.nodes, strategy.run.name, strategy.identity,
+            [*members], exchange.nodes, strategy.run.name, strategy.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, norm, exchange.shapes or _shapes(exchange.send if exchange.updates else None),
             noise,
@@ -302,17 +337,12 @@ class Round:
     def _account(self, exchange: Exchange, outcome: Outcome) -> Outcome:
         """Protect the sums of an outcome, count bytes, and record the clients that failed."""
         strategy = self._strategy
-        for client, reason in outcome.failures.items():
-            log.warning("client %s failed and is skipped: %s", client, reason)
-            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
-                strategy.roster.ask_again(client)
         down, up = outcome.traffic
         seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)
         self.record.add(exchange.phase, seconds, exchange.cohort, outcome, evaluation=exchange.evaluation)
         if strategy.telemetry is not None:
             strategy.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
-        if outcome.failures and strategy.run.opened:
-            strategy.run.note_failures(self.number, exchange.phase, outcome.failures)
+        self._note_failures(exchange.phase, outcome.failures)
         if strategy.settings.privacy.unit == "example":
             strategy.accounts.hear(outcome)
         if exchange.robust and outcome.clients:
@@ -328,7 +358,19 @@ class Round:
         if outcome.clients and not exchange.evaluation:
             strategy.bytes_down += down
             strategy.bytes_up += up
+            if strategy.clock is not None:
+                strategy.clock.heard(exchange.phase, len(outcome.clients), up)
         return outcome
+
+    def _note_failures(self, phase: str, reasons: Mapping[str, str]) -> None:
+        """Log and record the clients that did not contribute to an exchange."""
+        strategy = self._strategy
+        for client, reason in reasons.items():
+            log.warning("client %s failed and is skipped: %s", client, reason)
+            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
+                strategy.roster.ask_again(client)
+        if reasons and strategy.run.opened:
+            strategy.run.note_failures(self.number, phase, reasons)
 
 
 def _shapes(arrays: Arrays | None) -> dict[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from florilegium.privacy.delta import delta_warning
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.initial import named_by_init
-from florilegium.strategies.core.metrics_file import TRAINING
+from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
 from florilegium.strategies.core.telemetry import Telemetry
@@ -251,12 +251,19 @@ class Rounds:
         strategy = self._strategy
         if found:
             line = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
-            line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **found}
+            line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **self._simulated(), **found}
             strategy.run.record(line)
+
+    def _simulated(self) -> dict[str, float]:
+        """Return the virtual time since the run's start, in seconds, if a fleet lets it pass."""
+        clock = self._strategy.clock
+        return {} if clock is None else {SIMULATED: round(clock.now, 3)}
 
     def _save(self, server_round: int, model: Arrays) -> None:
         """Write a checkpoint; from now on clients may delete states older than this round's."""
         own, facts = self._strategy.state()
+        if self._strategy.buffer is not None:
+            own = own | self._strategy.buffer.arrays()
         everything = {**self._strategy.facts(), "order": list(model), "seconds": self._seconds, "ended": self._ended}
         self._strategy.run.save(Checkpoint(server_round, model, own, {**everything, "own": facts}))
         self._strategy.checkpoint_round = server_round
@@ -293,6 +300,7 @@ class Rounds:
             "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
             "bytes_down": strategy.bytes_down,
             "bytes_up": strategy.bytes_up,
+            **self._simulated(),
             "final": self._figures,
             **strategy.attendance.report(),
             **({"warnings": warnings} if warnings else {}),

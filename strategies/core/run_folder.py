@@ -28,6 +28,7 @@ from florilegium.partitions.dealing import partitioner_table
 from florilegium.strategies.core.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
 from florilegium.strategies.core.results import CLIENTS, SUMMARY
+from florilegium.strategies.core.settings import TABLES
 
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays
@@ -289,7 +290,7 @@ class RunFolder:
 def _computes(config: Mapping[str, Value], table: str) -> Callable[[str], bool]:
     """Return whether a key affects what a run computes in a round, as a function of the key."""
     partitioner = str(config.get("partitioner", ""))
-    tables = (table, "privacy", partitioner_table(partitioner) if partitioner else "")
+    tables = (table, *TABLES, partitioner_table(partitioner) if partitioner else "")
 
     def computes(key: str) -> bool:
         prefix, dot, _ = key.partition(".")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
-from florilegium.common.settings import NAME, key
+from florilegium.common.settings import NAME, Section, key
 from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.core.buffer_settings import BufferSettings
+from florilegium.strategies.core.fleet_settings import FleetSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 
@@ -26,8 +29,16 @@ class ServerSettings(FederationSettings, SharedSettings):
         "participation rate in the last round (of every stage, where a method has stages); 0: as in other rounds",
         ge=0, le=1,
     )  # fmt: skip
+    mode: Literal["synchronous", "buffered"] = key(
+        "synchronous",
+        "what a round is: an exchange with a new cohort; or a server step for every `buffer.size` updates, while as "
+        "many clients as a cohort has are busy ([more](fleets.md#buffered-rounds))",
+    )
     oversample: float = key(
-        1.0, "real devices: ask this many times as many clients as needed, and take the first usable replies", ge=1
+        1.0,
+        "real devices, and simulations with table `fleet`: ask this many times as many clients as needed, and take the "
+        "first usable replies",
+        ge=1,
     )
     min_examples: int = key(
         0, "clients with fewer training examples are skipped; the log and `summary.json` say so", ge=0
@@ -72,7 +83,7 @@ class ServerSettings(FederationSettings, SharedSettings):
         "training examples; 0: no limit",
         ge=0,
     )
-    round_timeout: float = key(3600.0, "seconds that one exchange may take", gt=0)
+    round_timeout: float = key(3600.0, "seconds that one exchange may take, by the virtual clock too", gt=0)
     roster_timeout: float = key(
         60.0, "seconds within which a node must reply which clients it holds, or to a step of secure aggregation", gt=0
     )
@@ -113,6 +124,8 @@ class ServerSettings(FederationSettings, SharedSettings):
         "([details](configuration.md#initial-parameters))",
         values="run id, or `.safetensors`, `.pt`, `.pth`",
     )
+    fleet: FleetSettings = FleetSettings()
+    buffer: BufferSettings = BufferSettings()
 
     @field_validator("patience")
     @classmethod
@@ -122,3 +135,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and info.data.get("final_participation"):
             raise ValueError("the last round is not known in advance then: set final-participation to 0")
         return patience
+
+
+TABLES: Mapping[str, type[Section]] = {
+    name: type(field.default)
+    for name, field in ServerSettings.model_fields.items()
+    if isinstance(field.default, Section) and type(field.default).model_fields
+}
+"""The tables of keys that all methods share, by name."""

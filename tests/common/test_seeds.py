@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from florilegium.common.seeds import entropy, numpy_generator, torch_generator
+from florilegium.common.seeds import entropy, numpy_generator, torch_generator, uniforms
 
 words = st.one_of(st.integers(), st.text(alphabet="abc123-", max_size=4))
 paths = st.lists(words, max_size=4).map(tuple)
@@ -73,3 +74,12 @@ class TestGenerators:
         numpy_generator(3, "x").random(10)
         torch.rand(10, generator=torch_generator(3, "x"))
         assert snapshot() == before
+
+
+def test_few_uniform_numbers_are_independent_and_named():
+    drawn = np.array([uniforms(7, "fleet", str(client)) for client in range(500)])
+    assert drawn.shape == (500, 8)
+    assert stats.kstest(drawn.ravel(), "uniform").pvalue > 0.01
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(8)).max() < 0.15
+    assert uniforms(7, "fleet", "3") == list(drawn[3])
+    assert uniforms(8, "fleet", "3") != list(drawn[3])

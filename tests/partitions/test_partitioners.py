@@ -12,6 +12,7 @@ from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_
 from florilegium.partitions.federation import build, contents, federate, whole_dataset
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.core.run_folder import differing_settings
+from florilegium.strategies.core.settings import TABLES
 from tests.partitions.foreign import HeadKeys
 from tests.support import CACHE, config, settings
 
@@ -104,7 +105,7 @@ class TestKeys:
         partitioners = [table for name in PARTITIONERS.own if (table := partitioner_table(name))]
         methods = {table_of(name) for name in METHODS.own if METHODS[name].hyper().model_fields}
         assert len(set(partitioners)) == len(partitioners) > 5
-        assert not set(partitioners) & (methods | {"privacy"})
+        assert not set(partitioners) & (methods | TABLES.keys())
         assert set(partitioners) < set(sections())
 
     def test_every_partitioner_is_listed_in_the_key(self):

@@ -325,10 +325,11 @@ def test_privacy_budgets_count_all_that_are_asked() -> None:
     options = settings(rounds=4, participation=0.5, oversample=1.3, **{"evaluate-every": 0})
     strategy: Any = SimpleNamespace(
         settings=options, roster=SimpleNamespace(deployed=True), accounts=ClientAccounts(), protection=None,
-        poisson=False, trainable=lambda: [*"abcd"],
+        poisson=False, clock=None, trainable=lambda: [*"abcd"],
     )  # fmt: skip
     strategy.cohort_size = lambda number: CohortStrategy.cohort_size(strategy, number)
     strategy._asked = lambda needed, of: CohortStrategy._asked(strategy, needed, of)
+    strategy.draw = lambda *arguments: CohortStrategy.draw(strategy, *arguments)
     assert len(CohortStrategy.sample(strategy, 1)) == 3
     assert expected_trainings(options, CohortStrategy.shares(strategy)) == {"trainings": 3.0, "tests": 1.0}
 

@@ -1,0 +1,66 @@
+"""Cost of the virtual clock, and memory of buffered rounds, with 1,000 busy clients of a large fleet; no training."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from florilegium.apps.settings import defaults, parse
+from florilegium.common.seeds import numpy_generator
+from florilegium.strategies.core.buffer import Buffer
+from florilegium.strategies.core.clock import Clock
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.roster import Member
+from florilegium.strategies.core.settings import ServerSettings
+
+BUSY, FLEET, STEPS = 1_000, 100_000, 20
+BYTES = 480_000.0
+"""Size of a model with 120,000 parameters."""
+
+
+def _settings() -> ServerSettings:
+    keys = {"cohort-size": BUSY, "mode": "buffered", "buffer.size": 100, "fleet.speed": 50.0, "fleet.upload": 2.0}
+    return parse({**defaults(), **keys, "fleet.availability": "diurnal"})[0]
+
+
+def clock_seconds() -> float:
+    """Return the median seconds of all that the clock does in a round: draw 1,000 of 100,000 clients, wait for them."""
+    clients, seconds = [str(i) for i in range(FLEET)], []
+    for repeat in range(9):
+        clock = Clock(_settings())  # remembers no device
+        begun = time.perf_counter()
+        drawn = clock.draw(clients, BUSY, numpy_generator(repeat, "benchmark"))
+        clock.wait(clock.jobs([Member(clients[i], 60, 0) for i in drawn], "train", [1], BYTES, BYTES), BUSY)
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds))
+
+
+def held_bytes(fleet: int) -> int:
+    """Return the bytes that clock and buffer hold after twenty server steps of a fleet with so many clients."""
+    settings = _settings()
+    names = [str(i) for i in range(fleet)]
+    members = {name: Member(name, 60, 0) for name in names}
+    strategy: Any = SimpleNamespace(
+        settings=settings, roster=SimpleNamespace(clients=members, deployed=False), trainable=lambda: names,
+        cohort_size=lambda number: BUSY,
+    )  # fmt: skip
+    strategy._asked = lambda needed, of: needed
+    strategy.draw = lambda *arguments, **options: CohortStrategy.draw(strategy, *arguments, **options)
+    tracemalloc.start()
+    try:
+        strategy.clock = Clock(settings)
+        buffer = Buffer(strategy)
+        for number in range(1, STEPS + 1):
+            nothing: Any = SimpleNamespace(
+                number=number, skip=lambda phase, reasons: None, require=lambda outcome, asked: outcome,
+                ask=lambda *arguments, **options: Outcome([], {}, {}),
+            )  # fmt: skip
+            buffer.step(nothing, {}, lambda round, clients: {})
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
