@@ -17,7 +17,7 @@ import typer
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUN = "Run"
-LOOK = "Look"
+INSPECT = "Inspect"
 DATA = "Data"
 DEVICES = "Devices"
 PRIVACY = "Privacy"

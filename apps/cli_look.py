@@ -10,13 +10,13 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_groups import LOOK, Group
+from florilegium.apps.cli_groups import INSPECT, Group
 from florilegium.apps.cli_options import Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
 from florilegium.apps.cli_tables import Cell, show, show_report
 from florilegium.apps.completion import complete_method, complete_tracker
 from florilegium.common.errors import ConfigurationError, nearest
 
-looking = Group(LOOK)
+looking = Group(INSPECT)
 
 
 @looking.add("florilegium watch RUN")

@@ -121,8 +121,8 @@ class FederationSettings(SourceSettings):
     )
     class_assignment: Literal["random", "even", "shards"] = key(
         "even",
-        "draw each client's classes at random (PPFE, FLowDUP, FedGTST), assign them evenly (PeFLL, pFedHN), or deal "
-        "shuffled shards of classes, of which a client may get several of one class (LG-FedAvg's code)",
+        "classes of each client: at random (PPFE, FLowDUP, FedGTST), evenly (PeFLL, pFedHN), or as shuffled shards, "
+        "several of which may be of one class (LG-FedAvg's code)",
     )
     samples_per_client: int = key(
         0,

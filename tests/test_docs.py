@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -16,9 +17,11 @@ import typer
 
 import florilegium as fl
 from florilegium.apps.cli import cli
+from florilegium.apps.experiment import pick, read_assignments, read_layers, read_recipe
 from florilegium.apps.method_pages import FACTS, index, read_page
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings import complete, defaults, parse
+from florilegium.apps.sweep import cells
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT
 from tests.support import CACHE
@@ -111,6 +114,35 @@ def test_commands_exist(page: Path) -> None:
     assert not [entry for entry in wrong if entry[1]]
 
 
+def _try(words: list[str]) -> None:
+    """Check all that is known without data of a command that names a recipe of the suite.
+
+    Raises:
+        ConfigurationError: if the command would end with it.
+    """
+    command, arguments = words[0], [word for word in words[1:] if not word.startswith("-")]
+    if command not in ("run", "sweep", "tune", "pareto") or not arguments:
+        return
+    recipe = arguments[0]
+    if not re.fullmatch(r"[a-z0-9.:-]+", recipe) or recipe.endswith(".toml"):  # a place for a name, or a file
+        return
+    assignments = [value.strip("'\"") for word, value in pairwise(words) if word == "--set"]
+    given = read_assignments([entry for entry in assignments if not re.search(r"RUN|…|=(/|~|\$|\./)", entry)])
+    if command == "sweep":
+        cells(recipe, arguments[1], given)
+    elif command == "tune":
+        pick(arguments[1], read_layers(recipe).tune, recipe, "tuning")
+    else:
+        parse(complete({**read_recipe(recipe), **given}))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_commands_with_recipes_are_accepted(page: Path) -> None:
+    """Recipes, variants, sweeps, tunings and keys of the commands on a page fit together."""
+    for words in _commands(page.read_text(encoding="utf-8")):
+        _try(words)
+
+
 def test_wrong_commands_are_found() -> None:
     text = """
     florilegium rum
@@ -119,6 +151,13 @@ def test_wrong_commands_are_found() -> None:
       --set metod=fedavg
 """
     assert [_wrong(words) for words in _commands(text)] == ["no command rum", "no option --sets", "no key metod"]
+    for words, wrong in (
+        ("run ppfe-cifar10-s2:nothing", "no variant 'nothing'"),
+        ("sweep ppfe-cifar10-s2 table-0", "no sweep 'table-0'"),
+        ("run ppfe-cifar10-s2 --set rounds=-1", "rounds"),
+    ):
+        with pytest.raises(ConfigurationError, match=wrong):
+            _try(words.split())
 
 
 def test_the_site_has_every_page() -> None:

@@ -40,7 +40,7 @@ def run(
     on_evaluation: OnEvaluation | None = None,
     **keys: Any,
 ) -> Run:
-    """Carry out one run and return it.
+    """Run one experiment and return the run.
 
     Args:
         recipe: a recipe's name such as "ppfe-cifar10-s2" or, with a variant, "ppfe-cifar10-s2:fedper"; or a TOML file.
@@ -51,11 +51,11 @@ def run(
         on_evaluation: called after every evaluation with the round and the figures of each group of clients, such as
             ``{"seen": {"accuracy": 0.91, …}}``. If it returns true, the run ends with this evaluation (with "ray", with
             the next one).
-        keys: configuration keys, ``_`` for ``-``; tables as dicts: ``fedprox={"mu": 0.1}``. ``resume="RUN"`` goes on
-            with a run.
+        keys: configuration keys, ``_`` for ``-``; tables as dicts: ``fedprox={"mu": 0.1}``. ``resume="RUN"`` continues
+            a run.
 
     Returns:
-        The run. After Ctrl-C a KeyboardInterrupt says how to go on; the run then ended after a whole round.
+        The run. After Ctrl-C a KeyboardInterrupt says how to resume; the run then ended after a whole round.
 
     Raises:
         ConfigurationError: before the run starts, if its configuration is wrong.
@@ -159,9 +159,9 @@ def compare(
 ) -> Comparison:
     """Run several methods on the same clients, with the same cohorts and initial model, and compare them.
 
-    Finished runs with the same settings, data, initial model and code of your own are reused, interrupted ones go on.
-    Warnings in the log name reused runs that other code of florilegium made, and runs that failed; the others are
-    compared.
+    Finished runs with the same settings, data, initial model and code of your own are reused; interrupted ones are
+    resumed. Warnings in the log name reused runs that another version of florilegium's code made, and runs that failed;
+    the others are compared.
 
     Args:
         methods: names of methods, or your own (:func:`run`).
@@ -215,7 +215,7 @@ class Sweep:
 def sweep(
     recipe: str, name: str, *, engine: EngineName = "auto", workers: int = 1, progress: bool = True, **keys: Any
 ) -> Sweep:
-    """Carry out a recipe's sweep, a table or figure of a paper; finished runs are reused.
+    """Run a recipe's sweep, which reproduces a table or figure of a paper; finished runs are reused.
 
     Args:
         recipe: a recipe's name, or a TOML file.

@@ -27,7 +27,7 @@ GROUPS = ("seen", "unseen", "unlabeled", "target")
 
 
 class Run:
-    """A run in its folder, finished or not. Tables are read anew whenever they are asked for.
+    """A run in its folder, finished or not. Tables are read from its files at each access.
 
     Args:
         path: the run's folder.

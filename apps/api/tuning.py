@@ -74,9 +74,9 @@ def tune(
     progress: bool = True,
     **keys: Any,
 ) -> Tuning:
-    """Tune methods alike on held-back training examples, as a recipe's table ``[tune.<name>]`` says (docs/tuning.md).
+    """Tune methods with equal budgets on held-out training examples, as a recipe's table ``[tune.<name>]`` defines.
 
-    A tuning that was stopped goes on; one that is complete is only read.
+    The same call continues a tuning that was stopped; one that is complete is only read (docs/tuning.md).
 
     Args:
         recipe: a recipe's name, or a TOML file.
@@ -86,7 +86,7 @@ def tune(
     Raises:
         ConfigurationError: before the first trial, if the table or the configuration of a trial is wrong, if an earlier
             study had other settings, or if Optuna is not installed.
-        RunError: if another process is at work on the study, or its file is damaged.
+        RunError: if another process is working on the study, or its file is damaged.
     """
     from florilegium.apps.tuning.trials import tune as carry_out
 

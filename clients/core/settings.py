@@ -61,8 +61,8 @@ class SharedSettings(SourceSettings):
     finetune_epochs: int = key(0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0)
     finetune_bn: Literal["running", "client", "global", "batch"] = key(
         "running",
-        "batch-norm statistics in fine-tuning: PyTorch's running averages; the client's own, from one pass over its "
-        "data; the received ones; each batch's own, also in the test ([more](methods/fedbn.md#finetune-bn))",
+        "batch-norm statistics in fine-tuning: running averages, the client's own, the received ones, or each batch's "
+        "own ([details](methods/fedbn.md#finetune-bn))",
     )
     validation_fraction: float = key(
         0.0,
@@ -80,8 +80,8 @@ class SharedSettings(SourceSettings):
     )
     max_update_norm: float = key(
         0.0,
-        "updates with a larger norm are rejected and noted in `failures.jsonl`; 0: no limit in a simulation, ten times "
-        "the norm of the model, at least 10, on real devices",
+        "updates with a larger norm are rejected; 0: no limit in a simulation, and on devices ten times the model's "
+        "norm, at least 10",
         ge=0,
     )
     secure_aggregation: bool = key(

@@ -15,8 +15,8 @@ class IFCAHyper(Section):
     clusters: int = key(2, "K, number of clusters, each with a model of its own; 1 is FedAvg", ge=1)
     averaging: Literal["models", "gradients"] = key(
         "models",
-        "a cluster's model moves by the mean update of its clients (models), or by the sum of their updates divided by "
-        "the whole cohort's weight (gradients; with `local-steps = 1`, the paper's gradient averaging)",
+        "divide the sum of a cluster's updates by the weight of its own clients (models), or of the whole cohort "
+        "(gradients; with `local-steps = 1`, the paper's)",
     )
     shared_body: bool = key(False, "all clusters share the network but its last block (the paper's weight sharing)")
 

@@ -51,8 +51,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     attackers: int = key(0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0)
     server_optimizer: Literal["sgd", "fedadagrad", "fedadam", "fedyogi", "adam"] = key(
         "sgd",
-        "server optimizer: SGD on the mean update; FedAdagrad, FedAdam and FedYogi ([adaptivity τ, no bias "
-        "correction](methods/fedavg.md)), for averaged models; Adam with ε = 1e-8, for hypernetworks",
+        "server optimizer: SGD on the mean update, or an adaptive one ([formulas](methods/fedavg.md)); `adam`, with "
+        "ε = 1e-8, is for hypernetworks",
     )
     server_learning_rate: float = key(
         1.0, "learning rate of the server optimizer; adaptive ones need less, such as 0.1 or 0.01", gt=0
@@ -72,8 +72,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     secure_failure: float = key(
         1e-9,
-        "with secure aggregation: the largest probability that an exchange reveals more than its sum, or fails, though "
-        "no more collude or vanish; from it the number of neighbours is computed",
+        "with secure aggregation: largest probability that an exchange fails, or reveals more than its sum, within "
+        "these shares ([how it is used](secure-aggregation.md#parameters))",
         gt=0, lt=1,
     )  # fmt: skip
     min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
@@ -110,8 +110,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     patience: int = key(
         0,
-        "stop after this many evaluations in a row without a new lowest median of the clients' validation losses; the "
-        "last model is the result; 0: never",
+        "stop after this many evaluations in a row without a new lowest median of the clients' validation losses; 0: "
+        "never",
         ge=0,
     )
     run_name: str = key(
