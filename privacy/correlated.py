@@ -45,6 +45,10 @@ class Mechanism(ABC):
     def charge(self, number: int) -> float:
         """Return by how much round t = ``number`` raises the squared sensitivity of the rounds before it."""
 
+    @abstractmethod
+    def accumulated(self, number: int) -> float:
+        """Return the variance of the noise in the running total of the first t = ``number`` rounds, in units of σ²."""
+
 
 class Independent(Mechanism):
     """Independent noise in every round: what a client costs grows with the number of rounds in which it takes part."""
@@ -56,6 +60,10 @@ class Independent(Mechanism):
     def charge(self, number: int) -> float:
         """Return 1 where a client of the first slot takes part."""
         return float((number - 1) % self.period == 0)
+
+    def accumulated(self, number: int) -> float:
+        """Return t."""
+        return float(number)
 
 
 class Tree(Mechanism):
@@ -77,6 +85,11 @@ class Tree(Mechanism):
         """Return 1 where a new level of the tree begins: at place 1, 2, 4, 8, …"""
         place = (number - 1) % self.period + 1
         return float(place & (place - 1) == 0)
+
+    def accumulated(self, number: int) -> float:
+        """Return the number of nodes that make up the rounds so far, of all trees."""
+        trees, place = divmod(number, self.period)
+        return float(trees * self.period.bit_count() + place.bit_count())
 
 
 def _nodes(place: int) -> frozenset[tuple[int, int]]:
@@ -113,6 +126,10 @@ class Matrix(Mechanism):
     def charge(self, number: int) -> float:
         """Return the squared entry of round t in the sum of columns 1, 1 + E, …"""
         return float(self._root[:number][(number - 1) % self.period :: self.period].sum() ** 2)
+
+    def accumulated(self, number: int) -> float:
+        """Return the sum of squares of row t of AC⁻¹."""
+        return float(np.square(np.cumsum(self._inverse[:number])).sum())
 
     def _error(self, root: NDArray[np.float64]) -> float:
         """Return the mean variance of running totals times the squared sensitivity, with these entries of C."""

@@ -7,6 +7,7 @@ the difference of two exponential variables, each a sum of n gamma variables of 
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Literal
 
@@ -56,6 +57,16 @@ def draw_discrete(rng: np.random.Generator, scale: float, size: int) -> NDArray[
         drawn.append(y[:missing])
         missing -= len(drawn[-1])
     return np.concatenate(drawn)
+
+
+def colluding(parties: int, share: float) -> int:
+    """Return how many of a secure sum's ``parties`` may collude with the server, if this share of them may."""
+    return math.ceil(share * parties - 1e-9)
+
+
+def least_honest(parties: int, colluding_share: float, vanishing_share: float) -> int:
+    """Return how many parties add noise that the server does not know, if as many collude and vanish as may."""
+    return parties - colluding(parties, colluding_share) - int(vanishing_share * parties + 1e-9)
 
 
 def secret_generator() -> np.random.Generator:

@@ -29,6 +29,7 @@ class FedDPKMeansClient(KMeansClient):
     ) -> Answer:  # fmt: skip
         """Return ``outer`` (d(d+1)/2,): the entries of Σ ppᵀ on and above the diagonal, row by row."""
         points = self.points(radius)
+        self.check_revealing(np.zeros(len(points), np.int64), "products")
         upper = (points.T @ points)[np.triu_indices(points.shape[1])]
         return self.guarded({"outer": upper}, bounds, scales, shares)
 
@@ -53,7 +54,7 @@ class FedDPKMeansClient(KMeansClient):
         """Return ``sums`` (k, d) and ``counts`` (k,) of the clusters around ``centers`` (k, q) in the subspace."""
         points, centers = self.points(radius), arrays["centers"]
         labels, squares = nearest(points @ arrays["basis"], centers)
-        if self.hyper.margin:
-            close = squares <= self.hyper.margin**2
-            points, labels = points[close], labels[close]
+        close = squares <= (self.hyper.margin or np.inf) ** 2
+        self.check_revealing(np.where(close, labels, -1))
+        points, labels = points[close], labels[close]
         return self.guarded(self.clusters(points, labels, len(centers)), bounds, scales, shares)

@@ -8,6 +8,7 @@ from florilegium.clients.clustering.kmeans import KMeansClient
 from florilegium.clients.core.base import Answer, more_than_gradients
 from florilegium.clients.core.phases import phase
 from florilegium.common.seeds import numpy_generator
+from florilegium.models.clustering import nearest
 from florilegium.models.kfed import local_centers
 from florilegium.models.parameters import Arrays
 
@@ -17,6 +18,8 @@ class KFedClient(KMeansClient):
 
     example_gap = staticmethod(more_than_gradients)
 
+    can_be_private = False
+
     @phase
     def cluster(self, arrays: Arrays) -> Answer:
         """Return ``centers`` (k', d) of the client's points, and ``found`` (k',): 1 for a centre, 0 for an empty row.
@@ -24,7 +27,7 @@ class KFedClient(KMeansClient):
         A client with fewer than k' points finds as many centres as it has points.
 
         Raises:
-            RunError: if the client has no points.
+            RunError: if the client has no points, or as :meth:`check_revealing`.
         """
         points = self.all_points()
         rows = self.hyper.local_k or self.hyper.k
@@ -32,4 +35,5 @@ class KFedClient(KMeansClient):
         rng = numpy_generator(self.settings.seed, "client", self.client_id, self.round, "cluster")
         centers = np.zeros((rows, points.shape[1]))
         centers[:k] = local_centers(points, k, self.hyper.restarts, rng)
+        self.check_revealing(nearest(points, centers[:k])[0])
         return Answer({"centers": centers, "found": (np.arange(rows) < k).astype(np.float64)}, len(points))

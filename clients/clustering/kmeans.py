@@ -2,7 +2,8 @@
 
 Phase ``lloyd`` receives centres, and returns for every centre the sum and the number of the client's points nearest to
 it. With client-level privacy these are the mean, and 1 if there is any such point, else 0 (Scott, thesis, D.7.4). In a
-private run they are clipped, and get noise if devices add it.
+private run they are clipped, and get noise if devices add it. Where neither noise nor masks protect them, a device
+refuses sums from which single points could be computed.
 
 Phase ``test`` measures the received centres on the points that are clustered, the training examples.
 """
@@ -10,6 +11,7 @@ Phase ``test`` measures the received centres on the points that are clustered, t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.guard import Guard
 from florilegium.privacy.noise import Kind, secret_generator
+from florilegium.privacy.revealing import revealed
 
 NOISE: Mapping[str, Kind] = {"outer": "gaussian", "weights": "laplace", "sums": "gaussian", "counts": "laplace"}
 """The mechanism of every sum that clustering methods release (Scott, thesis, algorithms 11 and 12)."""
@@ -38,6 +41,8 @@ class KMeansClient(BaseClient):
 
     uses_finetuning = "never"
     augments = False
+    can_be_private: ClassVar[bool] = True
+    """Whether the method has what ``kmeans.privacy-unit`` names."""
     hyper: KMeansHyper
 
     @phase
@@ -51,6 +56,7 @@ class KMeansClient(BaseClient):
         """
         points = self.points(radius)
         labels, _ = nearest(points, arrays["centers"])
+        self.check_revealing(labels)
         return self.guarded(self.clusters(points, labels, len(arrays["centers"])), bounds, scales, shares)
 
     @phase
@@ -118,6 +124,32 @@ class KMeansClient(BaseClient):
         if self.hyper.privacy_unit == "client":
             totals, counts = totals / np.maximum(counts, 1)[:, None], np.minimum(counts, 1)
         return {"sums": totals, "counts": counts}
+
+    def check_revealing(self, labels: Labels, what: str = "rows") -> None:
+        """On a device: check that sums over the clusters, and all earlier ones, reveal no single point.
+
+        A simulated client has nothing to hide: who simulates it has its points.
+
+        Args:
+            labels: cluster of each of the client's points, (n,); −1 for a point that is in no sum.
+            what: what is summed; sums of other things do not add to what these reveal.
+
+        Raises:
+            RunError: if one could be computed from them.
+        """
+        h = self.hyper
+        noisy = self.can_be_private and h.privacy_unit != "none"
+        if self.data.simulated or noisy or self.settings.secure_aggregation or h.reveal_rows:
+            return
+        part = f"released{what}"
+        earlier = (self.state.load(part) or {}).get("labels", np.zeros((0, len(labels)), np.int64))
+        sums = np.unique(np.concatenate([earlier, labels[None]]), axis=0)
+        if revealed([*sums]).any():
+            raise RunError(
+                "its sums would reveal single rows: raise the number of rows or lower kmeans.k; or protect them by "
+                "secure-aggregation or kmeans.privacy-unit; or set kmeans.reveal-rows to true"
+            )
+        self.state.save({"labels": sums}, part)
 
     def guarded(self, arrays: Arrays, bounds: list[float] | None, scales: list[float] | None, shares: int) -> Answer:
         """Return ``arrays`` protected for sending: in a private run clipped, and with the client's share of the noise.

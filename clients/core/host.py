@@ -181,6 +181,13 @@ class Host:
                 failures[client_id] = self._said(error)
         return Message(gathered.reply(failures), reply_to=message)
 
+    def data(self, client_id: str) -> ClientData:
+        """Return the examples that a client trains on and is tested on in this run, without augmentation."""
+        data, s = self._source.data(client_id), self._settings
+        if s.validation_fraction:
+            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
+        return data.without_test() if s.evaluate_on == "validation" else data
+
     # --------------------------------------------------------------------------------------- details
 
     def _gather(self, request: Request, reduction: Reduction, protection: Protection | None) -> Gathered | MaskedSum:
@@ -244,14 +251,12 @@ class Host:
         )  # fmt: skip
         for name, value in self._unexchanged.items():
             self._model.get_buffer(name).copy_(value)  # what an earlier client has counted there is not this one's
-        data, s = self._source.data(client_id), self._settings
-        if s.validation_fraction:
-            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
-        if s.evaluate_on == "validation":
-            data = data.without_test()
+        data = self.data(client_id)
         if self._augmentation is not None:
             data = data.redrawn(self._augmentation)
-        client = self._client_class(client_id, data, self._model, self._initial, state, s, self._hyper, work)
+        client = self._client_class(
+            client_id, data, self._model, self._initial, state, self._settings, self._hyper, work
+        )
         client.allowance = self._source.allowance
         return client
 

@@ -86,6 +86,11 @@ class KMeansHyper(Section):
     dropout: float = key(
         0.0, "if devices add the noise: share of clients that may fail; the others add more noise", ge=0, lt=1
     )
+    reveal_rows: bool = key(
+        False,
+        "without noise and secure aggregation: whether devices return sums from which single rows can be computed "
+        "([more](privacy.md#trajectories-of-centres))",
+    )
     local_k: int = key(0, "number of centres that each client finds in `k-fed`; 0: k", ge=0)
 
     @field_validator("split", "lloyds_split")

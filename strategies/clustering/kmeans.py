@@ -154,6 +154,8 @@ class KMeans(OwnPrivacy):
             )
         if self.budget is None:
             log.info("privacy: no noise is added")
+            if self.roster.deployed and not self.settings.secure_aggregation and not self.hyper.reveal_rows:
+                log.info("privacy: devices refuse sums that reveal single rows (key kmeans.reveal-rows)")
             return
         for line in self.budget.lines():
             log.info("privacy: %s", line)

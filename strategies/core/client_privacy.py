@@ -21,11 +21,11 @@ from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays
-from florilegium.privacy.accounting import Release, calibrate
+from florilegium.privacy.accounting import Release, calibrate, repeated_multiplier
 from florilegium.privacy.correlated import squared_sensitivity
 from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.ledger import Ledger
-from florilegium.privacy.noise import draw, secret_generator
+from florilegium.privacy.noise import colluding, draw, least_honest, secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.run_folder import RunFolder
@@ -40,16 +40,6 @@ CLIP_RATE = 0.2
 """η_C, learning rate of the adaptive clipping bound; the default of Andrew et al. (2021, section 3)."""
 COUNT_NOISE = 1 / 20
 """σ_b ÷ m, for the noise on the count of updates within the bound; the default of Andrew et al. (2021)."""
-
-
-def colluding(settings: ServerSettings, parties: int) -> int:
-    """Return how many of a secure sum's parties may collude with the server."""
-    return math.ceil(settings.secure_colluding * parties - 1e-9)
-
-
-def least_honest(settings: ServerSettings, parties: int) -> int:
-    """Return how many parties add noise that the server does not know, if as many collude and vanish as may."""
-    return parties - colluding(settings, parties) - int(settings.secure_vanishing * parties + 1e-9)
 
 
 class ClientPrivacy:
@@ -102,7 +92,7 @@ class ClientPrivacy:
             self.slots = Slots(p.mechanism, max(1, round(of / cohorts[0])), len(cohorts), self._settings.seed)
             if p.epsilon:
                 size = math.sqrt(squared_sensitivity(self.slots.mechanism, len(cohorts)))
-                self._z = 1 / calibrate(lambda scale: [Release("gaussian", 1 / scale / size)], p.epsilon, p.delta)
+                self._z = size * repeated_multiplier(p.epsilon, p.delta, 1)
         elif p.epsilon and cohorts:
             counted = [self._counted(cohort / of) for cohort in cohorts]
             times = {rate: counted.count(rate) for rate in counted}
@@ -131,7 +121,7 @@ class ClientPrivacy:
         if self._settings.secure_aggregation:  # rounding to integers may make an update longer
             told[CLIP_NORM] = self.clip_norm * (1 - PRECISION)
         if p.noise_at == "device":
-            adding = expected if self._kind == "gaussian" else least_honest(self._settings, expected)
+            adding = expected if self._kind == "gaussian" else self._least_honest(expected)
             told |= {NOISE: own / math.sqrt(adding), WITHIN_NOISE: count / math.sqrt(adding)}
         return told
 
@@ -151,12 +141,12 @@ class ClientPrivacy:
         p, (own, count) = self._settings.privacy, self._deviations(expected)
         z = self._z
         if self._kind == "discrete":  # those who collude with the server know their own noise
-            honest = len(outcome.clients) - colluding(self._settings, expected)
+            honest = len(outcome.clients) - colluding(expected, self._settings.secure_colluding)
             if outcome.clients and honest < 1:
                 raise RunError(
                     f"privacy.noise-at: {len(outcome.clients)} clients, all of whom may collude, add no noise"
                 )
-            z, own = z * math.sqrt(max(honest, 0) / least_honest(self._settings, expected)), 0.0
+            z, own = z * math.sqrt(max(honest, 0) / self._least_honest(expected)), 0.0
         elif p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
         self._record(z, expected / of, phase, number)  # before the sum is used
@@ -193,6 +183,9 @@ class ClientPrivacy:
         """The mechanism: with secure aggregation devices add discrete noise to integers."""
         s = self._settings
         return "discrete" if s.secure_aggregation and s.privacy.noise_at == "device" else "gaussian"
+
+    def _least_honest(self, expected: int) -> int:
+        return least_honest(expected, self._settings.secure_colluding, self._settings.secure_vanishing)
 
     def _deviations(self, expected: int) -> tuple[float, float]:
         """Return the standard deviations of the noise on the sum of updates, and on the count of those within bound.

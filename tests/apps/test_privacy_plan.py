@@ -1,6 +1,9 @@
-"""The planner of budgets, against Opacus' accountant and against noise that is drawn."""
+"""The planner of budgets, against Opacus' accountant, noise that is drawn, and what runs plan."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +11,15 @@ from opacus.accountants import PRVAccountant
 from typer.testing import CliRunner
 
 from florilegium.apps.cli import cli
-from florilegium.apps.privacy_plan import make_plan
+from florilegium.apps.privacy_plan import Devices, make_plan
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.privacy.correlated import noise
 from florilegium.privacy.delta import delta_warning
+from florilegium.strategies.core.client_privacy import ClientPrivacy
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.run_folder import RunFolder
+from tests.support import settings
 
 
 @pytest.mark.parametrize(("cohort", "releases", "epsilon"), [(100, 200, 8.0), (10, 1000, 1.0)])
@@ -26,7 +35,7 @@ def test_opacus_agrees_about_the_cost(cohort: int, releases: int, epsilon: float
 
 
 def test_without_poisson_sampling_nothing_is_amplified() -> None:
-    fixed = make_plan(1000, 10, 50, 1e-5, epsilon=2.0, poisson=False)
+    fixed = make_plan(1000, 10, 50, 1e-5, epsilon=2.0, sampling="fixed")
     everybody = make_plan(1000, 1000, 50, 1e-5, epsilon=2.0)
     assert fixed.noise_multiplier == everybody.noise_multiplier
     assert fixed.noise_multiplier > 10 * make_plan(1000, 10, 50, 1e-5, epsilon=2.0).noise_multiplier
@@ -48,6 +57,9 @@ def test_signal_to_noise_of_drawn_noise() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
+        ({"epsilon": 1.0, "mechanism": "tree"}, "mechanism: 'tree' needs sampling = 'slots'"),
+        ({"epsilon": 1.0, "devices": Devices()}, "noise-at: 'device' needs sampling = 'fixed'"),
+        ({"epsilon": 1.0, "sampling": "fixed", "devices": Devices(11)}, "failing: 11 of a cohort of 10"),
         ({}, "give either epsilon"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "give either epsilon"),
         ({"epsilon": -1.0}, "epsilon: -1 is not a positive number"),
@@ -89,3 +101,55 @@ def test_what_the_command_refuses(option: str, value: str, message: str) -> None
 def test_a_delta_of_one_over_the_number_of_units_is_told(units: int, told: str) -> None:
     assert delta_warning("d", 1e-5, units, "clients").startswith(told)
     assert bool(delta_warning("d", 1e-5, units, "clients")) == bool(told)
+
+
+def _run(folder: Path, **keys: Value) -> ClientPrivacy:
+    """Return the protection of a run."""
+    return ClientPrivacy(
+        settings(method="fedavg", weighting="uniform", **{"privacy.unit": "client", **keys}), RunFolder(folder, {}, "")
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampling", "mechanism"), [("fixed", "gaussian"), ("slots", "gaussian"), ("slots", "tree"), ("slots", "matrix")]
+)
+def test_runs_plan_the_same_noise(tmp_path: Path, sampling: Any, mechanism: Any) -> None:
+    plan = make_plan(100, 25, 13, 1e-5, epsilon=6.0, sampling=sampling, mechanism=mechanism)
+    run = _run(tmp_path, **{"privacy.epsilon": 6.0, "privacy.sampling": sampling, "privacy.mechanism": mechanism})
+    run.plan([25] * 13, 100)
+    assert plan.noise_multiplier == run.report()["privacy"]["noise_multiplier"]
+    assert plan.epsilon == pytest.approx(6.0, rel=2e-3)
+
+
+def test_noise_that_is_correlated_hurts_less_in_the_model() -> None:
+    """Against what each mechanism draws: the last running total over the slots' rounds, at the same ε."""
+    found = {}
+    for mechanism in ("gaussian", "tree", "matrix"):
+        plan = make_plan(40, 10, 16, 1e-5, epsilon=4.0, sampling="slots", mechanism=mechanism)
+        drawn = sum(
+            noise(plan.mechanism, 3, number, plan.noise_multiplier, {"a": (40_000,)})["a"] for number in range(1, 17)
+        )
+        table = plan.table(1.0, 0)
+        assert "| 10 of 40, every 4-th release |" in table
+        found[mechanism] = float(table.partition("| and on the sum of all means | ")[2].split()[0])
+        assert found[mechanism] == pytest.approx(drawn.std() / 10, rel=0.02)
+    assert found["matrix"] < found["gaussian"]
+
+
+def test_noise_that_devices_add_is_accounted_as_in_a_run(tmp_path: Path) -> None:
+    """Plain shares z·C/√m: 5 of 25 failing leave 80 % of the variance. Discrete ones: as the run's own account has."""
+    plan = make_plan(100, 25, 10, 1e-5, noise_multiplier=5.0, sampling="fixed", devices=Devices(5))
+    assert plan.left == make_plan(100, 25, 10, 1e-5, noise_multiplier=5 * 0.8**0.5, sampling="fixed").epsilon
+    assert "| each device adds, z·C/√25 | 2 |" in plan.table(2.0, 0)
+    secure = make_plan(100, 25, 10, 1e-5, epsilon=8.0, sampling="fixed", devices=Devices(2, secure=True))
+    keys: dict[str, Value] = {"privacy.epsilon": 8.0, "privacy.sampling": "fixed", "privacy.noise-at": "device"}
+    run = _run(tmp_path, **{"secure-aggregation": True, **keys})
+    run.plan([25] * 10, 100)
+    assert secure.noise_multiplier == run.report()["privacy"]["noise_multiplier"]
+    assert f"z·C/√{25 - 3 - 5} |" in secure.table(1.0, 0)
+    assert run.request(25)["noise"] == pytest.approx(secure.noise_multiplier / 17**0.5)
+    metrics = {"weight": np.ones(23)}
+    for number in range(10):
+        run.protect(Outcome([str(i) for i in range(23)], {}, metrics), 25, 100, {}, "train", number, [])
+    assert secure.left == pytest.approx(run.ledger.epsilon())
+    assert secure.left < secure.epsilon

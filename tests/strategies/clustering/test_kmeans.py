@@ -672,6 +672,67 @@ class TestDevices:
             run_app(config(**{**keys, "run-name": "none", "server-data": ""}), nodes)
 
 
+class TestRevealingSums:
+    """Four points of two clusters, of which a step moves one."""
+
+    POINTS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 0.0], [10.0, 0.0], [11.0, 0.0]])
+    FIRST = np.array([[1.0, 0.0], [10.0, 0.0]])
+    SECOND = np.array([[0.0, 0.0], [3.5, 0.0]])  # 2 goes to the second cluster
+
+    @staticmethod
+    def _device(points: np.ndarray, kind: type[KMeansClient] = FedDPKMeansClient, **keys: Value) -> KMeansClient:
+        client = _client(points, kind, **{**NOTHING, "kmeans.k": 2, **keys})
+        client.data.simulated = False
+        return client
+
+    def test_a_device_refuses_the_step_that_reveals_a_row(self) -> None:
+        device = self._device(self.POINTS)
+        assert perform(device, "lloyd", {"centers": self.FIRST}).arrays["counts"].tolist() == [3, 3]
+        again = perform(device, "lloyd", {"centers": self.FIRST + 0.1}, round=2)  # nobody moves
+        assert again.arrays["counts"].tolist() == [3, 3]
+        with pytest.raises(RunError, match=r"its sums would reveal single rows: .* set kmeans\.reveal-rows to true"):
+            perform(device, "lloyd", {"centers": self.SECOND}, round=3)
+
+    def test_what_is_refused_is_not_remembered(self) -> None:
+        device = self._device(self.POINTS)
+        with pytest.raises(RunError, match="reveal single rows"):
+            perform(device, "lloyd", {"centers": np.array([[-5.0, 0.0], [5.2, 0.0]])})  # 0 alone
+        perform(device, "lloyd", {"centers": self.FIRST}, round=2)
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"kmeans.reveal-rows": True},
+            {"secure-aggregation": True},
+            {"kmeans.privacy-unit": "example"},
+        ],
+    )
+    def test_told_otherwise_or_protected_it_returns_them(self, keys: dict[str, Value]) -> None:
+        device = self._device(self.POINTS, **keys)
+        for number, centers in enumerate([self.FIRST, self.SECOND], start=1):
+            perform(device, "lloyd", {"centers": centers}, round=number, radius=20.0)
+
+    def test_a_simulated_client_returns_them(self) -> None:
+        client = _client(self.POINTS, **{**NOTHING, "kmeans.k": 2})
+        for number, centers in enumerate([self.FIRST, self.SECOND], start=1):
+            perform(client, "lloyd", {"centers": centers}, round=number)
+
+    def test_other_phases_refuse_too(self) -> None:
+        with pytest.raises(RunError, match="reveal single rows"):
+            perform(self._device(self.POINTS[:1]), "outer", {})
+        perform(self._device(self.POINTS), "outer", {})
+        basis = np.eye(2)
+        with pytest.raises(RunError, match="reveal single rows"):  # but for the margin, 9 would be with two others
+            perform(
+                self._device(self.POINTS, **{"kmeans.margin": 1.0}), "locate",
+                {"basis": basis, "centers": np.array([[1.0, 0.0], [8.5, 0.0]])},
+            )  # fmt: skip
+        perform(self._device(self.POINTS), "locate", {"basis": basis, "centers": np.array([[1.0, 0.0], [8.5, 0.0]])})
+        lone = np.array([[0.0, 0.1], [1.0, 0.0], [50.0, 3.0]])
+        with pytest.raises(RunError, match="reveal single rows"):  # k-fed never adds noise, whatever the unit
+            perform(self._device(lone, KFedClient, **{"kmeans.privacy-unit": "example"}), "cluster", {})
+
+
 def test_a_new_client_is_assigned_by_the_exported_centres(run: Runs, tmp_path: Path) -> None:
     path = run("run", **FAST)
     folder = personalise(path, tmp_path / "model", "3")
