@@ -428,11 +428,14 @@ class CohortStrategy(WithoutHooks):
     def tested(self, round: Round, model: Arrays) -> dict[str, Figures]:
         """Have the clients to evaluate test their models; return summary figures for each group of clients.
 
-        With secure aggregation a group is an exchange of its own, of which the server learns sums.
+        With secure aggregation a group is an exchange of its own, of which the server learns sums. In buffered rounds
+        devices that are busy are tested after the last round alone.
         """
         found: dict[str, Figures] = {}
         self.unmeasured = []
-        for clients in self.groups().values() if self.settings.secure_aggregation else [self.evaluated()]:
+        held_up = self.buffer.busy if self.buffer is not None and self.roster.deployed and not round.final else ()
+        free = [client for client in self.evaluated() if client not in held_up]
+        for clients in self.groups().values() if self.settings.secure_aggregation else [free] if free else []:
             outcome = self.measure(round, clients, model)
             self.unmeasured += unmeasured(clients, outcome.clients, outcome.failures)
             found |= self.figures(outcome)

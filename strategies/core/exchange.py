@@ -39,7 +39,6 @@ UNUSABLE = "unusable answer"
 """Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
 LATE = "not among the first"
 """Beginning of the reason why the reply of a client is not used that came after enough others."""
-UNREADABLE = Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read")
 
 
 def deliver(
@@ -77,9 +76,9 @@ def deliver(
     shortest, longest = POLLS_DEPLOYED if deployed else POLLS
     answered, silent = 0, f"no reply within {timeout:g} s (key {key})"
     while waiting:
-        for message_id, reply in _pull(grid, list(waiting)):
+        for message_id, reply in pull(grid, list(waiting)):
             index = waiting.pop(message_id, -1)
-            reply = reply or Message(UNREADABLE, reply_to=messages[index])
+            reply = reply or unreadable(messages[index])
             if index >= 0 and (not enough or answered < enough):
                 replies[index] = reply
                 answered += _succeeded(reply, messages[index], expected) if enough else 0
@@ -98,7 +97,7 @@ def deliver(
     ]
 
 
-def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
     """Yield the replies that have arrived, each with the id of its request; None for one that cannot be read."""
     try:
         replies = list(grid.pull_messages(message_ids))
@@ -108,10 +107,15 @@ def _pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message
             yield message_ids[0], None
         else:  # one unreadable reply makes the whole pull fail, so pull them one by one
             for message_id in message_ids:
-                yield from _pull(grid, [message_id])
+                yield from pull(grid, [message_id])
         return
     for reply in replies:
         yield reply.metadata.reply_to_message_id, reply
+
+
+def unreadable(message: Message) -> Message:
+    """Return what stands for a reply to ``message`` that cannot be read."""
+    return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read"), reply_to=message)
 
 
 def _succeeded(reply: Message, message: Message, expected: Expected) -> int:

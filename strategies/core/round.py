@@ -13,10 +13,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -27,7 +28,7 @@ from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, fl
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, deliver
+from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, deliver, pull, unreadable
 from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
@@ -88,6 +89,27 @@ class Exchange:
     def updates(self) -> bool:
         """Whether clients return updates (returned − sent) for training."""
         return self.reduce == "delta"
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A request to a single device whose reply is not waited for.
+
+    Attributes:
+        id: the message's id; "" if the device's node has gone offline.
+        client: the device's client.
+        version: the round in which it was sent.
+        exchange, expected, message: what is needed to interpret the reply.
+        at: when it was sent, by ``time.monotonic``.
+    """
+
+    id: str
+    client: str
+    version: int
+    exchange: Exchange
+    expected: Expected
+    message: Message
+    at: float
 
 
 class Round:
@@ -175,6 +197,38 @@ class Round:
         if not cohort and exchange.updates and strategy.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
+
+    def post(self, phase: str, clients: Sequence[str], *, send: Arrays, **arguments: Any) -> list[Posted]:
+        """Ask real devices to carry out ``phase`` and return their updates of ``send``; do not wait.
+
+        Raises:
+            TypeError: if ``arguments`` do not fit the phase's signature.
+        """
+        posted, checked = [], self._checked(phase, arguments)
+        for client in clients:
+            nodes = self._strategy.roster.assign([client], evaluation=False)
+            exchange = Exchange(phase, checked, [client], nodes, "delta", send, {}, {}, False, False, 0.0)
+            (message,) = self._messages(exchange, nodes)
+            (name,) = self._grid.push_messages([message])
+            posted.append(
+                Posted(name, client, self.number, exchange, self._expected(exchange), message, time.monotonic())
+            )
+        return posted
+
+    def arrived(self, posted: Sequence[Posted]) -> list[tuple[Posted, Message]]:
+        """Return those of the requests whose replies have arrived since, with the replies."""
+        waiting = {one.id: one for one in posted if one.id}
+        pulled = pull(self._grid, [*waiting]) if waiting else ()
+        found = [(waiting[name], reply) for name, reply in pulled if name in waiting]
+        offline = Error(ErrorCode.NODE_UNAVAILABLE, "its device is offline")
+        lost = [(one, Message(offline, reply_to=one.message)) for one in posted if not one.id]
+        return [(one, reply or unreadable(one.message)) for one, reply in found] + lost
+
+    def receive(self, posted: Posted, reply: Message) -> Outcome:
+        """Return the outcome of a single device's reply, checked, counted and recorded in this round."""
+        exchange = replace(posted.exchange, started=time.perf_counter())
+        outcome = collect(exchange.cohort, exchange.nodes, [reply], posted.expected, deployed=True)
+        return self._account(exchange, outcome)
 
     def skip(self, phase: str, reasons: Mapping[str, str]) -> None:
         """Record clients that were asked to carry out a phase and whose replies are not used, with the reasons."""

@@ -57,7 +57,7 @@ FREE_ON_RESUME = frozenset(
         "vectorise",
     ]
 )
-FIGURES_ON_RESUME = ("rounds", "init", "evaluate-clients", "min-success")
+FIGURES_ON_RESUME = ("rounds", "init", "evaluate-clients", "min-success", "round-timeout")
 """Keys that a resumed run may change although they change its figures."""
 
 

@@ -23,7 +23,7 @@ from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_evaluations
+from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 from tests import processes
 from tests.grid import run_app
@@ -168,6 +168,18 @@ def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
 
 def _after(number: int) -> Callable[[Mapping[str, object]], bool]:
     return lambda status: status["round"] >= number or status["state"] == "completed"
+
+
+@pytest.mark.long
+def test_buffered_rounds_take_replies_as_they_come(here: Site) -> None:
+    """A server step for each update: four of them with two devices, which are both busy all the time."""
+    path = here.run("buffered", **{**KEYS, "rounds": 4, "mode": "buffered", "buffer.size": 1})
+    lines = read_metrics(path)
+    assert [line["training"]["clients"] for line in lines] == [1] * 4
+    assert not (path / "failures.jsonl").exists()
+    assert lines[-1]["seen"]["accuracy"] > 0.3
+    for client in range(CLIENTS):  # whoever was busy at the end has been tested after that
+        assert kept(here.folder / "state" / str(client), "buffered")
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
-from florilegium.apps.reports.pictures import curve, plot_pools, reader
+from florilegium.apps.reports.pictures import curve, places, plot_pools, reader
 from florilegium.apps.reports.pools import Pool, ranges, sections
 from florilegium.apps.reports.records import load_run
 from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
@@ -233,3 +233,18 @@ class TestPictures:
 
     def test_a_notebook_shows_figures_without_pyplot(self) -> None:
         assert plot_pools(sections([made_run()])[0].pools)._repr_png_().startswith(b"\x89PNG")
+
+
+def test_simulated_time_is_drawn_where_runs_have_it() -> None:
+    """One of the two methods has no virtual clock, and no curve over its time."""
+    timed = made_run("fedprox", **{"fleet.speed": 5.0})
+    timed = replace(timed, metrics=[{**line, "simulated_seconds": 90.0} for line in timed.metrics])
+    (section,) = sections([made_run(), timed])
+    assert places(sections([made_run()])[0].pools) == ["round", "traffic", "seconds"]
+    assert places(section.pools) == ["round", "traffic", "seconds", "simulated"]
+    points = {pool.label: curve(pool, reader("seen", "accuracy"), "simulated")[0] for pool in section.pools}
+    assert {len(x) for x in points.values()} == {0, 1}
+    assert max(map(tuple, points.values())) == (1.5,)
+    assert [axes.get_xlabel() for axes in plot_pools(section.pools).axes] == [
+        "round", "MB sent, both ways, all clients", "minutes of simulated time", "final accuracy (%)",
+    ]  # fmt: skip

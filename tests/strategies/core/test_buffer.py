@@ -42,10 +42,19 @@ def _same(first: Path, second: Path) -> bool:
 
 class TestLimit:
     @pytest.mark.parametrize("method", mostly_long(["fedavg", "fedper", "fedprox", "fedrod", "ditto"], "fedavg"))
-    @pytest.mark.parametrize("average", ["updates", "models"])
+    @pytest.mark.parametrize("average", mostly_long(["updates", "models"], "updates"))
     def test_a_buffer_as_large_as_the_cohort_is_synchronous(self, tmp_path: Path, method: str, average: str) -> None:
         """K = C: nobody is stale, and every step is a synchronous round, bit for bit, in any number of workers."""
-        runs = Runs(tmp_path, {**KEYS, "method": method, "server-momentum": 0.5, "partitioner": "iid"})
+        runs = Runs(
+            tmp_path,
+            {
+                **KEYS,
+                "method": method,
+                "model": "mlp",
+                "server-momentum": 0.5,
+                "partitioner": "iid",
+            },
+        )
         synchronous = runs("synchronous")
         buffered = runs("buffered", mode="buffered", **{"buffer.size": 4, "buffer.average": average})
         assert _same(synchronous, buffered)
@@ -72,7 +81,7 @@ def _events(steps: int, size: int) -> Iterator[tuple[float, list[tuple[int, str]
 
 
 class TestSteps:
-    @pytest.mark.parametrize("average", ["updates", "models"])
+    @pytest.mark.parametrize("average", mostly_long(["updates", "models"], "models"))
     def test_steps_are_those_of_a_simulation_of_events(self, tmp_path: Path, average: str) -> None:
         """Who arrives when, which model each was sent, and what the server makes of it, in plain NumPy."""
         runs = Runs(tmp_path, {**ALL_BUSY, "buffer.average": average, "buffer.staleness-exponent": 0.7})
@@ -117,6 +126,7 @@ class TestSteps:
         counts = [line["training"] for line in read_metrics(path)]
         assert all(count["clients"] - count["failed"] == 2 for count in counts)
 
+    @pytest.mark.long
     def test_a_step_waits_no_longer_than_the_deadline(self, tmp_path: Path) -> None:
         """With K = C and the time of the fastest two, two of six updates are there."""
         soon = next(_events(1, 2))[0] + 1e-3
@@ -128,6 +138,7 @@ class TestSteps:
         with pytest.raises(RunError, match="only 2 of 6"):
             runs("refused", **{"min-success": 0.5})
 
+    @pytest.mark.long
     def test_clients_that_drop_out_free_their_places(self, tmp_path: Path) -> None:
         path = Runs(tmp_path, {**KEYS, **BUFFERED, "rounds": 6, "fleet.dropout": 0.6})("run")
         counts = [line["training"] for line in read_metrics(path)]

@@ -153,11 +153,13 @@ class TestRuns:
         assert _simulated(path)[:2] == pytest.approx(np.cumsum(spent), abs=2e-3)
         assert json.loads((path / "summary.json").read_text())["simulated_seconds"] == _simulated(path)[-1]
 
+    @pytest.mark.long
     def test_time_changes_no_result(self, tmp_path: Path) -> None:
         runs = Runs(tmp_path, KEYS)
         timed, timeless = (read_checkpoint(runs(name, **keys)) for name, keys in (("a", EQUAL), ("b", {})))
         assert all(np.array_equal(timed.arrays[name], array) for name, array in timeless.arrays.items())
 
+    @pytest.mark.long
     def test_oversampling_takes_the_fastest(self, tmp_path: Path) -> None:
         runs = Runs(tmp_path, {**KEYS, "fleet.speed": 50.0, "fleet.speed-sigma": 2.0, "rounds": 3})
         plain, over = runs("plain"), runs("over", oversample=2.0)
@@ -165,11 +167,13 @@ class TestRuns:
         asked = [message for message in runs.grid.sent if message.metadata.message_type == "train"]
         assert sum(len(message.content["config"]["clients"]) for message in asked) == 3 * 4  # the others never train
 
+    @pytest.mark.long
     def test_resume_continues_the_clock(self, tmp_path: Path) -> None:
         keys: dict[str, Value] = {"fleet.speed": 50.0, "fleet.dropout": 0.1, "rounds": 3}
         whole, broken = Runs(tmp_path, KEYS).whole_and_broken(3, **keys)
         assert _simulated(whole) == _simulated(broken)
 
+    @pytest.mark.long
     def test_clients_without_memory_take_no_part(self, tmp_path: Path) -> None:
         """A linear network on digits has 650 parameters: 7,800 bytes as received, as trained, and as gradient."""
         path = Runs(tmp_path, KEYS)("small", **{"fleet.memory": 0.0078, "fleet.memory-sigma": 1.0, "cohort-size": 1})

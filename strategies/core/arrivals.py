@@ -1,0 +1,253 @@
+"""Whose replies arrive next in buffered rounds: as the virtual clock says, or as real devices send them.
+
+In a simulation a client trains when its reply is due, with the model that it was sent. So all clients that are due with
+the same model share one exchange, and no update waits in memory. Real devices train at once and reply when they are
+done.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Message
+
+from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome
+from florilegium.strategies.core.round import Posted, Round
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.clock import Clock
+    from florilegium.strategies.core.cohort import CohortStrategy
+
+PHASE = "train"
+Arguments = Callable[[Round, Sequence[str]], dict[str, Any]]
+"""Returns the arguments of the phase for the clients that carry it out in a round."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a server step waits for.
+
+    Attributes:
+        size: number of updates.
+        too_stale: returns why an update of a client that was sent the model in this round is dropped, "" if it counts.
+        begin: has more clients begin; called if none is busy.
+        arguments: of the phase.
+    """
+
+    size: int
+    too_stale: Callable[[int], str]
+    begin: Callable[[], None]
+    arguments: Arguments
+
+
+class Arrivals(ABC):
+    """The clients that are busy, and the models that they were sent.
+
+    Args:
+        strategy: the run's strategy.
+
+    Attributes:
+        models: the models that are in use, by the round in which they were sent.
+    """
+
+    def __init__(self, strategy: CohortStrategy) -> None:
+        self._strategy = strategy
+        self.models: dict[int, Arrays] = {}
+
+    @property
+    @abstractmethod
+    def busy(self) -> set[str]:
+        """The clients that have not replied yet."""
+
+    @property
+    @abstractmethod
+    def versions(self) -> set[int]:
+        """The rounds whose models replies to come refer to."""
+
+    @abstractmethod
+    def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
+        """Have clients begin with the round's model; ``path`` names the random draws."""
+
+    @abstractmethod
+    def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
+        """Return the updates of the next replies that count, no later than ``round-timeout``.
+
+        Each outcome comes with the round in which its clients were sent their model.
+        """
+
+    def forget(self) -> None:
+        """Forget the models that no reply to come refers to."""
+        self.models = {version: self.models[version] for version in self.versions}
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return the state for checkpoints besides the models; JSON values."""
+
+    @abstractmethod
+    def take_back(self, facts: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`facts` returned."""
+
+
+# ---------------------------------------------------------------------------------------------- simulation
+
+
+@dataclass(frozen=True, order=True)
+class Busy:
+    """A client of a simulation that has been sent a model and has not replied yet.
+
+    Attributes:
+        end: when its reply arrives, or it fails, in virtual seconds.
+        place: its place in the order in which clients were sent models.
+        client: its id.
+        version: the round in which it was sent the model.
+        error: why there will be no reply; "" if there will be one.
+    """
+
+    end: float
+    place: int
+    client: str
+    version: int
+    error: str
+
+
+class SimulatedArrivals(Arrivals):
+    """Replies arrive in the order of virtual time."""
+
+    def __init__(self, strategy: CohortStrategy) -> None:
+        super().__init__(strategy)
+        self._queue: list[Busy] = []  # a heap
+        self._places = 0
+
+    @property
+    def busy(self) -> set[str]:
+        """The clients that have not replied yet."""
+        return {one.client for one in self._queue}
+
+    @property
+    def versions(self) -> set[int]:
+        """The rounds whose models replies to come refer to."""
+        return {one.version for one in self._queue}
+
+    def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
+        """Have clients begin with the round's model: foresee when they will reply."""
+        members = [self._strategy.roster.clients[client] for client in clients]
+        size = float(num_bytes(self.models[round.number]))
+        for job in self._clock.jobs(members, PHASE, path, size, size):
+            heapq.heappush(self._queue, Busy(job.end, self._places, job.client, round.number, job.error))
+            self._places += 1
+
+    def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
+        """Let time pass until enough replies have arrived; have these clients train, by version, the oldest first."""
+        clock = self._clock
+        deadline = clock.now + self._strategy.settings.round_timeout
+        taken: list[Busy] = []
+        unused: dict[str, str] = {}
+        while len(taken) < step.size:
+            if not self._queue:
+                step.begin()
+            if self._queue[0].end > deadline:
+                clock.now = deadline
+                break
+            one = heapq.heappop(self._queue)
+            clock.now = max(clock.now, one.end)
+            if reason := one.error or step.too_stale(one.version):
+                unused[one.client] = reason
+            else:
+                taken.append(one)
+        round.skip(PHASE, unused)
+        taken.sort(key=lambda one: one.place)
+        outcomes = []
+        for version in sorted({one.version for one in taken}):
+            clients = [one.client for one in taken if one.version == version]
+            outcome = round.ask(
+                PHASE, clients, send=self.models[version], reduce="delta", out_of=0, arrived=True,
+                **step.arguments(round, clients),
+            )  # fmt: skip
+            outcomes.append((version, outcome))
+        return outcomes
+
+    @property
+    def _clock(self) -> Clock:
+        assert self._strategy.clock is not None, "checked before the run"
+        return self._strategy.clock
+
+    def facts(self) -> dict[str, Any]:
+        """Return the queue, for checkpoints."""
+        return {"busy": [astuple(one) for one in self._queue], "places": self._places}
+
+    def take_back(self, facts: Mapping[str, Any]) -> None:
+        """Restore the queue."""
+        self._queue, self._places = [Busy(*one) for one in facts["busy"]], facts["places"]
+
+
+# ------------------------------------------------------------------------------------------------- devices
+
+
+class DeviceArrivals(Arrivals):
+    """Replies arrive as real devices send them. A device that is silent for ``round-timeout`` is no longer busy."""
+
+    def __init__(self, strategy: CohortStrategy) -> None:
+        super().__init__(strategy)
+        self._posted: list[Posted] = []
+        self._inbox: deque[tuple[Posted, Message]] = deque()  # what has arrived and is not used yet
+
+    @property
+    def busy(self) -> set[str]:
+        """The clients that have not replied yet."""
+        return {one.client for one in self._posted}
+
+    @property
+    def versions(self) -> set[int]:
+        """The rounds whose models replies to come refer to."""
+        return {one.version for one in (*self._posted, *(one for one, _ in self._inbox))}
+
+    def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
+        """Send devices the round's model."""
+        self._posted += round.post(PHASE, clients, send=self.models[round.number], **arguments(round, clients))
+
+    def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
+        """Wait until enough usable replies have arrived; return a device's update each."""
+        begun, timeout = time.monotonic(), self._strategy.settings.round_timeout
+        found: list[tuple[int, Outcome]] = []
+        while len(found) < step.size:
+            self._look(round, timeout)
+            if self._inbox:
+                one, reply = self._inbox.popleft()
+                if reason := step.too_stale(one.version):
+                    round.skip(PHASE, {one.client: reason})
+                elif (outcome := round.receive(one, reply)).clients:
+                    found.append((one.version, outcome))
+                continue
+            if not self._posted:
+                step.begin()
+            elapsed = time.monotonic() - begun
+            if elapsed > timeout:
+                break
+            shortest, longest = POLLS_DEPLOYED
+            time.sleep(min(max(shortest, elapsed / 10), longest))
+        return found
+
+    def _look(self, round: Round, timeout: float) -> None:
+        """Take the replies that have arrived to the inbox, and give up devices that have been silent for too long."""
+        arrived = round.arrived(self._posted)
+        self._inbox += arrived
+        done = {id(one) for one, _ in arrived}
+        waiting = [one for one in self._posted if id(one) not in done]
+        now = time.monotonic()
+        self._posted = [one for one in waiting if now - one.at <= timeout]
+        silent = [one.client for one in waiting if now - one.at > timeout]
+        round.skip(PHASE, dict.fromkeys(silent, f"no reply within {timeout:g} s (key round-timeout)"))
+
+    def facts(self) -> dict[str, Any]:
+        """Return nothing: a resumed run reaches no reply to the run before, and has all devices begin anew."""
+        return {}
+
+    def take_back(self, facts: Mapping[str, Any]) -> None:
+        """Begin with no busy device."""
