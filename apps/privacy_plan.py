@@ -45,17 +45,20 @@ class Plan:
         """Return the plan as a Markdown table; without the signal-to-noise ratio if ``parameters`` is 0."""
         z, m = self.noise_multiplier, self.cohort
         rows = [
-            ("taking part in a release", f"{m} of {self.units}, {'Poisson' if self.poisson else 'fixed, no'} sampling"
+            ("contributions per release", f"{m} of {self.units}, {'Poisson' if self.poisson else 'fixed, no'} sampling"
              f"{f', rate {m / self.units:.4g}' if self.poisson else ' counted'}"),
             ("releases", f"{self.releases}"),
             ("ε at δ", f"{self.epsilon:.3g} at {self.delta:g}"),
             ("noise multiplier z", f"{z:.4g}"),
-            ("deviation of the noise on the sum, z·C", f"{z * clip_norm:.4g}"),
-            ("and on the mean, z·C/m", f"{z * clip_norm / m:.4g}"),
+            ("standard deviation of the noise on the sum, z·C", f"{z * clip_norm:.4g}"),
+            ("standard deviation of the noise on the mean, z·C/m", f"{z * clip_norm / m:.4g}"),
         ]  # fmt: skip
         if parameters:
             rows += [
-                (f"norm of that for {parameters:,} parameters", f"{z * clip_norm * math.sqrt(parameters) / m:.4g}"),
+                (
+                    f"norm of the noise on the mean, {parameters:,} parameters",
+                    f"{z * clip_norm * math.sqrt(parameters) / m:.4g}",
+                ),
                 ("signal ÷ noise, at most m/(z·√d)", f"{self.signal_to_noise(parameters):.3g}"),
             ]
         return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])

@@ -40,7 +40,7 @@ def test_signal_to_noise_of_drawn_noise() -> None:
     found = np.linalg.norm(contributions.mean(axis=0)) / np.linalg.norm(noise / 50)
     assert plan.signal_to_noise(d) == pytest.approx(found, rel=0.02)
     table = plan.table(clip, d)
-    assert "| deviation of the noise on the sum, z·C | 1.05 |" in table
+    assert "| standard deviation of the noise on the sum, z·C | 1.05 |" in table
     assert "20,000 parameters" in table
     assert "parameters" not in plan.table(clip, 0)
 
