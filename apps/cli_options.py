@@ -34,7 +34,7 @@ Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help="
 EngineOption = Annotated[
     Literal["auto", "process", "ray"],
     typer.Option(
-        help="process: local worker processes; ray: Flower's simulation; auto: ray on a cluster, else process"
+        help="process: local worker processes; ray: Flower's simulation; auto: ray for a cluster or several GPUs"
     ),
 ]
 Seeds = Annotated[

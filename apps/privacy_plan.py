@@ -87,14 +87,15 @@ class Plan:
     def table(self, clip_norm: float, parameters: int) -> str:
         """Return the plan as a Markdown table; without the signal-to-noise ratio if ``parameters`` is 0."""
         z, m, noise = self.noise_multiplier, self.cohort, self.noise_multiplier * clip_norm
+        accumulated = noise / m * math.sqrt(self.mechanism.accumulated(self.releases))
         rows = [
-            ("taking part in a release", f"{m} of {self.units}, {self._drawn()}"),
+            ("contributions per release", f"{m} of {self.units}, {self._drawn()}"),
             ("releases", f"{self.releases}"),
             ("ε at δ", f"{self.epsilon:.3g} at {self.delta:g}"),
             ("noise multiplier z", f"{z:.4g}"),
-            ("deviation of the noise on the sum, z·C", f"{noise:.4g}"),
-            ("and on the mean, z·C/m", f"{noise / m:.4g}"),
-            ("and on the sum of all means", f"{noise / m * math.sqrt(self.mechanism.accumulated(self.releases)):.4g}"),
+            ("standard deviation of the noise on the sum, z·C", f"{noise:.4g}"),
+            ("standard deviation of the noise on the mean, z·C/m", f"{noise / m:.4g}"),
+            ("standard deviation of the noise on the sum of all means", f"{accumulated:.4g}"),
         ]
         if self.devices:
             adding = self.devices.adding(m)
@@ -103,7 +104,10 @@ class Plan:
                 rows.append((f"ε if {self.devices.failing} of {m} fail in every round", f"{self.left:.3g}"))
         if parameters:
             rows += [
-                (f"norm of that for {parameters:,} parameters", f"{noise * math.sqrt(parameters) / m:.4g}"),
+                (
+                    f"norm of the noise on the mean, {parameters:,} parameters",
+                    f"{noise * math.sqrt(parameters) / m:.4g}",
+                ),
                 ("signal ÷ noise, at most m/(z·√d)", f"{self.signal_to_noise(parameters):.3g}"),
             ]
         return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])

@@ -461,7 +461,7 @@ class TestFailure:
                 {"learning_rate": [0.1]},
                 "learning-rate: list .* is not a valid value; give a number, a string or a bool",
             ),
-            ({"model": None}, "model: NoneType None is no value"),
+            ({"model": None}, "model: NoneType None is not a valid value"),
             ({"learning_rat": 0.1}, "learning-rat: there is no such key; did you mean 'learning-rate'"),
             ({"method": "nowhere.at.all:X"}, "method: 'nowhere.at.all:X' cannot be imported: .*no module 'nowhere'"),
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),

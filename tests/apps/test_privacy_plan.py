@@ -49,7 +49,7 @@ def test_signal_to_noise_of_drawn_noise() -> None:
     found = np.linalg.norm(contributions.mean(axis=0)) / np.linalg.norm(noise / 50)
     assert plan.signal_to_noise(d) == pytest.approx(found, rel=0.02)
     table = plan.table(clip, d)
-    assert "| deviation of the noise on the sum, z·C | 1.05 |" in table
+    assert "| standard deviation of the noise on the sum, z·C | 1.05 |" in table
     assert "20,000 parameters" in table
     assert "parameters" not in plan.table(clip, 0)
 
@@ -131,7 +131,7 @@ def test_noise_that_is_correlated_hurts_less_in_the_model() -> None:
         )
         table = plan.table(1.0, 0)
         assert "| 10 of 40, every 4-th release |" in table
-        found[mechanism] = float(table.partition("| and on the sum of all means | ")[2].split()[0])
+        found[mechanism] = float(table.partition("noise on the sum of all means | ")[2].split()[0])
         assert found[mechanism] == pytest.approx(drawn.std() / 10, rel=0.02)
     assert found["matrix"] < found["gaussian"]
 
