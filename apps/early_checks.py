@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from florilegium.apps.compression_checks import check_compression
 from florilegium.apps.privacy_checks import check_client_privacy, check_secure_aggregation
 from florilegium.apps.settings import parse
 from florilegium.apps.trackers.registry import check_tracker
@@ -32,6 +33,7 @@ def check_early(config: Mapping[str, Value]) -> None:
         check_client_privacy(settings, "")
     if settings.secure_aggregation:
         check_secure_aggregation(settings, "")
+    check_compression(settings, "")
     check_tracker(settings.tracker)
     if settings.metrics_port:
         check_port(settings.metrics_port)

@@ -30,6 +30,7 @@ _PROMISES: dict[str, tuple[Callable[[Method], type], str]] = {
     "protects examples": (Method.client_class, "example_gap"),
     "transfers to other data": (Method.strategy_class, "transfer_gap"),
     "secure aggregation": (Method.strategy_class, "secure_gap"),
+    "compressed updates": (Method.strategy_class, "compression_gap"),
     "vectorised": (Method.client_class, "vectorise_gap"),
 }
 """The promises in the tables: the class that states each, and its name there."""

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ValidationError
 
 from florilegium.apps.method import Method
 from florilegium.apps.methods import METHODS, table_of
+from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.settings import NoHyper, Section, Value, key
@@ -68,11 +69,13 @@ class Settings(PackageSettings, TransferSettings, ClientSettings, ServerSettings
 
 
 PACKAGE_KEYS = "package-keys"
+_TABLES: dict[str, type[Section]] = {"privacy": PrivacySettings, "compression": CompressionSettings}
+"""Tables of common keys."""
 
 
 def sections() -> dict[str, type[Section]]:
     """Return every table of the suite's own configuration by its name; "" holds the common keys."""
-    tables: dict[str, type[Section]] = {"": Settings, "privacy": PrivacySettings}
+    tables: dict[str, type[Section]] = {"": Settings, **_TABLES}
     own = [(table_of(name), METHODS[name].hyper()) for name in METHODS.own]
     own += [(name, PARTITIONERS[name].section()) for name in PARTITIONERS.own]
     return tables | {table: section for table, section in own if section.model_fields}
@@ -172,7 +175,9 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
             problems.append(f"{name}: whole numbers lie between -2^63 and 2^63 - 1 (found: {value})")
     config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
-    private = _check(PrivacySettings, _table(config, "privacy", known), "privacy.", problems)
+    tables = {
+        name: _check(section, _table(config, name, known), f"{name}.", problems) for name, section in _TABLES.items()
+    }
     method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
     named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
     problems += [problem for problem in named if problem]
@@ -180,8 +185,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     if not PARTITIONERS.problem(partitioner):
         table = partitioner_table(partitioner)
         own = _check(PARTITIONERS[partitioner].section(), _table(config, table, known), f"{table}.", problems)
-    parts = {"privacy": private, "own": own or NoHyper()}
-    settings = _check(Settings, {**common, **parts}, "", problems) if private else None
+    parts = {**tables, "own": own or NoHyper()}
+    settings = _check(Settings, {**common, **parts}, "", problems) if all(tables.values()) else None
     entry = METHODS[method] if not METHODS.problem(method) else None
     names = {str(field.alias) for field in SourceSettings.model_fields.values()}
     source = _check(SourceSettings, {name: value for name, value in common.items() if name in names}, "", [])

@@ -15,7 +15,14 @@ from typing import Any
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import CohortStrategy, Setup, only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import (
+    CohortStrategy,
+    Setup,
+    only_sums,
+    sums_of_updates,
+    trains_by_updates,
+    whole_network,
+)
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
@@ -34,6 +41,7 @@ class FedAvg(CohortStrategy):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     def __init__(self, setup: Setup) -> None:

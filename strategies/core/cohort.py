@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
@@ -31,6 +32,7 @@ from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
 from florilegium.strategies.core.health import Attendance, unmeasured
 from florilegium.strategies.core.initial import replaced
+from florilegium.strategies.core.receipts import Receipts
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
 from florilegium.strategies.core.rounds import Rounds
@@ -59,6 +61,11 @@ def whole_network(hyper: Any) -> str:
 
 def only_sums(hyper: Any) -> str:
     """Promise of secure sums, kept: the server needs sums over a cohort alone, of arrays, examples and metrics."""
+    return ""
+
+
+def trains_by_updates(hyper: Any) -> str:
+    """Promise of compression, kept: all that clients train reaches the server as updates of the arrays it sent."""
     return ""
 
 
@@ -112,6 +119,8 @@ class CohortStrategy(WithoutHooks):
         client_rows: a row of figures for each client, from the last evaluation.
         telemetry: counts exchanges; None outside of a run.
         protection: noise and account of client-level privacy; None without it.
+        scheme: how clients compress their updates; None: they do not.
+        receipts: the rounds whose updates the server has used, if clients keep what compression leaves out.
         secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         unmeasured: a warning, if clients of the last evaluation have no figures.
@@ -146,6 +155,8 @@ class CohortStrategy(WithoutHooks):
             from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
             self.protection = ClientPrivacy(self.settings, self.run)
+        self.scheme = scheme_of(self.settings.compression)
+        self.receipts = Receipts()
         self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
@@ -161,6 +172,11 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def secure_gap(hyper: Any) -> str:
         """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
+        return "it promises nothing"
+
+    @staticmethod
+    def compression_gap(hyper: Any) -> str:
+        """Return why clients cannot compress what they return, "" if they can (:mod:`florilegium.common.promises`)."""
         return "it promises nothing"
 
     @staticmethod
@@ -481,6 +497,7 @@ class CohortStrategy(WithoutHooks):
             "attendance": self.attendance.facts(),
             "releases": [] if self.protection is None else self.protection.ledger.history,
             "secure": self.secure.facts(),
+            "receipts": self.receipts.facts(),
             **self.accounts.facts(),
         }
 
@@ -499,6 +516,7 @@ class CohortStrategy(WithoutHooks):
             self.accounts.take_back(facts)
             self.attendance.take_back(facts.get("attendance", {}))
             self.secure.take_back(facts.get("secure", {}))
+            self.receipts.take_back(facts.get("receipts", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))

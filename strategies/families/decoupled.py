@@ -9,7 +9,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -47,6 +47,7 @@ class SharedBody(Decoupled):
     shares_head = False
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
     def transfer_gap(hyper: HeadHyper) -> str:
@@ -60,6 +61,7 @@ class SharedHead(Decoupled):
     shares_head = True
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
     def transfer_gap(hyper: HeadHyper) -> str:
