@@ -20,6 +20,7 @@ from torch import nn
 
 from florilegium.apps.buffer_checks import check_buffered
 from florilegium.apps.code_version import code_version
+from florilegium.apps.compression_checks import check_compression
 from florilegium.apps.method import Method
 from florilegium.apps.methods import METHODS, table_of
 from florilegium.apps.origins import origins_of
@@ -117,6 +118,7 @@ class Assembly:
             check_secure_aggregation(s, gap(strategy, "secure_gap", self.hyper))
         if s.mode == "buffered":
             check_buffered(s, gap(strategy, "buffer_gap", self.hyper))
+        check_compression(s, gap(strategy, "compression_gap", self.hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)

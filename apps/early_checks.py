@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from florilegium.apps.buffer_checks import check_buffered
+from florilegium.apps.compression_checks import check_compression
 from florilegium.apps.privacy_checks import check_client_privacy, check_secure_aggregation
 from florilegium.apps.settings import parse
 from florilegium.apps.trackers.registry import check_tracker
@@ -35,6 +36,7 @@ def check_early(config: Mapping[str, Value]) -> None:
         check_secure_aggregation(settings, "")
     if settings.mode == "buffered":
         check_buffered(settings, "")
+    check_compression(settings, "")
     check_tracker(settings.tracker)
     if settings.metrics_port:
         check_port(settings.metrics_port)

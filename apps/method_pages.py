@@ -31,6 +31,7 @@ _PROMISES: dict[str, tuple[Callable[[Method], type], str]] = {
     "transfers to other data": (Method.strategy_class, "transfer_gap"),
     "secure aggregation": (Method.strategy_class, "secure_gap"),
     "buffered rounds": (Method.strategy_class, "buffer_gap"),
+    "compressed updates": (Method.strategy_class, "compression_gap"),
     "vectorised": (Method.client_class, "vectorise_gap"),
 }
 """The promises in the tables: the class that states each, and its name there."""

@@ -34,7 +34,7 @@ if _TYPE_CHECKING:
     from florilegium.partitions.partitioning import Partitioning
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
-    from florilegium.strategies.core.cohort import CohortStrategy, only_sums, sums_of_updates
+    from florilegium.strategies.core.cohort import CohortStrategy, only_sums, sums_of_updates, trains_by_updates
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -71,6 +71,7 @@ _PUBLIC = {
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
     "only_sums": "strategies.core.cohort:only_sums",
     "sums_of_updates": "strategies.core.cohort:sums_of_updates",
+    "trains_by_updates": "strategies.core.cohort:trains_by_updates",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",
     "Round": "strategies.core.round:Round",

@@ -102,6 +102,11 @@ def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
+def norm(arrays: Mapping[str, NDArray[Any]]) -> float:
+    """Return the Euclidean norm over all entries of all arrays, in double precision."""
+    return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values()))
+
+
 def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> float:
     """Return the Euclidean norm of ``arrays`` − ``others`` over all entries of all arrays, in double precision.
 

@@ -21,6 +21,7 @@ from florilegium.strategies.core.cohort import (
     mean_of_updates,
     only_sums,
     sums_of_updates,
+    trains_by_updates,
     whole_network,
 )
 from florilegium.strategies.core.exchange import Outcome
@@ -42,6 +43,7 @@ class FedAvg(CohortStrategy):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     def __init__(self, setup: Setup) -> None:

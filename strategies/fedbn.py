@@ -12,7 +12,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates
+from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -22,6 +22,7 @@ class FedBN(FedAvg):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
     def transfer_gap(hyper: Any) -> str:

@@ -6,7 +6,13 @@ from florilegium.clients.hyper.conditional import FedCPHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.conditioned import Policy, build_policy
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import (
+    mean_of_updates,
+    only_sums,
+    sums_of_updates,
+    trains_by_updates,
+    whole_network,
+)
 from florilegium.strategies.families.accompanied import Conditional
 
 
@@ -16,6 +22,7 @@ class FedCP(Conditional):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedCPHyper

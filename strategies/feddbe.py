@@ -16,7 +16,7 @@ from florilegium.clients.feddbe import MEAN
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, whole_network
+from florilegium.strategies.core.cohort import only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -25,6 +25,7 @@ class FedDBE(FedAvg):
     """FedAvg whose clients keep their representations near a common mean."""
 
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedDBEHyper

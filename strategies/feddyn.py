@@ -15,7 +15,7 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedDynHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -26,6 +26,7 @@ class FedDyn(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedDynHyper

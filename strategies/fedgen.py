@@ -23,7 +23,7 @@ from florilegium.common.seeds import torch_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -37,6 +37,7 @@ class FedGen(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedGenHyper

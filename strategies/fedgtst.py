@@ -17,7 +17,7 @@ from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.cohort import Setup, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -31,6 +31,7 @@ LARGEST = 1e15
 class FedGTST(FedAvg):
     """FedAvg whose clients regularise their gradient norms towards a common guide norm."""
 
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedGTSTHyper

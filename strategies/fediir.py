@@ -14,7 +14,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, whole_network
+from florilegium.strategies.core.cohort import only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -23,6 +23,7 @@ class FedIIR(FedAvg):
     """FedAvg whose clients regularise their classifiers' gradients towards the mean gradient."""
 
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedIIRHyper

@@ -15,7 +15,7 @@ import numpy as np
 from florilegium.clients.fednova import normaliser
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.cohort import Setup, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -23,6 +23,7 @@ from florilegium.strategies.fedavg import FedAvg
 class FedNova(FedAvg):
     """FedAvg of normalised updates."""
 
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedNovaHyper

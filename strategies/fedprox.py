@@ -14,7 +14,7 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedProxHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -56,6 +56,7 @@ class FedProx(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedProxHyper

@@ -10,7 +10,7 @@ from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -19,6 +19,7 @@ class FedTTA(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: FedTTAHyper

@@ -22,7 +22,7 @@ from florilegium.common.seeds import entropy
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.cohort import Setup, trains_by_updates
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round
@@ -34,6 +34,8 @@ log = logging.getLogger("flwr")
 
 class IFCA(Clustered):
     """Alternates between clients' choices of a model and averaging over the clients that chose the same."""
+
+    compression_gap = staticmethod(trains_by_updates)
 
     hyper: IFCAHyper
 

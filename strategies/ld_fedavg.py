@@ -6,7 +6,7 @@ import numpy as np
 
 from florilegium.clients.ld_fedavg import POINT
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates
+from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.families.subspace import Subspace, no_network
 
 
@@ -18,6 +18,7 @@ class LDFedAvg(Subspace):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return v = 0, which is the network θ₀."""

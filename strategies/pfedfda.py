@@ -12,7 +12,7 @@ from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, whole_network
+from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 
@@ -21,6 +21,7 @@ class PFedFDA(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     def server_part(self, arrays: Arrays) -> Arrays:

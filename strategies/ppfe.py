@@ -18,7 +18,7 @@ from florilegium.common.errors import BudgetSpentError, ConfigurationError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates
+from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -30,6 +30,7 @@ class PPFE(FedAvg):
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
 
     hyper: PPFEHyper
 

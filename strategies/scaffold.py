@@ -15,7 +15,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, only_sums, whole_network
+from florilegium.strategies.core.cohort import Setup, only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -25,6 +25,7 @@ class Scaffold(FedAvg):
     """FedAvg with control variates, which estimate the mean gradient of all clients."""
 
     secure_gap = staticmethod(only_sums)
+    compression_gap = staticmethod(trains_by_updates)
     transfer_gap = staticmethod(whole_network)
 
     hyper: ScaffoldHyper

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from flwr.app import RecordDict
 
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.reduce import Reduction
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.wire import Reply
-from florilegium.models.parameters import num_bytes
+from florilegium.models.parameters import Arrays, num_bytes
 
 
 def weight_of(answer: Answer, settings: ClientSettings, heaviest: float | None = None) -> float:
@@ -20,24 +20,34 @@ def weight_of(answer: Answer, settings: ClientSettings, heaviest: float | None =
     return float(answer.num_examples) if heaviest is None else min(float(answer.num_examples), heaviest)
 
 
+class Combines(Protocol):
+    """Combines the arrays of several clients."""
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Add the arrays of one client, whose weight in the average is ``weight``."""
+
+    def result(self) -> Arrays:
+        """Return the combined arrays."""
+
+
 class Gathered:
     """The reply of a node, as its clients' answers come.
 
     Args:
         settings: the run's configuration.
-        reduction: combines the clients' arrays.
+        combined: combines the clients' arrays.
         heaviest: the largest weight of an update; None: no limit.
     """
 
-    def __init__(self, settings: ClientSettings, reduction: Reduction, heaviest: float | None = None) -> None:
-        self._settings, self._reduction, self._heaviest = settings, reduction, heaviest
+    def __init__(self, settings: ClientSettings, combined: Combines, heaviest: float | None = None) -> None:
+        self._settings, self._combined, self._heaviest = settings, combined, heaviest
         self._done: list[str] = []
         self._metrics: dict[str, list[float]] = {}
 
     def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
-        """Add a client's answer, which the reduction has checked, and numbers about the client's work."""
+        """Add a client's answer, whose arrays were checked, and numbers about the client's work."""
         weight = weight_of(answer, self._settings, self._heaviest)
-        self._reduction.add(answer.arrays, weight)
+        self._combined.add(answer.arrays, weight)
         numbers = {
             "num-examples": float(answer.num_examples),
             "weight": weight,
@@ -53,4 +63,4 @@ class Gathered:
 
     def reply(self, failures: Mapping[str, str]) -> RecordDict:
         """Return the content of the reply; ``failures``: the error of each client that failed."""
-        return Reply(self._done, self._reduction.result(), self._metrics, dict(failures)).pack()
+        return Reply(self._done, self._combined.result(), self._metrics, dict(failures)).pack()

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -20,10 +21,12 @@ from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.compression.outgoing import Messages, Outgoing
+from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
-from florilegium.clients.core.gather import Gathered
+from florilegium.clients.core.gather import Combines, Gathered
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import UPDATES, Protection, Reduction, longest_update
 from florilegium.clients.core.reports import COST, VALIDATION, check_reports, reports_of, usable
@@ -105,6 +108,7 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
+        self._scheme = scheme_of(settings.compression)
         self._known = {**reports_of(client_class), **VALIDATION, **COST}
         self.predictor: nn.Module = model
 
@@ -145,7 +149,11 @@ class Host:
         if self._source.pinned and request.reduce in UPDATES and not protection and not longest:
             longest = longest_update(request.arrays)
         reduction = Reduction(request.reduce, request.arrays, protection, longest)
-        gathered = self._gather(request, reduction, protection)
+        outgoing = None
+        if self._scheme is not None and request.reduce in UPDATES:
+            s = self._settings
+            outgoing = Outgoing(self._scheme, request, s.seed, longest, feeds_back=s.compression.feeds_back)
+        gathered = self._gather(request, Messages() if outgoing else reduction, protection)
         failures: dict[str, str] = {}
 
         def work(index: int) -> tuple[Answer, dict[str, float]]:
@@ -158,6 +166,9 @@ class Host:
                 raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
             norms = {UPDATE_NORM: reduction.check(answer.arrays), GRADIENT_NORM: client.gradient_norm}
             self._check_numbers(answer)
+            if outgoing is not None:
+                arrays = outgoing.message(index, reduction.change(answer.arrays), client.state)
+                answer = replace(answer, arrays=arrays)
             client.state.commit()
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
@@ -190,7 +201,7 @@ class Host:
 
     # --------------------------------------------------------------------------------------- details
 
-    def _gather(self, request: Request, reduction: Reduction, protection: Protection | None) -> Gathered | MaskedSum:
+    def _gather(self, request: Request, combined: Combines, protection: Protection | None) -> Gathered | MaskedSum:
         """Return what gathers the clients' answers to a request: in the clear, or masked.
 
         Raises:
@@ -198,7 +209,7 @@ class Host:
         """
         s, work, terms = self._settings, request.work, request.secure
         if not s.secure_aggregation:
-            return Gathered(s, reduction, work.heaviest)
+            return Gathered(s, combined, work.heaviest)
         if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
             raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
         updates = request.reduce == "delta"
@@ -277,6 +288,10 @@ class Host:
             )
         if self._settings.privacy.unit != "none":
             raise RunError("privacy.unit: stock strategies do not support it; set it to 'none', or use the app's own")
+        if self._scheme is not None:
+            raise RunError(
+                "compression.scheme: stock strategies do not support it; set it to 'none', or use the app's own"
+            )
         known = contracts_of(self._client_class)[request.phase].arguments
         arguments = {name: value for name, value in request.arguments.items() if name in known}
         if ignored := request.arguments.keys() - arguments.keys():

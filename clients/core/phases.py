@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar
 
-from florilegium.clients.core.wire import PROTECTION, Work
+from florilegium.clients.core.wire import PROTECTION, USED, Work
 
 P = TypeVar("P", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 """The annotations that an argument may have, each with the types that values (of a list: elements) may have."""
 RESERVED = frozenset(
     [
-        *(field.name for field in fields(Work)), *PROTECTION, "phase", "reduce", "clients", "server-round",
+        *(field.name for field in fields(Work)), *PROTECTION, USED, "phase", "reduce", "clients", "server-round",
         "cohort", "send", "scatter", "shapes", "evaluation", "out_of",
     ]
 )  # fmt: skip

@@ -5,7 +5,6 @@ A node reveals only what secure aggregation would, a sum, unless the server need
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import BLOCK, Arrays, distance
+from florilegium.models.parameters import BLOCK, Arrays, distance, norm
 
 Protection = Callable[[Arrays], Arrays]
 
@@ -27,7 +26,7 @@ def longest_update(sent: Arrays) -> float:
 
     Training that moves a model further than ten times its own norm has diverged, and what it returns harms all others.
     """
-    return MODELS * max(1.0, math.sqrt(sum(float(np.square(a, dtype=np.float64).sum()) for a in sent.values())))
+    return MODELS * max(1.0, norm(sent))
 
 
 UPDATES = ("delta", "deltas")
@@ -80,13 +79,15 @@ class Reduction:
                 )
         if not self._changes:
             return None
-        norm = distance(arrays, self._sent)
-        if self._longest and norm > self._longest:
-            raise RunError(f"its update has norm {norm:.4g}, more than max-update-norm = {self._longest:g}")
-        return norm
+        length = distance(arrays, self._sent)
+        if self._longest and length > self._longest:
+            raise RunError(f"its update has norm {length:.4g}, more than max-update-norm = {self._longest:g}")
+        return length
 
-    def _change(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
-        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
+    def change(self, arrays: Arrays) -> Arrays:
+        """Return a client's update in double precision, protected if it is to be; ``arrays``: what it returned."""
+        change = {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
+        return self._protect(change) if self._protect else change
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
         return self._changes and name.startswith(BESIDE) and name not in answered
@@ -96,8 +97,7 @@ class Reduction:
         if self._shapes is None:
             self._shapes = {name: array.shape for name, array in arrays.items()}
         if self._changes and (self._protect or self._stacks):
-            change = self._change(arrays)
-            arrays = self._protect(change) if self._protect else change
+            arrays = self.change(arrays)
         for name, array in arrays.items():
             if self._stacks:
                 self._stacked.setdefault(name, []).append(array.astype(self._type(name, array)))

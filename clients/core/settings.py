@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
+from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.common.calls import parse_calls
 from florilegium.common.settings import check_folder, key
 from florilegium.partitions.settings import SourceSettings
@@ -99,6 +100,7 @@ class SharedSettings(SourceSettings):
         "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1
     )
     privacy: PrivacySettings = PrivacySettings()
+    compression: CompressionSettings = CompressionSettings()
 
     @field_validator("evaluate_on")
     @classmethod

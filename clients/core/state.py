@@ -37,6 +37,7 @@ class ClientState:
         self._checkpoint = checkpoint
         self._identity = identity
         self._staged: dict[str, Arrays] = {}
+        self._confirmed: dict[str, int] = {}
         self._shared: ClientState | None = None
 
     def _versions(self, part: str) -> list[tuple[int, Path]]:
@@ -46,9 +47,14 @@ class ClientState:
             if match := re.fullmatch(rf"{part}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
                 round_, attempt = int(match[1]), int(match[2])
                 # Of an earlier attempt, only rounds up to the checkpoints that the run was resumed from are valid.
-                if round_ <= min(self._lineage[attempt:], default=self._round):
+                last = min(self._lineage[attempt:], default=self._round)
+                if round_ <= min(last, self._confirmed.get(part, last)):
                     found.append((round_, attempt, path))
         return [(round_, path) for round_, _, path in sorted(found)]
+
+    def confirm(self, part: str, round: int) -> None:
+        """Let versions of a part count only up to ``round``: the server has not used what goes with later ones."""
+        self._confirmed[part] = round
 
     def load(self, part: str = "state") -> Arrays | None:
         """Return the newest version of a part of the state, or None for a client that has none yet.
@@ -122,9 +128,11 @@ class ClientState:
         for part, staged in self._staged.items():
             path = self._path(part)
             write_tensors(path, staged)
-            # A resumed run needs the newest version up to the checkpoint; later phases of this round need this one.
-            seen = [path for round_, path in self._versions(part) if round_ <= self._checkpoint]
-            needed = {path, *seen[-1:]}
+            # A resumed run needs the newest version up to the checkpoint; later phases of this round need this one, or
+            # the newest that counts, if this one comes not to count.
+            versions = self._versions(part)
+            seen = [path for round_, path in versions if round_ <= self._checkpoint]
+            needed = {path, *seen[-1:], *(path for _, path in versions[-1:])}
             for old in self.folder.glob(f"{part}-*.safetensors"):
                 if old not in needed:
                     old.unlink(missing_ok=True)

@@ -36,6 +36,9 @@ CLIP_NORM, NOISE, WITHIN_NOISE = "clip-norm", "noise", "within-noise"
 standard deviation on the update and on the array ``within-bound``."""
 PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 
+USED = "used"
+"""Field of requests to clients that keep residuals: the last round whose update the server has used, for each."""
+
 BYTES_DOWN, BYTES_UP = "bytes-down", "bytes-up"
 """Metrics that a host adds to those of a client: bytes of the arrays that it received, and that it returns."""
 
@@ -168,6 +171,8 @@ class Request:
         arrays: sent to every client.
         scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
         secure: the terms of the secure sum, if the reply is to be masked.
+        used: for each client the last round whose update of this phase the server has used, 0: none; empty unless
+            clients keep residuals of their updates (:mod:`florilegium.clients.core.compression`).
     """
 
     clients: Sequence[str]
@@ -179,12 +184,14 @@ class Request:
     arrays: Arrays = field(default_factory=dict)
     scatter: Arrays = field(default_factory=dict)
     secure: Terms | None = None
+    used: Sequence[int] = ()
 
     def pack(self, arrays: ArrayRecord | ConfigRecord | None) -> RecordDict:
         """Return the content of a message; ``arrays`` is packed beforehand (:func:`flat`), so that all can share it."""
         own = {name: value for name, value in vars(self.work).items() if value is not None}
         config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
         config |= {"clients": list(self.clients), **self.arguments, **self.protection}
+        config |= {USED: list(self.used)} if self.used else {}
         content = RecordDict({"config": ConfigRecord(config)})
         if arrays is not None:
             content["arrays"] = arrays
@@ -222,8 +229,9 @@ class Request:
         )  # fmt: skip
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}
+        used = tuple(take(USED, list, [], of=int))
         secure = Terms.unpack(content, clients)
-        return Request(clients, phase, reduce, work, config, protection, arrays, scatter, secure)
+        return Request(clients, phase, reduce, work, config, protection, arrays, scatter, secure, used)
 
 
 def _take(config: dict[str, Any], name: str, kind: type, default: Any = ..., *, of: type = str) -> Any:

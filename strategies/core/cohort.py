@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
@@ -33,6 +34,7 @@ from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.flower import WithoutHooks
 from florilegium.strategies.core.health import Attendance, unmeasured
 from florilegium.strategies.core.initial import replaced
+from florilegium.strategies.core.receipts import Receipts
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Cohort, Round
 from florilegium.strategies.core.rounds import Rounds
@@ -61,6 +63,11 @@ def whole_network(hyper: Any) -> str:
 
 def only_sums(hyper: Any) -> str:
     """Promise of secure sums, kept: the server needs sums over a cohort alone, of arrays, examples and metrics."""
+    return ""
+
+
+def trains_by_updates(hyper: Any) -> str:
+    """Promise of compression, kept: all that clients train reaches the server as updates of the arrays it sent."""
     return ""
 
 
@@ -121,6 +128,8 @@ class CohortStrategy(WithoutHooks):
         protection: noise and account of client-level privacy; None without it.
         clock: the virtual clock of a simulation with a fleet; None without one.
         buffer: the clients that are busy, in buffered asynchronous rounds; None in synchronous ones.
+        scheme: how clients compress their updates; None: they do not.
+        receipts: the rounds whose updates the server has used, if clients keep what compression leaves out.
         secure: parameters of the run's secure sums, with secure aggregation.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         unmeasured: a warning, if clients of the last evaluation have no figures.
@@ -157,6 +166,8 @@ class CohortStrategy(WithoutHooks):
             self.protection = ClientPrivacy(self.settings, self.run)
         self.clock = Clock(self.settings) if self.settings.fleet.on else None
         self.buffer = Buffer(self) if self.settings.mode == "buffered" else None
+        self.scheme = scheme_of(self.settings.compression)
+        self.receipts = Receipts()
         self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
@@ -172,6 +183,11 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def secure_gap(hyper: Any) -> str:
         """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
+        return "it makes no such promise"
+
+    @staticmethod
+    def compression_gap(hyper: Any) -> str:
+        """Return why clients cannot compress what they return, "" if they can (:mod:`florilegium.common.promises`)."""
         return "it makes no such promise"
 
     @staticmethod
@@ -525,6 +541,7 @@ class CohortStrategy(WithoutHooks):
             "secure": self.secure.facts(),
             "clock": None if self.clock is None else self.clock.facts(),
             "buffer": None if self.buffer is None else self.buffer.facts(),
+            "receipts": self.receipts.facts(),
             **self.accounts.facts(),
         }
 
@@ -547,6 +564,7 @@ class CohortStrategy(WithoutHooks):
                 self.clock.take_back(facts["clock"])
             if self.buffer is not None:
                 self.buffer.take_back(checkpoint.state, facts["buffer"])
+            self.receipts.take_back(facts.get("receipts", {}))
             if self.protection is not None and "clip_norm" in facts:
                 self.protection.clip_norm = facts["clip_norm"]
                 self.protection.ledger.restore(facts.get("releases", []))

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
+from numpy.typing import NDArray
 
+from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Scheme
 from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.reports import ALWAYS, FIGURES, HOSTS, VALIDATION, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.models.parameters import Arrays
+from florilegium.privacy.clipping import clip_together
 
 ROUNDING = 1e-5
 """Relative excess of a norm over its bound that rounding explains."""
@@ -39,6 +43,8 @@ class Expected:
             the array ``within-bound``.
         shapes: shapes of a client's arrays, if they are known and are no updates.
         reports: the numbers that clients may report.
+        scheme: how updates of ``changes_of`` are compressed; None: they are not.
+        clip: norm to which each update is clipped after it is restored; infinite: it is not.
     """
 
     stacked: bool = False
@@ -50,6 +56,8 @@ class Expected:
     within_noise: float = 0.0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS, **FIGURES, **VALIDATION})
+    scheme: Scheme | None = None
+    clip: float = math.inf
 
     def read(self, reply: Message, ids: Sequence[str]) -> Reply:
         """Return the checked reply of a node that was asked to run the clients ``ids``.
@@ -60,6 +68,8 @@ class Expected:
         answer = Reply.unpack(reply.content)
         self._check_clients(answer, ids)
         self._check_numbers(answer)
+        if self.scheme is not None and self.changes_of is not None and answer.clients:
+            answer = replace(answer, arrays=self._restored(answer, self.scheme, self.changes_of))
         self._check_arrays(answer)
         if self.changes_of is not None and answer.clients:
             self._check_changes(answer, self.changes_of)
@@ -77,6 +87,31 @@ class Expected:
 
     def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
         return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
+
+    def _restored(self, answer: Reply, scheme: Scheme, sent: Arrays) -> Arrays:
+        """Return the updates in a compressed reply: their weighted sum, or a stack.
+
+        Raises:
+            ValueError: if the reply is anything but the messages of its clients.
+        """
+        data = answer.arrays.get(COMPRESSED)
+        if data is None or len(answer.arrays) > 1 or data.dtype != np.uint8 or data.ndim != 1:
+            raise ValueError(f"its arrays are {[*answer.arrays]}, not bytes named '{COMPRESSED}'")
+        reader, sums, stacks = Reader(data), dict[str, NDArray[Any]](), dict[str, list[NDArray[Any]]]()
+        for weight in answer.metrics["weight"]:
+            update = scheme.restore(reader, sent)
+            if math.isfinite(self.clip):
+                update = clip_together({n: a.astype(np.float64) for n, a in update.items()}, self.clip)
+            for name, array in update.items():
+                if self.stacked:
+                    stacks.setdefault(name, []).append(array)
+                    continue
+                if name not in sums:
+                    sums[name] = np.zeros(array.shape)
+                sums[name] += np.multiply(array, weight, dtype=np.float64)
+        if reader.left:
+            raise ValueError(f"{reader.left} bytes follow its compressed updates")
+        return sums | {name: np.stack(rows) for name, rows in stacks.items()}
 
     def _check_clients(self, answer: Reply, ids: Sequence[str]) -> None:
         """Raise ``ValueError`` if a reply names clients that were not asked, or one of them twice."""

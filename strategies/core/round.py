@@ -301,7 +301,8 @@ class Round:
         return Expected(
             exchange.reduce == "stack" or exchange.robust, sent, strategy.dues(exchange.cohort), sizes,
             min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0), exchange.shapes,
-            strategy.reported,
+            strategy.reported, strategy.scheme,
+            math.inf if strategy.protection is None else strategy.protection.clip_norm,
         )  # fmt: skip
 
     def _protection(self, exchange: Exchange) -> dict[str, float]:
@@ -362,10 +363,11 @@ class Round:
             nodes: the clients of each node.
             terms: returns the terms of a secure sum for these clients; None without one.
         """
-        work, protection = self._work(), self._protection(exchange)
+        strategy, work, protection = self._strategy, self._work(), self._protection(exchange)
         record = None if exchange.send is None else flat(exchange.send)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
+        keeps = exchange.updates and strategy.settings.compression.feeds_back
         messages = []
         for node, clients in nodes.items():
             rows = [position[client] for client in clients]
@@ -373,6 +375,7 @@ class Round:
             request = Request(
                 clients, exchange.phase, kind, work, exchange.arguments, protection, scatter=own,
                 secure=None if terms is None else terms(clients),
+                used=strategy.receipts.of(exchange.phase, clients) if keeps else (),
             )  # fmt: skip
             messages.append(Message(request.pack(record), node, "evaluate" if exchange.evaluation else "train"))
         return messages
@@ -399,6 +402,8 @@ class Round:
         self._note_failures(exchange.phase, outcome.failures)
         if strategy.settings.privacy.unit == "example":
             strategy.accounts.hear(outcome)
+        if exchange.updates and strategy.settings.compression.feeds_back:
+            strategy.receipts.add(exchange.phase, outcome.clients, self.number)
         if exchange.robust and outcome.clients:
             s = strategy.settings
             outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, exchange.wanted)

@@ -9,7 +9,7 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates
+from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -48,6 +48,7 @@ class SharedBody(Decoupled):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
     def transfer_gap(hyper: HeadHyper) -> str:
@@ -62,6 +63,7 @@ class SharedHead(Decoupled):
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
     buffer_gap = staticmethod(mean_of_updates)
+    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
     def transfer_gap(hyper: HeadHyper) -> str:

@@ -1,0 +1,107 @@
+"""What a client does with an update before it leaves its host: error feedback, compression, and the message.
+
+With error feedback (Seide et al. 2014; Stich et al. 2018) a client compresses its update plus its residual, and keeps
+what the message lacks as its new residual. It goes on from the residual of the last update that the server has used: a
+lost reply leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.core.compression.scheme import COMPRESSED, Bytes, Reader, Scheme
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Request
+from florilegium.common.errors import RunError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays, norm
+from florilegium.privacy.clipping import clip_together
+
+
+class Outgoing:
+    """Compresses the updates of the clients of a request.
+
+    Args:
+        scheme: the compression scheme.
+        request: the request.
+        seed: seed of the run.
+        longest: largest Euclidean norm allowed for an update, also after compression; 0: no limit.
+        feeds_back: whether clients keep residuals.
+    """
+
+    def __init__(self, scheme: Scheme, request: Request, seed: int, longest: float, *, feeds_back: bool) -> None:
+        self._scheme, self._request, self._seed, self._longest = scheme, request, seed, longest
+        self._feeds_back = feeds_back
+        if feeds_back and len(request.used) != len(request.clients):
+            raise RunError("the request does not say which updates of its clients the server has used")
+
+    def message(self, index: int, change: dict[str, NDArray[np.float64]], state: ClientState) -> Arrays:
+        """Return the message for the update of a client, and stage its new residual.
+
+        Args:
+            index: place of the client in the request.
+            change: its update.
+            state: its state.
+
+        Raises:
+            RunError: if the message stands for too long an update.
+        """
+        request, sent = self._request, self._request.arrays
+        client, work = request.clients[index], request.work
+        rng = numpy_generator(self._seed, "client", client, work.round, request.phase, "compression")
+        if not self._feeds_back:
+            message = self._scheme.compress(self._rounded(change), sent, rng)
+            self._check(message)
+            return {COMPRESSED: message}
+        part = f"residual{request.phase}"
+        state.confirm(part, request.used[index])
+        residual = {  # without arrays that an earlier stage of the method has exchanged
+            name: array for name, array in (state.load(part) or {}).items()
+            if name in sent and array.shape == sent[name].shape
+        }  # fmt: skip
+        owed = self._rounded({name: array + residual.get(name, 0.0) for name, array in change.items()})
+        message = self._scheme.compress(self._within(owed), sent, rng)
+        restored = self._scheme.restore(Reader(message), sent)
+        state.save(residual | {name: array - restored[name] for name, array in owed.items()}, part)
+        return {COMPRESSED: message}
+
+    def _rounded(self, change: Mapping[str, NDArray[np.float64]]) -> Arrays:
+        """Return an update in the precision of the arrays that were sent."""
+        return {name: array.astype(self._request.arrays[name].dtype) for name, array in change.items()}
+
+    def _within(self, owed: Arrays) -> Arrays:
+        """Return an update scaled down to the norm that is allowed; what that takes away stays in the residual.
+
+        What sparse and low-rank messages stand for is no longer than what they were made from.
+        """
+        if not self._longest:
+            return owed
+        return self._rounded(clip_together({n: a.astype(np.float64) for n, a in owed.items()}, self._longest))
+
+    def _check(self, message: Bytes) -> None:
+        if self._longest:
+            length = norm(self._scheme.restore(Reader(message), self._request.arrays))
+            if length > self._longest:
+                raise RunError(
+                    f"its quantised update has norm {length:.4g}, more than max-update-norm = {self._longest:g}; use "
+                    "more compression.bits, or a larger max-update-norm"
+                )
+
+
+class Messages:
+    """Combines the messages of a node's clients into one array."""
+
+    def __init__(self) -> None:
+        self._messages: list[NDArray[Any]] = []
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Add the message of one client; the server weights the update that it stands for."""
+        self._messages.append(arrays[COMPRESSED])
+
+    def result(self) -> Arrays:
+        """Return the messages one after the other; empty if no client succeeded."""
+        return {COMPRESSED: np.concatenate(self._messages)} if self._messages else {}
