@@ -23,10 +23,12 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.width import narrowed, shapes_at
 from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs, timeless
-from tests.support import make_client, mostly_long, perform
+from tests.support import make_client, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "num-clients": 5, "participation": 1.0, "rounds": 2, "local-epochs": 1, "learning-rate": 0.1, "batch-size": 64,
@@ -138,6 +140,7 @@ def test_a_client_is_served_again_by_its_sub_network(run: Runs, tmp_path: Path) 
         strategy: Any = again.strategy
         own = {capacity: {*arrays} for capacity, arrays in strategy.statistics.items()}
         assert set(map(len, own.values())) == {6}  # mean and variance of three layers
+        assert own.keys() == {strategy.capacity(client) for client in strategy.trainable()}
         sizes = strategy.by_capacity(strategy.roster.clients)
         assert len(sizes) > 1
         for members in sizes.values():
@@ -199,6 +202,23 @@ def test_a_device_holds_no_more_than_it_states() -> None:
         perform(client, "train", get_arrays(network), capacity=0.25)
 
 
+def test_devices_train_what_they_state_and_keep_it(run: Runs, tmp_path: Path) -> None:
+    federation, dataset = federate(settings(num_clients=3))
+    nodes: list[dict[str, Any]] = []
+    for client, capacity in enumerate((1.0, 0.5, 0.3)):
+        write_device(federation, dataset, client, tmp_path / f"data{client}")
+        names = {"client-id": f"d{client}", "data-path": str(tmp_path / f"data{client}")}
+        nodes.append({**names, "state-dir": str(tmp_path / "state"), "capacity": capacity})
+    path = run("run", nodes=nodes, rounds=1, **{"num-clients": 3})
+    assert sorted(sent["fc2.0.weight"].shape for sent, _ in _training(run)) == [(10, 20), (16, 32), (32, 64)]
+    rows = [row.split(",") for row in (path / "clients.csv").read_text().splitlines()]
+    table = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    assert [(row["client"], row["capacity"]) for row in table] == [("d0", "1.0"), ("d1", "0.5"), ("d2", "0.3")]
+    assert [row["accuracy_full"] == "nan" for row in table] == [False, True, True]  # only d0 holds the whole network
+    model, _ = load_model(tmp_path / "state" / "run" / "d2")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 64 * 20 + 20 + 20 * 10 + 10 + 10 * 10 + 10
+
+
 def test_methods_that_send_whole_networks_leave_small_devices_out(run: Runs) -> None:
     with reopened(run("run", method="fedavg", rounds=1)) as again:
         assert "capacity 0.5 alone" in again.strategy.unfit(Member("1", 9, 9, capacity=0.5))
@@ -209,7 +229,9 @@ def test_methods_that_send_whole_networks_leave_small_devices_out(run: Runs) -> 
     ("keys", "words"),
     [
         ({"model": "linear"}, "model: 'linear' has no channels .* method 'heterofl' cannot divide it"),
-        pytest.param({"model": "resnet20", "method": "fedrolex"}, "model: 'resnet20' does not compute the same", marks=pytest.mark.long),
+        pytest.param(
+            {"model": "resnet20", "method": "fedrolex"}, "'resnet20' does not compute the same", marks=pytest.mark.long
+        ),
         ({"server-momentum": 0.9}, "server-momentum: method 'heterofl' averages each entry"),
         ({"aggregation": "median"}, "aggregation: method 'heterofl' averages sub-networks"),
         ({"secure-aggregation": True, "max-update-norm": 10.0}, "secure-aggregation: .*a sum for each capacity"),
