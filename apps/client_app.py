@@ -43,7 +43,9 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     s = assembly.settings
     allowance = allowance_of(device, s.privacy.unit)
     own = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
-    return assembly.host(DeviceClient(device.client_id, own, allowance), device.state_dir), assembly.code
+    return assembly.host(
+        DeviceClient(device.client_id, own, allowance, device.capacity), device.state_dir
+    ), assembly.code
 
 
 def _is_simulated(context: Context) -> bool:

@@ -36,6 +36,8 @@ class DeviceSettings(Section):
         embeddings: the device's copy of the run's ``embeddings`` file, for datasets of words.
         max_epsilon: the total ε that the client may spend over all runs; runs without private examples are then
             refused. 0: any run is welcome.
+        capacity: the share of each layer's channels that the device can hold; methods that send whole networks leave
+            a device with less than 1 out.
     """
 
     data_path: str = Field(min_length=1)
@@ -46,6 +48,7 @@ class DeviceSettings(Section):
     dataset: str = ""
     embeddings: str = ""
     max_epsilon: float = Field(0.0, ge=0)
+    capacity: float = Field(1.0, gt=0, le=1)
 
     _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
 

@@ -241,6 +241,16 @@ OWN_METHODS: dict[str, Method] = {
         f"{_KEYS}.zero_shot:HyperFedZeroHyper",
         new_clients="classifiers generated for its inputs",
     ),
+    "heterofl": Method(
+        "Sub-networks that fit the clients' sizes", "Diao et al. 2021",
+        f"{_STRATEGIES}.heterofl:HeteroFL", f"{_CLIENTS}.heterofl:HeteroFLClient", f"{_KEYS}.capacity:CapacityHyper",
+        table="capacity", new_clients="the global model's part of their size",
+    ),
+    "fedrolex": Method(
+        "Sub-networks that roll over the channels", "Alam et al. 2022",
+        f"{_STRATEGIES}.fedrolex:FedRolex", f"{_CLIENTS}.heterofl:HeteroFLClient", f"{_KEYS}.capacity:CapacityHyper",
+        table="capacity", new_clients="the global model's part of their size",
+    ),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient",
                     new_clients="the initial model"),
 }  # fmt: skip

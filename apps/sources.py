@@ -18,6 +18,7 @@ class SimulatedClients:
 
     pinned = False
     allowance = None
+    capacity = 1.0
 
     def __init__(self, settings: FederationSettings, device: torch.device) -> None:
         self._federation, self._dataset = federate(settings)
@@ -41,14 +42,18 @@ class DeviceClient:
         client_id: the device's client id.
         data: its data.
         allowance: the total privacy cost that the owner allows; None: any.
+        capacity: the share of each layer's channels that the device can hold.
     """
 
     pinned = True
 
-    def __init__(self, client_id: str, data: ClientData, allowance: Allowance | None = None) -> None:
+    def __init__(
+        self, client_id: str, data: ClientData, allowance: Allowance | None = None, capacity: float = 1.0
+    ) -> None:
         self._id = client_id
         self._data = data
         self.allowance = allowance
+        self.capacity = capacity
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""

@@ -53,7 +53,6 @@ class _PlainBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         self.stride = stride
-        self.new_channels = channels_out - channels_in
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, 1)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, 1, 1)
         nn.init.kaiming_normal_(self.conv1.weight, nonlinearity="relu")
@@ -63,8 +62,8 @@ class _PlainBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         skip = x[:, :, :: self.stride, :: self.stride]
-        if self.new_channels:
-            skip = nn.functional.pad(skip, (0, 0, 0, 0, 0, self.new_channels))
+        if new_channels := self.conv1.out_channels - self.conv1.in_channels:
+            skip = nn.functional.pad(skip, (0, 0, 0, 0, 0, new_channels))
         return torch.relu(skip + self.conv2(torch.relu(self.conv1(x))))
 
 

@@ -81,13 +81,17 @@ class FedAvg(CohortStrategy):
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have clients train the model; take a server step along the mean update, and return the new model."""
-        outcome = self.updates(round, model | self.beside)
-        self.learn(round, model, outcome)
-        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
-        update = {name: outcome.arrays[name] / outcome.weight for name in model}
+        update = self.mean_update(round, model)
         step = self.direction({name: Δ for name, Δ in update.items() if not is_statistic(name)})
         η = self.settings.server_learning_rate
         return {n: (w + (η * step[n] if n in step else update[n])).astype(w.dtype) for n, w in model.items()}
+
+    def mean_update(self, round: Round, model: Arrays) -> Arrays:
+        """Have clients train the model; return the mean update Δ_t of each of its arrays."""
+        outcome = self.updates(round, model | self.beside)
+        self.learn(round, model, outcome)
+        log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
+        return {name: outcome.arrays[name] / outcome.weight for name in model}
 
     def direction(self, update: Arrays) -> Arrays:
         """Return the direction of the server step for the mean update Δ_t. By default: as the server optimizer says."""

@@ -56,12 +56,14 @@ CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
     "flowdup": {"labeled-fraction": 1.0},
     "fedbn": {"model": "cnn-bn"},
     "fednova": {"fednova.effective-steps": 2.0},
+    "heterofl": {"capacity.scaler": False},
+    "fedrolex": {"capacity.scaler": False},
 }
 """What a claim depends on besides: see docs/privacy.md."""
 CLAIMED = {
     "example": {
         "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
-        "local", "feddyn", "fednova", "fedamp",
+        "local", "feddyn", "fednova", "fedamp", "heterofl", "fedrolex",
     },
     "client": {
         "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",

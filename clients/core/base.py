@@ -95,6 +95,7 @@ class BaseClient(NumPyClient):
         phase: name of the phase that is carried out; "" before :meth:`perform`.
         predictor: the network that the client predicts with after the phase ``test``: ``model``, or another.
         allowance: the total privacy cost that the device's owner allows over all runs; None: any.
+        capacity: the share of each layer's channels that the client's node can hold, in (0, 1].
         gradient_norm: norm of the gradient of the last step of :meth:`descend`; None without one, or if it is private.
     """
 
@@ -135,6 +136,7 @@ class BaseClient(NumPyClient):
         self.predictor: nn.Module = model
         self.gradient_norm: float | None = None
         self.allowance: Allowance | None = None
+        self.capacity = 1.0
         self._work = work
         self._fixed_norms = False
 

@@ -28,6 +28,7 @@ from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
+from florilegium.models.width import narrowed
 from florilegium.models.zero_shot import Sizes, ZeroShot
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
@@ -164,7 +165,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         arrays = load_file(folder / "model.safetensors")
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
-    spec = spec_of(folder, card)
+    spec, shapes = spec_of(folder, card), {name: array.shape for name, array in arrays.items()}
     try:
         network = network_for(spec, card.model, 0, shape=tuple(card.shape), outputs=card.outputs)
     except ConfigurationError as error:
@@ -186,6 +187,8 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
             model = ZeroShot(extractor, network, sizes, card.scale)
         else:
             model = fitting(network, arrays)
+            if {name: tuple(tensor.shape) for name, tensor in exchanged(model).items()} != shapes:
+                model = narrowed(model, shapes)  # a sub-network of smaller width
     except (KeyError, ValueError) as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
     if arrays.keys() != exchanged(model).keys():

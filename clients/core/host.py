@@ -64,6 +64,10 @@ class Source(Protocol):
     def allowance(self) -> Allowance | None:
         """The total privacy cost that the node's owner allows its client over all runs; None: any."""
 
+    @property
+    def capacity(self) -> float:
+        """The share of each layer's channels that the node can hold, in (0, 1]."""
+
     def clients(self) -> Sequence[str]:
         """Return the ids of the clients this node holds."""
 
@@ -124,7 +128,7 @@ class Host:
         train, test = [len(d.train) for d in data], [len(d.test) for d in data]
         if self._settings.secure_aggregation:  # the server learns the order of magnitude alone
             train, test = ([next_power(size) for size in sizes] for sizes in (train, test))
-        return Announcement(True, code, ids, train, test, labeled)
+        return Announcement(True, code, ids, train, test, labeled, capacities=[self._source.capacity] * len(ids))
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message; return the reply.
@@ -268,7 +272,7 @@ class Host:
         client = self._client_class(
             client_id, data, self._model, self._initial, state, self._settings, self._hyper, work
         )
-        client.allowance = self._source.allowance
+        client.allowance, client.capacity = self._source.allowance, self._source.capacity
         return client
 
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:

@@ -306,6 +306,7 @@ class Announcement:
         train, test: numbers of their examples.
         labeled: whether they have labels to train with.
         packages: packages outside this one that the run needs, with the versions that the node has.
+        capacities: the share of each layer's channels that each client can hold, in (0, 1].
     """
 
     pinned: bool
@@ -315,6 +316,7 @@ class Announcement:
     test: list[int] = field(default_factory=list)
     labeled: list[bool] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
+    capacities: list[float] = field(default_factory=list)
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
@@ -328,7 +330,7 @@ class Announcement:
             Exception: of several kinds, if it is malformed.
         """
         said = cast(dict[str, Any], content["roster"])
-        kinds = {"clients": str, "train": int, "test": int, "labeled": bool}
+        kinds = {"clients": str, "train": int, "test": int, "labeled": bool, "capacities": float}
         lists = {name: list(said[name]) for name in kinds}
         for name, values in lists.items():
             if not all(type(value) is kinds[name] for value in values):
@@ -336,5 +338,7 @@ class Announcement:
         for name in ("train", "test"):
             if not all(0 <= count <= MOST_EXAMPLES for count in lists[name]):
                 raise ValueError(f"it announces {name} = {lists[name]}; allowed are 0 to {MOST_EXAMPLES} examples")
+        if not all(0 < capacity <= 1 for capacity in lists["capacities"]):
+            raise ValueError(f"it announces capacities = {lists['capacities']}; allowed are numbers above 0, at most 1")
         packages = [printable(package, 80) for package in said.get("packages", [])[:20]]
         return Announcement(said["pinned"] is True, printable(said["code"], 80), **lists, packages=packages)

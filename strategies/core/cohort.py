@@ -144,6 +144,8 @@ class CohortStrategy(WithoutHooks):
     """Whether clients return updates of the arrays that they receive, rather than only statistics."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
+    divides: ClassVar[bool] = False
+    """Whether clients receive no more of the network than their capacity allows, rather than all of it."""
 
     def __init__(self, setup: Setup) -> None:
         self.settings = setup.settings
@@ -203,7 +205,15 @@ class CohortStrategy(WithoutHooks):
     # ----------------------------------------------------------------------- what a method may override
 
     def unfit(self, client: Member) -> str:
-        """Return why a client cannot take part in this run, "" if it can. By default: too few training examples."""
+        """Return why a client cannot take part in this run, "" if it can.
+
+        By default: too few training examples, or a device too small for the network.
+        """
+        if client.capacity < 1 and not self.divides:
+            return (
+                f"its device holds networks of capacity {client.capacity:g} alone; of the suite's methods heterofl and "
+                "fedrolex send such"
+            )
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
         return self.clock.lacks_memory(client.id) if self.clock is not None else ""

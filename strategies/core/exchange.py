@@ -194,14 +194,20 @@ class Outcome:
         return total / weight if weight else math.nan
 
 
-def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Merge the outcomes of several groups of clients into one, without arrays."""
+def joined(outcomes: Sequence[Outcome], order: Sequence[str] = ()) -> Outcome:
+    """Merge the outcomes of groups of clients into one, without arrays; its clients are in ``order``, if any."""
     names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
     metrics = {
         name: np.concatenate([o.metrics.get(name, np.full(len(o.clients), np.nan)) for o in outcomes]) for name in names
     }
     failures = {client: reason for outcome in outcomes for client, reason in outcome.failures.items()}
-    return Outcome([client for outcome in outcomes for client in outcome.clients], {}, metrics, failures)
+    clients = [client for outcome in outcomes for client in outcome.clients]
+    if order:
+        place = {client: position for position, client in enumerate(order)}
+        positions = np.argsort([place[client] for client in clients])
+        clients = [clients[position] for position in positions]
+        metrics = {name: values[positions] for name, values in metrics.items()}
+    return Outcome(clients, {}, metrics, failures)
 
 
 def describe_error(reply: Message) -> str:

@@ -40,6 +40,7 @@ class Member:
         labeled: whether training may use its labels.
         node: the node it is pinned to, or None where any node can run it.
         name: name of a natural client; "" if it has none.
+        capacity: the share of each layer's channels that its device can hold, in (0, 1].
     """
 
     id: str
@@ -49,6 +50,7 @@ class Member:
     labeled: bool = True
     node: int | None = None
     name: str = ""
+    capacity: float = 1.0
 
     @property
     def group(self) -> str:
@@ -258,13 +260,16 @@ class Roster:
             )
         if (self.nodes and answer.pinned != self.deployed) or (real and not answer.pinned):
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
-        sizes = list(zip(answer.clients, answer.train, answer.test, answer.labeled, strict=True))
+        sizes = list(zip(answer.clients, answer.train, answer.test, answer.labeled, answer.capacities, strict=True))
         if answer.pinned and len(sizes) != 1:
             raise RunError(f"node {node} announces {len(sizes)} clients; a device is one")
-        for client, train, test, _ in sizes:
+        for client, train, test, *_ in sizes:
             if not re.fullmatch(NAME, client) or train < 0 or test < 0:
                 raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
-        return [Member(client, train, test, labeled=labeled, node=node) for client, train, test, labeled in sizes]
+        return [
+            Member(client, train, test, labeled=labeled, node=node, capacity=capacity)
+            for client, train, test, labeled, capacity in sizes
+        ]
 
     def _holder(self, client: str) -> int | None:
         return self.clients[client].node if client in self.clients else None

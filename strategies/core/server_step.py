@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.settings import ServerSettings
 
@@ -32,6 +33,15 @@ _SECOND_MOMENT: Mapping[str, _Moment] = {
 """v_t as a function of v_{t−1} and Δ_t²."""
 ADAPTIVE = tuple(_SECOND_MOMENT)
 """Names of the adaptive server optimizers for averaged models."""
+
+
+def refuse_optimizers(settings: ServerSettings, what: str) -> None:
+    """Raise :class:`ConfigurationError` if the server's step is not plain; ``what``: what the method does instead."""
+    if settings.server_optimizer != "sgd" or settings.server_momentum:
+        raise ConfigurationError(
+            f"server-optimizer, server-momentum: method '{settings.method}' {what}; use 'sgd' and 0 (found: "
+            f"'{settings.server_optimizer}' and {settings.server_momentum:g})"
+        )
 
 
 class ServerStep:

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
-from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.server_step import refuse_optimizers
 
 log = logging.getLogger("flwr")
 
@@ -45,11 +45,7 @@ class Clustered(CohortStrategy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s = self.settings
-        if s.server_optimizer != "sgd" or s.server_momentum:
-            raise ConfigurationError(
-                f"server-optimizer, server-momentum: method '{s.method}' averages the models of each cluster; use "
-                f"'sgd' and 0 (found: '{s.server_optimizer}' and {s.server_momentum:g})"
-            )
+        refuse_optimizers(s, "averages the models of each cluster")
         refuse_robust(s, "averages the models of each cluster")
 
     def moved(self, θ: Arrays, sums: Arrays, weight: float) -> Arrays:
@@ -136,11 +132,7 @@ class Assigned(Clustered):
             outcome = round.ask("test", members, send=models[cluster], reduce="sum", evaluation=True, out_of=0)
             outcome.metrics[CLUSTER] = np.full(len(outcome.clients), float(cluster))
             outcomes.append(outcome)
-        whole = round.require(joined(outcomes), len(clients))
-        place = {client: position for position, client in enumerate(clients)}
-        order = np.argsort([place[client] for client in whole.clients])
-        metrics = {name: values[order] for name, values in whole.metrics.items()}
-        return Outcome([whole.clients[i] for i in order], {}, metrics, whole.failures)
+        return round.require(joined(outcomes, clients), len(clients))
 
     def largest(self, model: Arrays) -> int:
         """Return the cluster with most assigned clients, for clients that no other is known for."""

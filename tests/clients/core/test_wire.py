@@ -112,7 +112,7 @@ def test_a_malformed_reply_is_refused(key: str, value: Any) -> None:
 
 
 def test_an_announcement_comes_back() -> None:
-    announced = Announcement(True, "c0de", ["a"], [10], [3], [False], ["own 1.0"])
+    announced = Announcement(True, "c0de", ["a"], [10], [3], [False], ["own 1.0"], [0.25])
     assert Announcement.unpack(announced.pack()) == announced
     content = announced.pack()
     content["roster"]["train"] = [float("nan")]  # type: ignore[index]

@@ -229,6 +229,7 @@ PRIVATE: dict[str, Value] = {
         ({**PRIVATE, "compression.scheme": "low-rank"}, "privacy.unit = 'client'"),
         ({**PRIVATE, "privacy.noise-at": "device"}, "privacy.noise-at = 'device'"),
         ({**PRIVATE, "privacy.clip-quantile": 0.5}, "privacy.clip-quantile"),
+        ({**TOP_K, "mode": "buffered", "fleet.speed": 50.0, "buffer.size": 2}, "mode = 'buffered'"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_with_compression_are_refused(run: Runs, keys: dict[str, Value], named: str) -> None:

@@ -209,6 +209,7 @@ def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
     "lie",
     [
         {"train": [2**62]}, {"train": [MOST_EXAMPLES + 1]}, {"test": [-1]}, {"train": [True]}, {"labeled": [1]},
+        {"capacities": [0.0]}, {"capacities": [1.5]}, {"capacities": [1]},
         {"clients": ["a" * 10**6]}, {"clients": ["=1+1"]}, {"clients": ["a\x1b[2J"]}, {"code": EVIL * 9999},
         {"packages": [EVIL * 9999]},
     ],
@@ -216,9 +217,9 @@ def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
 def test_announcements_are_checked(lie: dict[str, Any]) -> None:
     roster = Roster(list, 1, "code")
     query = Message(Request([], "", "", Work(0)).pack(None), 3, "query.roster")
-    content = Announcement(True, "code", ["a"], [5], [1], [True]).pack()
+    content = Announcement(True, "code", ["a"], [5], [1], [True], capacities=[0.5]).pack()
     roster._enrol(3, Message(content, reply_to=query), real=True)
-    assert roster._announced(3, Announcement.unpack(content), True) == [Member("a", 5, 1, node=3)]
+    assert roster._announced(3, Announcement.unpack(content), True) == [Member("a", 5, 1, node=3, capacity=0.5)]
     for name, value in lie.items():
         content["roster"][name] = value  # type: ignore[index]
     roster._enrol(3, Message(content, reply_to=query), real=True)

@@ -62,7 +62,7 @@ class _Grid:
 
 
 def _device(client: str, train: int = 5) -> Announcement:
-    return Announcement(True, "code", [client], [train], [1], [True])
+    return Announcement(True, "code", [client], [train], [1], [True], capacities=[1.0])
 
 
 def _refresh(roster: Roster, grid: Any) -> dict[str, int | None]:
@@ -132,12 +132,12 @@ def test_who_has_too_few_examples_is_left_out_with_a_reason() -> None:
 
 
 NONSENSE = {
-    2: Announcement(True, "other code", ["b"], [5], [1], [True]),
+    2: Announcement(True, "other code", ["b"], [5], [1], [True], capacities=[1.0]),
     3: _device("../c"),
     4: _device("d", train=-1),
     5: Announcement(False, "code"),
-    6: Announcement(True, "code", ["e"], [5, 6], [1], [True]),
-    7: Announcement(True, "code", ["f", "g"], [5, 6], [1, 1], [True, True]),
+    6: Announcement(True, "code", ["e"], [5, 6], [1], [True], capacities=[1.0]),
+    7: Announcement(True, "code", ["f", "g"], [5, 6], [1, 1], [True, True], capacities=[1.0, 1.0]),
 }
 
 

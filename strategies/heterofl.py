@@ -1,0 +1,190 @@
+"""HeteroFL, server side (Diao, Ding, Tarokh 2021): clients of different size train nested parts of one network.
+
+A client of capacity r receives the first ⌈r·C⌉ of the C channels of every layer of the global model w_t. For each
+entry j of the model, with M_j the clients of the cohort that hold it and FedAvg's weights p_k,
+Δ_j = Σ_{k∈M_j} p_k·(w_k − w_t)_j / Σ_{k∈M_j} p_k; entries that nobody holds stay as they are. Running statistics of
+batch norm are kept for each capacity apart, because activations depend on the width.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from florilegium.clients.core.network import network_for
+from florilegium.clients.heterofl import FULL
+from florilegium.clients.hyper.capacity import CapacityHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.dry_run import random_inputs
+from florilegium.models.parameters import Arrays, exchanged, is_statistic
+from florilegium.models.width import Entries, axes_of, check, entries, taken
+from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.robust import refuse_robust
+from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.server_step import refuse_optimizers
+from florilegium.strategies.fedavg import FedAvg
+
+log = logging.getLogger("flwr")
+
+CAPACITY = "capacity"
+"""Column of a client's capacity in ``clients.csv``."""
+
+
+def means_of_holders(hyper: Any) -> str:
+    """Promise of client privacy, not kept: an entry's mean is over those clients of the cohort that hold it."""
+    return "entries are averaged over the clients that hold them, and nothing bounds what one client counts for there"
+
+
+def sums_by_size(hyper: Any) -> str:
+    """Promise of secure sums, not kept: the server needs a sum for each size of sub-network."""
+    return "the server needs a sum for each capacity, and few clients may have the same"
+
+
+class HeteroFL(FedAvg):
+    """FedAvg over sub-networks: every entry is averaged over the clients that hold it.
+
+    Attributes:
+        statistics: for each capacity that has trained, running statistics of batch norm, in the whole network's shapes.
+    """
+
+    privacy_gap = staticmethod(means_of_holders)
+    secure_gap = staticmethod(sums_by_size)
+    transfer_gap = staticmethod(whole_network)
+
+    divides: ClassVar[bool] = True
+    hyper: CapacityHyper
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        s, spec = self.settings, dataset_of(self.settings)
+        refuse_robust(s, "averages sub-networks of different size")
+        refuse_optimizers(s, "averages each entry over the clients that hold it")
+        network = network_for(spec, s.model, s.seed)
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
+        self.statistics: dict[float, Arrays] = {}
+        smallest = min(level if level < 1 else 0.5 for level in self.hyper.law[0])
+        try:
+            self._axes = axes_of(network)
+            widest = max(axis.channels for axes in self._axes.values() for axis in axes if axis is not None)
+            check(network, random_inputs(spec.shape, codes=spec.coded), self.entries(smallest, widest))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"model: '{s.model}' {error}, so that method '{s.method}' cannot divide it; docs/models.md says which "
+                "networks it can"
+            ) from error
+
+    # --------------------------------------------------------------------------------- sub-networks
+
+    def first_channel(self, server_round: int) -> int:
+        """Return the first channel that sub-networks of this round have, modulo a layer's number of channels."""
+        return 0
+
+    def entries(self, capacity: float, server_round: int) -> Entries:
+        """Return the entries of the model that a client of this capacity holds in a round."""
+        return entries(self._axes, self._shapes, capacity, self.first_channel(server_round))
+
+    def capacity(self, client: str) -> float:
+        """Return a client's capacity r: what its device states or, in a simulation, a draw from ``capacity.levels``."""
+        if self.roster.deployed:
+            return self.roster.clients[client].capacity
+        levels, shares = self.hyper.law
+        return float(numpy_generator(self.settings.seed, CAPACITY, client).choice(levels, p=shares))
+
+    def by_capacity(self, clients: Iterable[str]) -> dict[float, list[str]]:
+        """Return the clients of each capacity, the largest first."""
+        found: dict[float, list[str]] = {}
+        for client in clients:
+            found.setdefault(self.capacity(client), []).append(client)
+        return dict(sorted(found.items(), reverse=True))
+
+    def _with_statistics(self, model: Arrays, capacity: float) -> Arrays:
+        return model | self.statistics.get(capacity, {})
+
+    # ------------------------------------------------------------------------------------- training
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Have the cohort train its sub-networks, and return the new model, with the statistics of whole networks."""
+        return self._with_statistics(super().train_round(round, model), 1.0)
+
+    def mean_update(self, round: Round, model: Arrays) -> Arrays:
+        """Have the cohort train its sub-networks; return for each entry the mean update of its holders."""
+        cohort, outcomes = round.sample(), list[Outcome]()
+        total, weight = ({name: np.zeros(array.shape) for name, array in model.items()} for _ in range(2))
+        for capacity, members in self.by_capacity(cohort).items():
+            chosen = self.entries(capacity, round.number)
+            enough = Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort)))
+            arrays = self._with_statistics(model, capacity)
+            outcome = round.ask(
+                "train", enough, send=taken(arrays, chosen), reduce="delta", out_of=0, capacity=capacity
+            )
+            outcomes.append(outcome)
+            if not outcome.clients:
+                continue
+            own = {name: array.copy() for name, array in arrays.items() if is_statistic(name)}
+            for name, index in chosen.items():
+                total[name][index] += outcome.arrays[name]
+                weight[name][index] += outcome.weight
+                if name in own:
+                    own[name][index] += outcome.arrays[name] / outcome.weight
+            self.statistics[capacity] = own
+        whole = round.require(joined(outcomes), cohort.wanted)
+        log.info("round %d: loss %.4g, clients %d", round.number, whole.mean("loss"), len(whole.clients))
+        return {n: np.divide(total[n], weight[n], out=np.zeros_like(total[n]), where=weight[n] > 0) for n in model}
+
+    # ----------------------------------------------------------------------------------- evaluation
+
+    def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
+        """Have each client test its sub-network; in a simulation, or where devices hold it, also the whole network."""
+        sizes, full, outcomes = self.by_capacity(clients), Outcome([], {}, {}), list[Outcome]()
+        if sizes.keys() - {1.0}:  # else both are the same
+            able = sizes.get(1.0, []) if self.roster.deployed else clients
+            whole = self._with_statistics(model, 1.0)
+            if able:
+                full = round.ask("full", able, send=whole, reduce="sum", evaluation=True, out_of=0)
+        for capacity, members in sizes.items():
+            sent = taken(self._with_statistics(model, capacity), self.entries(capacity, round.number))
+            outcomes.append(
+                round.ask("test", members, send=sent, reduce="sum", evaluation=True, out_of=0, capacity=capacity)
+            )
+        outcome = round.require(joined(outcomes, clients), len(clients))
+        for name in FULL if full.clients else ():
+            values = dict(zip(full.clients, full.metrics[name], strict=True))
+            outcome.metrics[name] = np.array([values.get(client, np.nan) for client in outcome.clients])
+        return outcome
+
+    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+        """Return the figures of each group; a client's capacity is in its row."""
+        figures = super().figures(outcome)
+        for row in self.client_rows:
+            row[CAPACITY] = self.capacity(str(row["client"]))
+        return figures
+
+    def report(self) -> dict[str, Any]:
+        """Return for each capacity the number of evaluated clients and their mean accuracy, for ``summary.json``."""
+        found: dict[str, Any] = {}
+        for capacity in sorted({float(str(row[CAPACITY])) for row in self.client_rows}, reverse=True):
+            accuracies = [float(str(row["accuracy"])) for row in self.client_rows if row[CAPACITY] == capacity]
+            found[f"{capacity:g}"] = {"clients": len(accuracies), "accuracy": float(np.nanmean(accuracies))}
+        return {"capacities": found}
+
+    # ---------------------------------------------------------------------------------- checkpoints
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Return the statistics of each capacity, for checkpoints."""
+        arrays, facts = super().state()
+        own = {f"{number}/{n}": a for number, one in enumerate(self.statistics.values()) for n, a in one.items()}
+        return arrays | own, facts | {"capacities": [*self.statistics]}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Restore the statistics of each capacity."""
+        for number, capacity in enumerate(facts["capacities"]):
+            own = {name: array.copy() for name, array in arrays.items() if name.startswith(f"{number}/")}
+            self.statistics[float(capacity)] = {name.partition("/")[2]: array for name, array in own.items()}
