@@ -14,7 +14,7 @@ def check_buffered(settings: ServerSettings, gap: str) -> None:
         gap: why the server step of the run's method is no weighted mean of updates; "" if it is one.
     """
     if gap:
-        raise ConfigurationError(f"mode: 'buffered' cannot be had with method '{settings.method}': {gap}")
+        raise ConfigurationError(f"mode: 'buffered' is not supported by method '{settings.method}': {gap}")
     if settings.privacy.unit != "none":
         raise ConfigurationError(
             f"privacy.unit: '{settings.privacy.unit}' counts on cohorts that are drawn at random; with mode = "

@@ -16,7 +16,7 @@ def check_compression(settings: ServerSettings, gap: str) -> None:
     p, scheme = settings.privacy, settings.compression.scheme
     if scheme == "none":
         return
-    key = f"compression.scheme: '{scheme}' cannot be had with"
+    key = f"compression.scheme: '{scheme}' is not supported with"
     if gap:
         raise ConfigurationError(f"{key} method '{settings.method}': {gap}")
     if settings.secure_aggregation:
@@ -26,8 +26,8 @@ def check_compression(settings: ServerSettings, gap: str) -> None:
         )
     if settings.mode == "buffered" and settings.compression.feeds_back:
         raise ConfigurationError(
-            f"{key} mode = 'buffered': what a client still owes goes on from its last update that was used, which is not "
-            "the round's; use 'quantise' or 'none'"
+            f"{key} mode = 'buffered', in which the server uses updates of earlier rounds: a client could not tell "
+            "which of its updates was used last; use 'quantise' or 'none'"
         )
     if p.unit == "client" and settings.compression.feeds_back:
         raise ConfigurationError(

@@ -158,7 +158,7 @@ def test_a_resumed_run_is_the_whole_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"method": "scaffold"}, "mode: 'buffered' cannot be had with method 'scaffold'"),
+    ({"method": "scaffold"}, "mode: 'buffered' is not supported by method 'scaffold'"),
     ({"method": "fedprox", "fedprox.adaptive": True}, "fedprox.adaptive"),
     ({"privacy.unit": "client", "privacy.noise-multiplier": 1.0}, "privacy.unit"),
     ({"secure-aggregation": True}, "secure-aggregation"),

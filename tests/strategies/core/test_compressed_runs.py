@@ -212,7 +212,7 @@ def test_methods_that_do_not_train_by_updates_are_refused(run: Runs) -> None:
     supported = page.partition("## Methods")[2].partition("##")[0].partition("Not supported")[0]
     assert {*re.findall(r"`([a-z0-9-]+)`", supported)} == COMPRESSIBLE
     for method in ("fedamp", "cfl", "local"):
-        with pytest.raises(ConfigurationError, match=f"compression.scheme: 'top-k' cannot be had with .*'{method}'"):
+        with pytest.raises(ConfigurationError, match=f"compression.scheme: 'top-k' is not supported with .*'{method}'"):
             run("refused", method=method, **TOP_K)
 
 
@@ -233,7 +233,7 @@ PRIVATE: dict[str, Value] = {
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_with_compression_are_refused(run: Runs, keys: dict[str, Value], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"compression.scheme: .* cannot be had with {re.escape(named)}"):
+    with pytest.raises(ConfigurationError, match=f"compression.scheme: .* is not supported with {re.escape(named)}"):
         run("refused", **{"compression.scheme": "quantise", **keys})
     assert not (run.folder / "refused" / "config.toml").exists()
 
