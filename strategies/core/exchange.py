@@ -35,7 +35,7 @@ Weights = Literal["weight", "num-examples", "clients"]
 
 POLLS, POLLS_DEPLOYED = (0.005, 0.05), (0.1, 1.0)
 """The shortest and the longest pause in seconds between two looks for replies, in a simulation and with devices."""
-UNUSABLE = "unusable answer"
+UNUSABLE = "unusable reply"
 """Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
 LATE = "not among the first"
 """Beginning of the reason why the reply of a client is not used that came after enough others."""
@@ -83,7 +83,7 @@ def deliver(
                 replies[index] = reply
                 answered += _succeeded(reply, messages[index], expected) if enough else 0
         if enough and answered >= enough:
-            silent = f"{LATE} {enough} to answer (key oversample)"
+            silent = f"{LATE} {enough} to reply (key oversample)"
             break
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
@@ -258,7 +258,7 @@ def collect(
         if answer.clients and expected.kind(answer) != usual:
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
             continue
-        failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it says nothing of this client")
+        failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it does not mention this client")
         failures |= answer.failures
         if not answer.clients:
             continue

@@ -165,7 +165,7 @@ class SecureExchange:
                     message = answer.messages[client]
                     take(self._numbers[client], message)
                 except KeyError:
-                    self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it says nothing of this client"))
+                    self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it does not mention this client"))
                 except ProtocolError as error:
                     self._fail([client], f"{UNUSABLE}: {error}")
                 else:
@@ -219,7 +219,7 @@ class SecureExchange:
                 self._fail(clients, f"{UNUSABLE}: {problem}")
                 continue
             for client in {*clients} - {*answer.clients}:
-                self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it says nothing of this client"))
+                self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it does not mention this client"))
         layouts = Counter(layout for done, layout, _ in parts for _ in done)
         if not layouts:
             raise TooFewError("no client has sent a masked vector")

@@ -325,7 +325,7 @@ class TestRuns:
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)
         path = run("partly", participation=1.0, **{"num-clients": 2})
-        assert "client 0 failed and is skipped: unusable answer: its arrays have shapes {'another." in caplog.text
+        assert "client 0 failed and is skipped: unusable reply: its arrays have shapes {'another." in caplog.text
         assert all(np.isfinite(array).all() for array in _everything(path).values())
 
     def test_a_client_that_fails_in_the_middle_of_a_round_counts_for_nothing(

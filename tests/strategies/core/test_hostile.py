@@ -159,7 +159,7 @@ def test_what_is_said_of_an_evaluation_is_checked_too(run: Callable[..., Path]) 
 
     path = run("boast", rounds=1, intercept=boast)
     assert len((path / "clients.csv").read_text().splitlines()) == 2
-    assert _reasons(path) == ["unusable answer: number 'accuracy' is 7, not between 0 and 1"]
+    assert _reasons(path) == ["unusable reply: number 'accuracy' is 7, not between 0 and 1"]
 
 
 PRIVATE: dict[str, Value] = {

@@ -242,7 +242,7 @@ def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set
     replies = deliver(grid, messages, 5.0, Expected(), deployed=False, enough=2)
     assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
-    assert late == {"not among the first 2 to answer (key oversample)"}
+    assert late == {"not among the first 2 to reply (key oversample)"}
     assert grid.pulled == len(wanted)
 
 
@@ -263,7 +263,7 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
     assert [reply.has_error() for reply in replies] == [False, False, True, False]
     asked = {node: [str(node)] for node in range(4)}
     outcome = collect([*"0123"], asked, replies, Expected(), deployed=False)
-    assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": "unusable answer: it cannot be read"})
+    assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": "unusable reply: it cannot be read"})
 
 
 @pytest.mark.parametrize(
