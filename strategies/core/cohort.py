@@ -200,7 +200,7 @@ class CohortStrategy(WithoutHooks):
     @staticmethod
     def buffer_gap(hyper: Any) -> str:
         """Return why the server's step is no weighted mean of updates, "" if it is one."""
-        return "it promises nothing"
+        return "it makes no such promise"
 
     # ----------------------------------------------------------------------- what a method may override
 
