@@ -28,7 +28,7 @@ from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, fl
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import UNUSABLE, Outcome, collect, deliver, pull, unreadable
+from florilegium.strategies.core.exchange import LATE, UNUSABLE, Outcome, collect, deliver, pull, unreadable
 from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
@@ -425,7 +425,10 @@ class Round:
         """Log and record the clients that did not contribute to an exchange."""
         strategy = self._strategy
         for client, reason in reasons.items():
-            log.warning("client %s failed and is skipped: %s", client, reason)
+            if reason.startswith(LATE):  # of over-sampled clients, some are late in every round
+                log.info("client %s is skipped: %s", client, reason)
+            else:
+                log.warning("client %s failed and is skipped: %s", client, reason)
             if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
                 strategy.roster.ask_again(client)
         if reasons and strategy.run.opened:
