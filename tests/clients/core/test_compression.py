@@ -59,7 +59,7 @@ def test_quantisation_is_unbiased_with_the_variance_of_rounding_at_random(bits: 
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
-@pytest.mark.parametrize("size", [8, 61, 3 * BUCKET + 5])
+@pytest.mark.parametrize("size", [2, 61, 3 * BUCKET + 5])
 def test_bits_are_packed_and_come_back(bits: int, size: int) -> None:
     codes = np.random.default_rng(bits).integers(0, 2**bits, size).astype(np.float64)
     codes[::BUCKET], codes[1::BUCKET] = 0, 2**bits - 1  # so that levels are whole numbers
@@ -142,7 +142,8 @@ def test_the_error_is_close_to_that_of_the_best_matrix_of_its_rank() -> None:
 def test_a_zero_update_stays_zero() -> None:
     zero = {name: np.zeros_like(array) for name, array in SENT.items()}
     for scheme in (Quantise(1), TopK(0.1), LowRank(2)):
-        assert norm(_through(scheme, zero)) == 0
+        with np.errstate(all="raise"):
+            assert norm(_through(scheme, zero)) == 0
 
 
 # ---------------------------------------------------------------------------------- error feedback
@@ -193,7 +194,7 @@ def test_a_lost_reply_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
     client, updates = _Client(TopK(0.05), tmp_path / "lossy"), [_update(seed) for seed in range(6)]
     used, last = [], 0
     for round in range(1, 7):
-        sent, residual = client.send(round, last, updates[round - 1], checkpoint=round - round % 2)
+        sent, residual = client.send(round, last, updates[round - 1])
         if round in (1, 4, 6):
             used.append(sent)
             last = round

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from florilegium.apps import client_app
@@ -22,7 +22,7 @@ from florilegium.clients.core.compression.scheme import COMPRESSED
 from florilegium.clients.core.compression.top_k import TopK
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Reply, Request, Work, unpack
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, norm
@@ -246,3 +246,11 @@ def test_every_method_that_promises_it_trains_by_compressed_updates(run: Runs, m
     assert not (small / "failures.jsonl").exists()
     up = [[line["bytes_up"] for line in read_metrics(path) if "bytes_up" in line][-1] for path in (plain, small)]
     assert up[1] < 0.8 * up[0]
+
+
+def test_stock_strategies_are_refused() -> None:
+    keys = config(**{**SMALL, **TOP_K})
+    context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), dict(keys))
+    request = Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), 1, "train")
+    with pytest.raises(RunError, match=r"compression\.scheme: stock strategies know nothing of it"):
+        client_app.app(request, context)
