@@ -82,7 +82,7 @@ class Membership:
     seed: int
 
     def table(self) -> str:
-        """Return AUC and true-positive rate of both scores: mean over clients and pooled, ± the bootstrap's error over clients."""
+        """Return AUC and true positives of both scores: mean over clients and pooled, ± the bootstrap's error."""
         rows = sum(len(one.member) for one in self.clients)
         head = [f"{len(self.clients)} clients, {rows} rows", "loss", "calibrated"]
         lines = [head]
