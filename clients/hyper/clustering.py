@@ -89,7 +89,7 @@ class KMeansHyper(Section):
     reveal_rows: bool = key(
         False,
         "without noise and secure aggregation: whether devices return sums from which single rows can be computed "
-        "([more](privacy.md#trajectories-of-centres))",
+        "([more](attacks.md#trajectories-of-centres))",
     )
     local_k: int = key(0, "number of centres that each client finds in `k-fed`; 0: k", ge=0)
 

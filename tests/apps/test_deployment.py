@@ -44,7 +44,7 @@ METHODS: dict[str, dict[str, Value]] = {
     "ppfe": {"rounds": 1, "ppfe.personal-blocks": "1", "ppfe.stage-rounds": "1", "ppfe.ranks": ""},
     "pefll": {"rounds": 1, "pefll.hidden-width": 8, "pefll.descriptor-size": 4, "local-steps": 3},
     "flowdup": {"rounds": 1, "flowdup.dimensions": 30, "flowdup.features": 7, "flowdup.width": 6},
-    "feddp-kmeans": {"rounds": 1, "model": "centers", "kmeans.privacy-unit": "none"},
+    "feddp-kmeans": {"rounds": 1, "model": "centers", "kmeans.privacy-unit": "none", "kmeans.reveal-rows": True},
 }
 
 

@@ -161,8 +161,8 @@ def release(
             absent.append(x[clients:])
             history = history or protection.ledger.history
     rate = cohort / clients if p.sampling == "poisson" else 1.0
-    parts = (np.concatenate(part).astype(np.float64) for part in (present, enrolled, absent))
-    return Releases(*parts, p.noise_multiplier, rate, p.delta, history)
+    a, b, c = (np.concatenate(part).astype(np.float64) for part in (present, enrolled, absent))
+    return Releases(a, b, c, p.noise_multiplier, rate, p.delta, history)
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,14 @@ class Membership:
     seed: int
 
     def table(self) -> str:
-        """Return AUC and TPR of both scores: mean over clients and pooled, ± the bootstrap's error over clients."""
+        """Return AUC and true positives of both scores: mean over clients and pooled, ± the bootstrap's error."""
         rows = sum(len(one.member) for one in self.clients)
         head = [f"{len(self.clients)} clients, {rows} rows", "loss", "calibrated"]
         lines = [head]
-        for name, measure in (("AUC", auc), (f"TPR at {FALSE:.0%} FPR", hits)):
+        for name, measure in (("AUC", auc), (f"true positives at {FALSE:.0%} false", hits)):
             each = [[measure(one.member, getattr(one, kind)) for one in self.clients] for kind in KINDS]
-            lines.append([f"{name}, mean of clients", *(_shown(np.mean(v), self._error_of_mean(v)) for v in each)])
+            means = [_shown(float(np.mean(values)), self._error_of_mean(values)) for values in each]
+            lines.append([f"{name}, mean of clients", *means])
             lines.append([f"{name}, pooled", *(_shown(*self._pooled(measure, kind)) for kind in KINDS)])
         return rows_of(lines)
 

@@ -68,7 +68,7 @@ def _moved(before: Array, after: Array) -> Iterator[Array]:
 
 
 def _equal(one: Array, other: Array) -> bool:
-    return bool(np.linalg.norm(one - other) <= TOLERANCE * max(np.linalg.norm(one), 1e-12))
+    return bool(np.linalg.norm(one - other) <= TOLERANCE * max(float(np.linalg.norm(one)), 1e-12))
 
 
 @dataclass(frozen=True)
