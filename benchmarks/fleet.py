@@ -11,6 +11,7 @@ import numpy as np
 
 from florilegium.apps.settings import defaults, parse
 from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import Value
 from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.cohort import CohortStrategy
@@ -24,7 +25,13 @@ BYTES = 480_000.0
 
 
 def _settings() -> ServerSettings:
-    keys = {"cohort-size": BUSY, "mode": "buffered", "buffer.size": 100, "fleet.speed": 50.0, "fleet.upload": 2.0}
+    keys: dict[str, Value] = {
+        "cohort-size": BUSY,
+        "mode": "buffered",
+        "buffer.size": 100,
+        "fleet.speed": 50.0,
+        "fleet.upload": 2.0,
+    }
     return parse({**defaults(), **keys, "fleet.availability": "diurnal"})[0]
 
 

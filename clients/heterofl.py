@@ -40,13 +40,13 @@ class HeteroFLClient(BaseClient):
         return "the masked loss depends on which classes a client has" if hyper.masked_loss else ""
 
     @phase
-    def train(self, arrays: Arrays, *, capacity: float) -> Answer:
+    def train(self, arrays: Arrays, *, capacity: float = 1.0) -> Answer:
         """Train the received sub-network on the client's data; return its arrays and the mean loss."""
         self._narrow(capacity)
         return super().train(arrays)
 
     @phase
-    def test(self, arrays: Arrays, *, capacity: float) -> Answer:
+    def test(self, arrays: Arrays, *, capacity: float = 1.0) -> Answer:
         """Evaluate the received sub-network, and the personal model made from it, as any client does."""
         self._narrow(capacity)
         answer = super().test(arrays)

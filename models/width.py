@@ -108,7 +108,7 @@ def _axes(layer: nn.Module, before: Axis | None, *, outputs: bool) -> tuple[Axis
         return given, {"weight": (None, given)}
     if isinstance(layer, nn.RNNBase) and not (layer.bidirectional or layer.proj_size or outputs):
         given = Axis(layer.hidden_size)
-        gates = Axis(given.channels, outer=layer.weight_hh_l0.shape[0] // given.channels)
+        gates = Axis(given.channels, outer=exchanged(layer)["weight_hh_l0"].shape[0] // given.channels)
         first = None if before is None else Axis(layer.input_size)
         return given, {n: (gates, first if n == "weight_ih_l0" else given)[:dim] for n, dim in own.items()}
     return None, {}
@@ -183,7 +183,8 @@ def _lengths(layer: nn.Module) -> dict[str, int]:
     if isinstance(layer, nn.Linear):
         return dict(zip(("out_features", "in_features"), layer.weight.shape, strict=True))
     if isinstance(layer, nn.RNNBase):
-        return {"input_size": layer.weight_ih_l0.shape[1], "hidden_size": layer.weight_hh_l0.shape[1]}
+        weights = exchanged(layer)
+        return {"input_size": weights["weight_ih_l0"].shape[1], "hidden_size": weights["weight_hh_l0"].shape[1]}
     if isinstance(layer, nn.Embedding):
         return {"embedding_dim": layer.weight.shape[1]}
     return {"num_features": len(next(iter(exchanged(layer).values())))} if isinstance(layer, Norm) else {}

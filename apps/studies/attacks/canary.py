@@ -94,6 +94,7 @@ class _Canaries:
 
     pinned = False
     allowance = None
+    capacity = 1.0
 
     def __init__(self, count: int) -> None:
         self._count = count
