@@ -24,7 +24,7 @@ TOP = typer.main.get_command(cli)
 GROUPS = {
     "Run": ["run", "resume", "reproduce", "compare", "sweep", "tune", "board", "new", "app"],
     "Look": ["watch", "report", "runs", "predict", "export", "personalise", "methods", "recipes", "keys", "track"],
-    "Data": ["datasets", "partition", "pictures", "speech", "census", "schema", "split"],
+    "Data": ["datasets", "partition", "fleet", "pictures", "speech", "census", "schema", "split"],
     "Devices": ["device"],
     "Privacy": ["privacy", "audit"],
     "Studies": [
