@@ -117,6 +117,7 @@ class TestSteps:
         for name, array in read_checkpoint(path).arrays.items():
             np.testing.assert_allclose(array, model[name], rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.long
     def test_updates_that_are_too_stale_are_dropped(self, tmp_path: Path) -> None:
         path = Runs(tmp_path, {**ALL_BUSY, "rounds": 8, "buffer.max-staleness": 1})("run")
         lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
