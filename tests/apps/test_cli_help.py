@@ -24,8 +24,6 @@ TOP = typer.main.get_command(cli)
 GROUPS = {
     "Run": ["run", "resume", "reproduce", "compare", "sweep", "tune", "board", "new", "app"],
     "Inspect": ["watch", "report", "runs", "predict", "export", "personalise", "methods", "recipes", "keys", "track"],
-    "Data": ["datasets", "partition", "pictures", "speech", "census", "schema", "split"],
-    "Look": ["watch", "report", "runs", "predict", "export", "personalise", "methods", "recipes", "keys", "track"],
     "Data": ["datasets", "partition", "fleet", "pictures", "speech", "census", "schema", "split"],
     "Devices": ["device"],
     "Privacy": ["privacy", "audit"],
