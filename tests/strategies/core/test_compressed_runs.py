@@ -241,7 +241,7 @@ def test_settings_that_do_not_go_with_compression_are_refused(run: Runs, keys: d
 @pytest.mark.parametrize("method", mostly_long(sorted(COMPRESSIBLE), "scaffold", "ifca"))
 def test_every_method_that_promises_it_trains_by_compressed_updates(run: Runs, method: str) -> None:
     """No client fails, and what is sent is small; what is sent besides, such as statistics, comes through as it is."""
-    keys = {**cases()[method], "method": method, "rounds": 2, "evaluate-every": 2}
+    keys = {"model": "mlp", **cases()[method], "method": method, "rounds": 3, "evaluate-every": 3}
     plain, small = run("plain", 2, **keys), run("small", 2, **keys, **TOP_K)
     assert not (small / "failures.jsonl").exists()
     up = [[line["bytes_up"] for line in read_metrics(path) if "bytes_up" in line][-1] for path in (plain, small)]
