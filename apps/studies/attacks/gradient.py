@@ -55,7 +55,7 @@ def update_of(network: nn.Module, image: Tensor, label: Tensor, settings: Settin
         settings: the run's configuration, which gives the learning rate.
     """
     s = settings.model_copy(update={
-        "local_epochs": 1, "batch_size": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0,
+        "local_epochs": 1, "local_steps": 0, "batch_size": 1, "optimizer": "sgd", "weight_decay": 0.0,
         "max_grad_norm": 0.0, "learning_rate_decay": 1.0, "privacy": PrivacySettings(),
     })  # fmt: skip
     one, sent = Examples(image, label), get_arrays(network)

@@ -77,6 +77,8 @@ def test_the_code_of_runs_keeps_its_claim_and_uses_it_up() -> None:
     found = _found(1_000)
     exact = from_gaussian_mechanism(1.0).get_epsilon_for_delta(1e-5)
     assert found.releases.claimed == pytest.approx(exact, rel=1e-3)
+    assert found.releases.present.mean() == pytest.approx(1.0, abs=0.15)  # in units of the clip norm
+    assert found.releases.absent.std() == pytest.approx(1.0, abs=0.15)
     assert SHARE * exact < found.epsilon < exact
 
 

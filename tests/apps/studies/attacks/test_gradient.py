@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, cross_entropy
 
 from florilegium.apps.studies.attacks import gradient
 from florilegium.apps.studies.attacks.gradient import (
@@ -43,7 +43,12 @@ def image() -> torch.Tensor:
 def test_the_update_of_one_image_is_the_image(image: torch.Tensor, model: str) -> None:
     """One step of the real client, with momentum and several epochs in the run's own keys."""
     network = build(model, SHAPE, 10, 1)
-    update = update_of(network, image, torch.tensor([7]), settings(**{**KEYS, "momentum": 0.9, "local-epochs": 3}))
+    keys = settings(**{**KEYS, "momentum": 0.9, "weight-decay": 0.1, "local-epochs": 3, "learning-rate": 0.05})
+    update = update_of(network, image, torch.tensor([7]), keys)
+    network.zero_grad()
+    cross_entropy(network(image), torch.tensor([7])).backward()
+    for name, parameter in network.named_parameters():
+        np.testing.assert_allclose(update[name], -0.05 * parameter.grad, atol=1e-6)
     assert label_from(update).tolist() == [7]
     layer = first_dense(network, SHAPE)
     np.testing.assert_allclose(from_dense(update, layer, SHAPE), image, atol=1e-4)
