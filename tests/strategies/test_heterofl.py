@@ -129,9 +129,19 @@ def test_replies_of_another_shape_are_not_used(run: Runs) -> None:
 
 @pytest.mark.long
 def test_resume_and_packing(run: Runs) -> None:
-    run.check_resume_and_packing(
-        method="fedrolex", model="cnn-bn", rounds=4, **{"evaluate-every": 2, "participation": 0.8}
-    )
+    keys: dict[str, Value] = {"method": "fedrolex", "rounds": 4, "evaluate-every": 2, "participation": 0.8}
+    run.check_resume_and_packing(**keys)
+
+
+@pytest.mark.long
+def test_a_resumed_run_has_the_statistics_of_each_capacity(run: Runs) -> None:
+    whole, broken = run.whole_and_broken(3, **{"model": "cnn-bn", "rounds": 3, "evaluate-every": 2})
+    first, second = read_checkpoint(whole), read_checkpoint(broken)
+    assert first.facts["own"] == second.facts["own"]
+    assert len(first.state) == 6 * len(first.facts["own"]["capacities"])  # mean and variance of three layers
+    for part in ("arrays", "state"):
+        for name, array in getattr(first, part).items():
+            assert np.array_equal(getattr(second, part)[name], array)
 
 
 def test_a_client_is_served_again_by_its_sub_network(run: Runs, tmp_path: Path) -> None:
