@@ -40,7 +40,7 @@ def _through(scheme: Scheme, update: Arrays, sent: Arrays = SENT, seed: int = 1)
 # --------------------------------------------------------------------------------------- quantisation
 
 
-@pytest.mark.parametrize("bits", [1, 3])
+@pytest.mark.parametrize("bits", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_quantisation_is_unbiased_with_the_variance_of_rounding_at_random(bits: int) -> None:
     """An entry between two levels at distance δ, a share p of δ above the lower one, has variance δ²·p·(1 − p)."""
     draws, sent = 800, {"w": np.zeros(BUCKET + 40, np.float32)}

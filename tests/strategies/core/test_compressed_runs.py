@@ -238,7 +238,7 @@ def test_settings_that_do_not_go_with_compression_are_refused(run: Runs, keys: d
     assert not (run.folder / "refused" / "config.toml").exists()
 
 
-@pytest.mark.parametrize("method", mostly_long(sorted(COMPRESSIBLE), "scaffold", "ifca"))
+@pytest.mark.parametrize("method", mostly_long(sorted(COMPRESSIBLE), "scaffold"))
 def test_every_method_that_promises_it_trains_by_compressed_updates(run: Runs, method: str) -> None:
     """No client fails, and what is sent is small; what is sent besides, such as statistics, comes through as it is."""
     keys = {"model": "mlp", **cases()[method], "method": method, "rounds": 3, "evaluate-every": 3}
