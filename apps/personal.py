@@ -22,7 +22,7 @@ from florilegium.clients.core.export import save_model
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, RunError, nearest
-from florilegium.models.parameters import exchanged, set_arrays
+from florilegium.models.parameters import exchanged, get_arrays, set_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.roster import Member
@@ -86,6 +86,7 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         strategy = assembly.strategy(open_folder(run, config, s.method))
         grid = OneProcess(host, assembly.code)
         strategy.roster.wait(grid, 0.0, until=lambda: bool(strategy.roster.clients))
+        strategy.server_part(get_arrays(network_for(dataset_of(s), s.model, s.seed)))  # as before a resume
         strategy.take_back(checkpoint)
         yield Reopened(s, strategy, Round(strategy, grid, checkpoint.round), host, checkpoint)
 
