@@ -18,7 +18,8 @@ from tests.runs import Runs
 
 KEYS: dict[str, Value] = {
     "method": "local", "model": "mlp", "num-clients": 8, "participation": 1.0, "rounds": 1, "local-epochs": 60,
-    "learning-rate": 0.1, "momentum": 0.9, "batch-size": 16, "evaluate-every": 0,
+    "learning-rate": 0.1, "momentum": 0.9, "batch-size": 16, "evaluate-every": 0, "partitioner": "iid",
+    "samples-per-client": 20,
 }  # fmt: skip
 
 
