@@ -39,7 +39,11 @@ THEIRS = ("package-keys", "mine.", "slow-head.")
 """Keys in examples that are not the suite's own."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.long) if page.stem == "python" else page for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_examples_run(page: Path, tmp_path: Path) -> None:
     """The Python examples of a page, as they stand, in an empty folder."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)

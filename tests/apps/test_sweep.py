@@ -162,7 +162,7 @@ def test_two_commands_do_not_work_on_one_cell(recipe: str, tmp_path: Path) -> No
     wanted = cells(recipe, "rates", _overrides(tmp_path))[:1]
 
     def run(keys: Mapping[str, Value]) -> Path:
-        with pytest.raises(RunError, match="another command is at work"):
+        with pytest.raises(RunError, match="another command is working"):
             run_cells(wanted, tmp_path, _run).all()
         return _run(keys)
 

@@ -220,7 +220,7 @@ def test_two_commands_do_not_work_on_one_study_and_a_damaged_one_is_named(
 ) -> None:
     folder = tmp_path / "tune-small-rates"
     folder.mkdir()
-    with FileLock(folder / ".lock"), pytest.raises(RunError, match="another command is at work on"):
+    with FileLock(folder / ".lock"), pytest.raises(RunError, match="another command is working on"):
         _tune(recipe, tmp_path)
     (folder / "study.db").write_bytes(b"no database" * 100)
     with pytest.raises(RunError, match=r"(?s)study.db is damaged, or cannot be written.*Delete its folder"):

@@ -252,5 +252,5 @@ def test_stock_strategies_are_refused() -> None:
     keys = config(**{**SMALL, **TOP_K})
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), dict(keys))
     request = Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), 1, "train")
-    with pytest.raises(RunError, match=r"compression\.scheme: stock strategies know nothing of it"):
+    with pytest.raises(RunError, match=r"compression\.scheme: stock strategies do not support it"):
         client_app.app(request, context)

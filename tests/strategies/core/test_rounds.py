@@ -446,7 +446,10 @@ class TestFailures:
             ({"data-path": "sites/a"}, "data-path: 'sites/a' is relative"),
             ({"data-path": "/a", "state": "/b"}, "there is no key 'state'; did you mean 'state-dir'?"),
             ({"data-path": "/a", "client-id": "../b"}, "--node-config: client-id: String should match"),
-            ({"data-path": "/a", "client-id": "new"}, "--node-config: client-id: Value error, 'new' is what clients"),
+            (
+                {"data-path": "/a", "client-id": "new"},
+                "--node-config: client-id: Value error, 'new' is reserved for clients",
+            ),
             ({"data-path": "/a", "labeled": "no"}, "--node-config: labeled: Input should be a valid boolean"),
         ],
     )
