@@ -391,6 +391,7 @@ class TestOwnObjects:
         assert abs(sizes[0] - sizes[1]) <= 1
         assert run.config["every-other.shift"] == 1
 
+    @pytest.mark.long
     def test_comparison_pools_seeds(self, tmp_path: Path) -> None:
         compared = fl.compare(["fedavg", Halved], seeds=[1, 2], **{**QUICK, "runs_dir": tmp_path, "rounds": 1})
         assert list(compared.runs) == ["fedavg", "Halved"]

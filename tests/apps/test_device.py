@@ -166,6 +166,7 @@ def test_an_ensemble_as_onnx(tmp_path: Path) -> None:
     _assert_onnx_predicts_as(model, x, tmp_path / "model.onnx")
 
 
+@pytest.mark.long
 def test_a_network_that_onnx_cannot_say(tmp_path: Path) -> None:
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

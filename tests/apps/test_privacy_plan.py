@@ -22,7 +22,9 @@ from florilegium.strategies.core.run_folder import RunFolder
 from tests.support import settings
 
 
-@pytest.mark.parametrize(("cohort", "releases", "epsilon"), [(100, 200, 8.0), (10, 1000, 1.0)])
+@pytest.mark.parametrize(
+    ("cohort", "releases", "epsilon"), [(100, 200, 8.0), pytest.param(10, 1000, 1.0, marks=pytest.mark.long)]
+)
 def test_opacus_agrees_about_the_cost(cohort: int, releases: int, epsilon: float) -> None:
     plan = make_plan(1000, cohort, releases, 1e-5, epsilon=epsilon)
     accountant = PRVAccountant()

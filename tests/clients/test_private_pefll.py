@@ -102,6 +102,7 @@ def _runs(folder: Path, method: str, **keys: Value) -> Runs:
     })  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [pytest.param("pefll", marks=pytest.mark.long), "pfedhn"])
 def test_who_has_spent_its_budget_is_still_tested(tmp_path: Path, method: str) -> None:
     run = _runs(tmp_path, method, **{"unseen-fraction": 0.25})

@@ -183,6 +183,7 @@ def test_guide_norm_that_is_none(guide: float, said: str) -> None:
         perform(client, "train", get_arrays(model), round=2, guide=guide)
 
 
+@pytest.mark.long
 def test_norms_over_the_rounds(run: Runs, tmp_path: Path) -> None:
     path = run("run", rounds=8)
     course = json.loads((path / "summary.json").read_text())["fedgtst"]["course"]

@@ -505,7 +505,7 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
     assert all(np.array_equal(answer.arrays[name], array) for name, array in start.items())
 
 
-@pytest.mark.parametrize("method", mostly_long(["fedl2p", "l2p"], "fedl2p"))
+@pytest.mark.parametrize("method", mostly_long(["fedl2p", "l2p"], "l2p"))
 def test_resume_and_packing(run: Runs, method: str) -> None:
     """With ψ and a rate at which what rounding leaves stays small; larger ones can magnify it."""
     small: dict[str, Value] = {"fedl2p.neumann-rate": 0.01, "fedl2p.initial-rate": 0.003}

@@ -40,7 +40,7 @@ from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.families import generated
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
-from tests.support import config, perform, settings
+from tests.support import config, mostly_long, perform, settings
 
 Run = Callable[..., Path]
 SMALL: dict[str, Value] = {
@@ -297,6 +297,7 @@ class TestRuns:
         assert record["seen"]["accuracy"] > 0.8
         assert record["unseen"]["accuracy"] > 0.5
 
+    @pytest.mark.long
     def test_the_default_keys_learn(self, tmp_path: Path) -> None:
         # Chance is 10 %. Over seeds 1 to 5: 0.48 to 0.77 for seen, 0.40 to 0.71 for unseen clients.
         keys: dict[str, Value] = {
@@ -396,7 +397,7 @@ class TestRuns:
         rows = (run("gone") / "clients.csv").read_text().splitlines()
         assert [row.split(",")[0] for row in rows[1:]] == ["0", "1", "2", "3"]
 
-    @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
+    @pytest.mark.parametrize("method", mostly_long(["pefll", "pfedhn"], "pefll"))
     def test_devices_learn_what_a_simulation_learns(self, method: str, run: Run, tmp_path: Path) -> None:
         federation, dataset = federate(settings(**SMALL))
         nodes = []

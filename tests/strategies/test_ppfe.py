@@ -431,6 +431,7 @@ def test_the_reduced_model_of_a_client_without_a_finished_stage_can_be_exported(
     assert "fc1.1.first" in dict(model.named_parameters())
 
 
+@pytest.mark.long
 def test_the_ensemble_is_learned(run: Run) -> None:
     # Two or three classes per client; over seeds 1 to 3 it ends at 0.98, stage 1 alone below 0.66.
     path = run(

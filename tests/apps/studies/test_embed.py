@@ -26,6 +26,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_client_is_represented_by_the_mean_of_its_features(tmp_path: Path) -> None:
     keys = config(**{**KEYS, "runs-dir": str(tmp_path), "run-name": "run"})
     run = run_here(keys, tmp_path / "run")

@@ -85,6 +85,7 @@ class TestRecovery:
     def test_normalised_error_is_the_norm_of_relative_ones(self) -> None:
         assert normalised_error(np.array([2.0, 3.0]), np.array([1.0, 4.0])) == pytest.approx(np.sqrt(1 + 1 / 16))
 
+    @pytest.mark.long
     def test_an_unknown_law_cannot_be_compared(self, tmp_path: Path) -> None:
         run = _run(tmp_path / "three", **{"mdm.components": "3", "rounds": 1})
         with pytest.raises(RunError, match="has not fitted a named distribution"):

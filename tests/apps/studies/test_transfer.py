@@ -190,6 +190,7 @@ def _digits_as_mnist(folder: Path) -> Path:
     return folder / "data"
 
 
+@pytest.mark.long
 def test_methods_with_a_shared_body_transfer_too(run: Runs, tmp_path: Path) -> None:
     assert len(transfer(run("run", method="fedper"), {}, tmp_path / "out").accuracies) == 4
 

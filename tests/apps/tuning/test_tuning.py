@@ -297,6 +297,7 @@ def test_failed_trials_are_recorded_and_wrong_ones_end_the_tuning(
             _tune(recipe, tmp_path / "other")
 
 
+@pytest.mark.long
 def test_a_short_list_is_tried_as_a_whole(recipe: Path, tmp_path: Path) -> None:
     """Three values of the rate, once each although there are four trials; six combinations are too many."""
     short = SMALL.replace("{ low = 0.01, high = 1.0, log = true }", "{ values = [0.2, 0.05, 0.1] }")

@@ -42,7 +42,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.runs import Runs
-from tests.support import config, perform, settings
+from tests.support import config, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",
@@ -640,7 +640,7 @@ class TestDevices:
         }  # fmt: skip
         return nodes, keys
 
-    @pytest.mark.parametrize("where", ["server", "device"])
+    @pytest.mark.parametrize("where", mostly_long(["server", "device"], "device"))
     def test_their_noise_cannot_be_repeated(
         self, devices: tuple[list[dict[str, str]], dict[str, Value]], tmp_path: Path, where: str
     ) -> None:

@@ -246,6 +246,7 @@ def test_a_budget_is_met_and_not_exceeded(run: Runs, sampling: str) -> None:
     assert 3.98 < found["epsilon"] <= 4.0
 
 
+@pytest.mark.long
 def test_the_last_round_with_all_clients_is_counted_as_such(run: Runs) -> None:
     keys: dict[str, Value] = {"final-participation": 1.0, "privacy.sampling": "poisson"}
     path = run("run", **keys, **{"privacy.epsilon": 4.0})

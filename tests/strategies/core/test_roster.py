@@ -312,7 +312,9 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     return lambda name, **keys: runs(name, nodes=nodes, **{"state-dir": str(tmp_path / "state"), **keys})
 
 
-@pytest.mark.parametrize(("method", "phase"), [("fedavg", "train"), ("pfedhn", "adapt")])
+@pytest.mark.parametrize(
+    ("method", "phase"), [("fedavg", "train"), pytest.param("pfedhn", "adapt", marks=pytest.mark.long)]
+)
 def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str, phase: str) -> None:
     """Of a cohort of 2 drawn as 3, two count: min-success = 1 is about those."""
     path = run("more", method=method, participation=0.5, oversample=1.5)
