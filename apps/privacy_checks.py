@@ -40,6 +40,11 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError(
             "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
         )
+    if settings.fleet.availability != "always":
+        raise ConfigurationError(
+            "fleet.availability: how long a client takes decides who is online afterwards, which the account of "
+            "privacy.unit = 'client' does not cover; set it to 'always'"
+        )
     p = settings.privacy
     if p.sampling == "slots" and settings.final_participation:
         raise ConfigurationError(
