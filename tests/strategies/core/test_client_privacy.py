@@ -341,6 +341,7 @@ def test_noise_is_not_that_of_the_seed(run: Runs) -> None:
         ({"privacy.noise-multiplier": 1.0, "model": "cnn-bn"}, "model: with noise, the statistics of batch norm"),
         ({"privacy.noise-multiplier": 1.0, "method": "pefll"}, "is not supported by method 'pefll'"),
         ({"privacy.noise-multiplier": 1.0, "method": "fedprox", "fedprox.adaptive": True}, "fedprox.adaptive"),
+        ({"privacy.noise-multiplier": 1.0, "fleet.speed": 50.0, "fleet.availability": "diurnal"}, "fleet.availability"),
     ],
 )  # fmt: skip
 def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> None:
