@@ -132,7 +132,8 @@ class HeteroFL(FedAvg):
             for name, index in chosen.items():
                 total[name][index] += outcome.arrays[name]
                 weight[name][index] += outcome.weight
-                if name in own:
+                if name in own:  # differences from the capacity's statistics, not from the model's
+                    total[name][index] += outcome.weight * (arrays[name] - model[name])[index]
                     own[name][index] += outcome.arrays[name] / outcome.weight
             self.statistics[capacity] = own
         whole = round.require(joined(outcomes), cohort.wanted)

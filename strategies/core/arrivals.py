@@ -10,8 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +36,13 @@ class Step:
     Attributes:
         size: number of updates.
         too_stale: returns why an update of a client that was sent the model in this round is dropped, "" if it counts.
-        begin: has more clients begin; called if none is busy.
+        begin: has more clients begin, but for those given; called if none is busy.
         arguments: of the phase.
     """
 
     size: int
     too_stale: Callable[[int], str]
-    begin: Callable[[], None]
+    begin: Callable[[Collection[str]], None]
     arguments: Arguments
 
 
@@ -78,6 +77,8 @@ class Arrivals(ABC):
     @abstractmethod
     def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
         """Return the updates of the next replies that count, no later than ``round-timeout``.
+
+        No client counts twice. There are fewer replies than asked for if all clients have replied or failed.
 
         Each outcome comes with the round in which its clients were sent their model.
         """
@@ -151,9 +152,11 @@ class SimulatedArrivals(Arrivals):
         unused: dict[str, str] = {}
         while len(taken) < step.size:
             if not self._queue:
-                step.begin()
+                step.begin([*unused, *(one.client for one in taken)])
+            if not self._queue:
+                break
             if self._queue[0].end > deadline:
-                clock.now = deadline
+                clock.now = max(clock.now, deadline)
                 break
             one = heapq.heappop(self._queue)
             clock.now = max(clock.now, one.end)
@@ -196,7 +199,7 @@ class DeviceArrivals(Arrivals):
     def __init__(self, strategy: CohortStrategy) -> None:
         super().__init__(strategy)
         self._posted: list[Posted] = []
-        self._inbox: deque[tuple[Posted, Message]] = deque()  # what has arrived and is not used yet
+        self._inbox: list[tuple[Posted, Message]] = []  # what has arrived and is not used yet
 
     @property
     def busy(self) -> set[str]:
@@ -216,17 +219,22 @@ class DeviceArrivals(Arrivals):
         """Wait until enough usable replies have arrived; return a device's update each."""
         begun, timeout = time.monotonic(), self._strategy.settings.round_timeout
         found: list[tuple[int, Outcome]] = []
+        heard: set[str] = set()
         while len(found) < step.size:
-            self._look(round, timeout)
-            if self._inbox:
-                one, reply = self._inbox.popleft()
+            heard |= self._look(round, timeout)
+            new = (place for place, (one, _) in enumerate(self._inbox) if one.client not in heard)
+            if (place := next(new, None)) is not None:
+                one, reply = self._inbox.pop(place)
+                heard.add(one.client)
                 if reason := step.too_stale(one.version):
                     round.skip(PHASE, {one.client: reason})
                 elif (outcome := round.receive(one, reply)).clients:
                     found.append((one.version, outcome))
                 continue
             if not self._posted:
-                step.begin()
+                step.begin(heard)
+            if not self._posted:
+                break
             elapsed = time.monotonic() - begun
             if elapsed > timeout:
                 break
@@ -234,16 +242,21 @@ class DeviceArrivals(Arrivals):
             time.sleep(min(max(shortest, elapsed / 10), longest))
         return found
 
-    def _look(self, round: Round, timeout: float) -> None:
-        """Take the replies that have arrived to the inbox, and give up devices that have been silent for too long."""
+    def _look(self, round: Round, timeout: float) -> set[str]:
+        """Take the replies that have arrived to the inbox, and give up devices that have been silent for too long.
+
+        Returns:
+            The clients that are given up.
+        """
         arrived = round.arrived(self._posted)
         self._inbox += arrived
         done = {id(one) for one, _ in arrived}
         waiting = [one for one in self._posted if id(one) not in done]
         now = time.monotonic()
         self._posted = [one for one in waiting if now - one.at <= timeout]
-        silent = [one.client for one in waiting if now - one.at > timeout]
-        round.skip(PHASE, dict.fromkeys(silent, f"no reply within {timeout:g} s (key round-timeout)"))
+        silent = {one.client for one in waiting if now - one.at > timeout}
+        round.skip(PHASE, dict.fromkeys(sorted(silent), f"no reply within {timeout:g} s (key round-timeout)"))
+        return silent
 
     def facts(self) -> dict[str, Any]:
         """Return nothing: a resumed run reaches no reply to the run before, and has all devices begin anew."""

@@ -4,18 +4,21 @@ FedBuff (Nguyen et al. 2022, Algorithm 1) and, with K = 1 and averages of models
 1). A round is a server step. The cohort's size is the concurrency C: before each step, as many clients begin with the
 present model as are missing to C. The step takes the K replies that arrive first (``arrivals.py``). One that was sent
 the model s steps ago has the staleness s and the weight p_k/(1 + s)^a; the divisor is Σ p_k, so that stale updates make
-the step shorter. With K = C a step is the exchange of a synchronous round.
+the step shorter. Running statistics of batch norm are always averaged as models are. With K = C a step is the exchange
+of a synchronous round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.arrivals import Arguments, Arrivals, DeviceArrivals, SimulatedArrivals, Step
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.round import Round
@@ -81,7 +84,7 @@ class Buffer:
         self._begin(round, arguments, number)
         outcomes = arrivals.take(round, Step(
             self._settings.size, lambda version: self._too_stale(number - version),
-            lambda: self._begin(round, arguments, number, next(attempts)), arguments,
+            lambda heard: self._begin(round, arguments, number, next(attempts), heard=heard), arguments,
         ))  # fmt: skip
         merged = joined([outcome for _, outcome in outcomes])
         for version, outcome in outcomes:
@@ -90,10 +93,17 @@ class Buffer:
         arrivals.forget()
         return round.require(merged, self._settings.size)
 
-    def _begin(self, round: Round, arguments: Arguments, *path: int) -> None:
-        """Have as many clients begin with the present model as are missing to C; ``path`` names the random draws."""
+    def _begin(self, round: Round, arguments: Arguments, *path: int, heard: Collection[str] = ()) -> None:
+        """Have as many clients begin with the present model as are missing to C.
+
+        Args:
+            round: the round.
+            arguments: returns the phase's arguments.
+            path: names the random draws.
+            heard: clients that do not begin, since they have replied or failed in this step.
+        """
         strategy, busy = self._strategy, self.busy
-        free = [client for client in strategy.trainable() if client not in busy]
+        free = [client for client in strategy.trainable() if client not in busy and client not in heard]
         missing = min(strategy.cohort_size(round.number) - len(busy), len(free))
         if missing > 0 and (drawn := strategy.draw(free, missing, *path, wait=not busy)):
             self._arrivals.begin(round, drawn, path, arguments)
@@ -101,10 +111,14 @@ class Buffer:
     def _weighted(self, outcome: Outcome, staleness: int, old: Arrays, new: Arrays) -> Arrays:
         """Return the sum of updates of clients that were all sent the model ``old``, times its staleness's factor."""
         factor = (1 + staleness) ** -self._settings.staleness_exponent
-        arrays = outcome.arrays
-        if self._settings.average == "models" and staleness:  # x_new − x_t = Δ + (x_τ − x_t)
-            arrays = {name: Δ + outcome.weight * (old[name] - new[name].astype(float)) for name, Δ in arrays.items()}
-        return {name: factor * array for name, array in arrays.items()}
+        models = self._settings.average == "models"
+
+        def update(name: str, Δ: NDArray[Any]) -> NDArray[Any]:
+            if staleness and (models or is_statistic(name)):  # stale differences could make running variances negative
+                Δ = Δ + outcome.weight * (old[name] - new[name].astype(float))  # x_new − x_t = Δ + (x_τ − x_t)
+            return factor * Δ
+
+        return {name: update(name, Δ) for name, Δ in outcome.arrays.items()}
 
     def _too_stale(self, staleness: int) -> str:
         most = self._settings.max_staleness

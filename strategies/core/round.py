@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from flwr.app import Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -204,11 +204,11 @@ class Round:
         Raises:
             TypeError: if ``arguments`` do not fit the phase's signature.
         """
-        posted, checked = [], self._checked(phase, arguments)
+        posted, checked, record = [], self._checked(phase, arguments), flat(send)
         for client in clients:
             nodes = self._strategy.roster.assign([client], evaluation=False)
             exchange = Exchange(phase, checked, [client], nodes, "delta", send, {}, {}, False, False, 0.0)
-            (message,) = self._messages(exchange, nodes)
+            (message,) = self._messages(exchange, nodes, record)
             (name,) = self._grid.push_messages([message])
             posted.append(
                 Posted(name, client, self.number, exchange, self._expected(exchange), message, time.monotonic())
@@ -316,7 +316,8 @@ class Round:
         """Carry out an exchange in which the server sees the reply of each node."""
         expected, deployed = self._expected(exchange), self._strategy.roster.deployed
         replies = deliver(
-            self._grid, self._messages(exchange, exchange.nodes), self._strategy.settings.round_timeout, expected,
+            self._grid, self._messages(exchange, exchange.nodes, _record(exchange)),
+            self._strategy.settings.round_timeout, expected,
             deployed=deployed, enough=exchange.wanted if deployed and exchange.wanted < len(exchange.cohort) else 0,
         )  # fmt: skip
         return collect(exchange.cohort, exchange.nodes, replies, expected, deployed=deployed)
@@ -343,7 +344,7 @@ class Round:
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, norm, exchange.shapes or _shapes(exchange.send if exchange.updates else None),
             noise,
-            lambda nodes, terms: self._messages(exchange, nodes, terms),
+            lambda nodes, terms: self._messages(exchange, nodes, _record(exchange), terms),
         )  # fmt: skip
         secure = SecureExchange(s, self._grid, task, deployed=strategy.roster.deployed)
         outcome = secure.carry_out()
@@ -354,6 +355,7 @@ class Round:
         self,
         exchange: Exchange,
         nodes: Mapping[int, Sequence[str]],
+        record: ArrayRecord | ConfigRecord | None,
         terms: Callable[[Sequence[str]], Terms] | None = None,
     ) -> list[Message]:
         """Return a message for each node, which names the clients of the cohort that it shall run.
@@ -361,10 +363,10 @@ class Round:
         Args:
             exchange: the exchange.
             nodes: the clients of each node.
+            record: what every client is sent, which all messages share; None for nothing.
             terms: returns the terms of a secure sum for these clients; None without one.
         """
         strategy, work, protection = self._strategy, self._work(), self._protection(exchange)
-        record = None if exchange.send is None else flat(exchange.send)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
         keeps = exchange.updates and strategy.settings.compression.feeds_back
@@ -433,6 +435,10 @@ class Round:
                 strategy.roster.ask_again(client)
         if reasons and strategy.run.opened:
             strategy.run.note_failures(self.number, phase, reasons)
+
+
+def _record(exchange: Exchange) -> ArrayRecord | ConfigRecord | None:
+    return None if exchange.send is None else flat(exchange.send)
 
 
 def _shapes(arrays: Arrays | None) -> dict[str, tuple[int, ...]]:

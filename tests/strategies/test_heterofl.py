@@ -88,6 +88,28 @@ def test_a_round_is_the_mean_over_the_holders_of_each_entry(run: Runs, method: s
     assert (after["fc2.0.weight"] != first["fc2.0.weight"])[:16, :32].mean() > 0.5
 
 
+def test_running_variances_stay_positive_without_a_whole_network(run: Runs) -> None:
+    """Statistics of capacities lie apart, so that adding one's differences to another's would leave their range."""
+    path = run("run", model="cnn-bn", rounds=6, **{"capacity.levels": "0.5,0.25", "num-clients": 6, "cohort-size": 2})
+    variances = {name: a for name, a in read_checkpoint(path).arrays.items() if name.endswith("running_var")}
+    assert len(variances) == 3
+    assert all((array > 0).all() for array in variances.values())
+
+
+def test_a_whole_network_has_the_mean_statistics_of_those_that_hold_them(run: Runs) -> None:
+    path = run("run", nodes=1, model="cnn-bn", rounds=2, **HALVES)
+    (large, mine), (small, theirs) = _training(run)[2:]
+    weights = [sum(reply.metrics["weight"]) for reply in (mine, theirs)]
+    for name, after in read_checkpoint(path).arrays.items():
+        if not name.endswith(("running_mean", "running_var")):
+            continue
+        few, some = len(small[name]), len(large[name])
+        of_large = large[name] * weights[0] + mine.arrays[name]
+        of_small = small[name] * weights[1] + theirs.arrays[name]
+        np.testing.assert_allclose(after[few:some], of_large[few:] / weights[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after[:few], (of_large[:few] + of_small) / sum(weights), rtol=1e-5, atol=1e-6)
+
+
 def test_the_bytes_are_those_of_the_sub_networks(run: Runs) -> None:
     summary = json.loads((run("run", rounds=1, **HALVES) / "summary.json").read_text())
     rows = (run.folder / "run" / "clients.csv").read_text().splitlines()

@@ -13,7 +13,8 @@ from florilegium.apps.assembly import population
 from florilegium.clients.core.wire import Reply, Request
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
-from florilegium.models.parameters import Arrays
+from florilegium.models.networks import build
+from florilegium.models.parameters import Arrays, get_arrays, num_bytes
 from florilegium.strategies.core.fleet import Fleet
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
@@ -63,14 +64,17 @@ class TestLimit:
         assert times[0] == times[1]
 
 
-def _events(steps: int, size: int) -> Iterator[tuple[float, list[tuple[int, str]]]]:
-    """Simulate ``steps`` server steps of ``ALL_BUSY``, with ``size`` updates each.
+def _events(steps: int, size: int, model: str = "linear") -> Iterator[tuple[float, list[tuple[int, str]]]]:
+    """Simulate ``steps`` server steps of ``ALL_BUSY`` with another model, with ``size`` updates each.
 
     Yields:
         For each step its time, and for each client that it uses the step that it began with.
     """
     options = settings(**ALL_BUSY)
-    fleet, down_and_up = Fleet(options.fleet, options.seed), 650 * 4.0
+    fleet, down_and_up = (
+        Fleet(options.fleet, options.seed),
+        float(num_bytes(get_arrays(build(model, (1, 8, 8), 10, 1)))),
+    )
     takes = {m.id: fleet.device(m.id).seconds(down_and_up, m.train, down_and_up) for m in population(options)}
     begun = dict.fromkeys(takes, (0.0, 1))
     for step in range(1, steps + 1):
@@ -81,10 +85,21 @@ def _events(steps: int, size: int) -> Iterator[tuple[float, list[tuple[int, str]
 
 
 class TestSteps:
-    @pytest.mark.parametrize("average", mostly_long(["updates", "models"], "models"))
-    def test_steps_are_those_of_a_simulation_of_events(self, tmp_path: Path, average: str) -> None:
-        """Who arrives when, which model each was sent, and what the server makes of it, in plain NumPy."""
-        runs = Runs(tmp_path, {**ALL_BUSY, "buffer.average": average, "buffer.staleness-exponent": 0.7})
+    @pytest.mark.parametrize(
+        ("average", "network"),
+        [
+            pytest.param("updates", "linear", marks=pytest.mark.long),
+            ("models", "linear"),
+            ("updates", "cnn-bn"),
+        ],
+    )
+    def test_steps_are_those_of_a_simulation_of_events(self, tmp_path: Path, average: str, network: str) -> None:
+        """Who arrives when, which model each was sent, and what the server makes of it, in plain NumPy.
+
+        Running statistics are averaged as models: stale differences made variances negative.
+        """
+        keys = {"model": network, "buffer.average": average, "buffer.staleness-exponent": 0.7}
+        runs = Runs(tmp_path, {**ALL_BUSY, **keys})
         path = runs("run", nodes=1)
         traffic = [
             (Request.unpack(asked.content, trains=True, run=""), Reply.unpack(got.content))
@@ -94,7 +109,7 @@ class TestSteps:
         model = {name: array.astype(float) for name, array in traffic[0][0].arrays.items()}
         models: dict[int, Arrays] = {}
         stale = 0
-        for step, (now, used) in enumerate(_events(6, 2), start=1):
+        for step, (now, used) in enumerate(_events(6, 2, network), start=1):
             models[step] = model
             assert read_metrics(path)[step - 1]["simulated_seconds"] == pytest.approx(now, abs=1e-3)
             total, weight = {name: np.zeros(array.shape) for name, array in model.items()}, 0.0
@@ -107,7 +122,8 @@ class TestSteps:
                 own = sum(reply.metrics["weight"])
                 factor = (1 + step - version) ** -0.7
                 for name, change in reply.arrays.items():
-                    moved = own * (models[version][name] - model[name]) if average == "models" else 0.0
+                    as_models = average == "models" or name.endswith(("running_mean", "running_var"))
+                    moved = own * (models[version][name] - model[name]) if as_models else 0.0
                     total[name] += factor * (change + moved)
                 weight += own
                 stale += step > version
@@ -139,12 +155,25 @@ class TestSteps:
         with pytest.raises(RunError, match="only 2 of 6"):
             runs("refused", **{"min-success": 0.5})
 
-    @pytest.mark.long
-    def test_clients_that_drop_out_free_their_places(self, tmp_path: Path) -> None:
-        path = Runs(tmp_path, {**KEYS, **BUFFERED, "rounds": 6, "fleet.dropout": 0.6})("run")
-        counts = [line["training"] for line in read_metrics(path)]
-        assert all(count["clients"] - count["failed"] <= 2 for count in counts)  # who fails may begin anew, and succeed
-        assert sum(count["failed"] for count in counts) > 6
+    @pytest.mark.parametrize("size", [2, pytest.param(6, marks=pytest.mark.long)])
+    def test_clients_that_drop_out_free_their_places(self, tmp_path: Path, size: int) -> None:
+        """A step has K updates unless everybody has replied or failed in it, and each client is asked once for it."""
+        keys = {"buffer.size": size, "cohort-size": 6, "rounds": 6, "fleet.dropout": 0.5, "min-success": 0.0}
+        runs = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})
+        path = runs("run", nodes=1)
+        lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+        assert {line["reason"] for line in lines} == {"its device dropped out"}
+        asked: dict[int, list[str]] = {}
+        for request in runs.grid.sent:
+            if request.metadata.message_type == "train":
+                content = Request.unpack(request.content, trains=True, run="")
+                asked.setdefault(content.work.round, []).extend(content.clients)
+        for number in range(1, 7):
+            failed = [line["client"] for line in lines if line["round"] == number]
+            heard = asked[number] + failed
+            assert len({*heard}) == len(heard) <= 6
+            assert len(asked[number]) == size or len(heard) == 6
+        assert len(lines) > 6
 
 
 def test_a_resumed_run_is_the_whole_one(tmp_path: Path) -> None:
