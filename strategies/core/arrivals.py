@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,11 @@ class Arrivals(ABC):
     @abstractmethod
     def busy(self) -> set[str]:
         """The clients that have not replied yet."""
+
+    @property
+    def pending(self) -> set[str]:
+        """The clients that begin nothing new: those that have not replied yet, or whose replies wait for their use."""
+        return self.busy
 
     @property
     @abstractmethod
@@ -199,12 +205,17 @@ class DeviceArrivals(Arrivals):
     def __init__(self, strategy: CohortStrategy) -> None:
         super().__init__(strategy)
         self._posted: list[Posted] = []
-        self._inbox: list[tuple[Posted, Message]] = []  # what has arrived and is not used yet
+        self._inbox: deque[tuple[Posted, Message]] = deque()  # what has arrived and is not used yet
 
     @property
     def busy(self) -> set[str]:
         """The clients that have not replied yet."""
         return {one.client for one in self._posted}
+
+    @property
+    def pending(self) -> set[str]:
+        """The clients that have not replied yet, or whose replies have not been used yet."""
+        return self.busy | {one.client for one, _ in self._inbox}
 
     @property
     def versions(self) -> set[int]:
@@ -222,9 +233,8 @@ class DeviceArrivals(Arrivals):
         heard: set[str] = set()
         while len(found) < step.size:
             heard |= self._look(round, timeout)
-            new = (place for place, (one, _) in enumerate(self._inbox) if one.client not in heard)
-            if (place := next(new, None)) is not None:
-                one, reply = self._inbox.pop(place)
+            if self._inbox:
+                one, reply = self._inbox.popleft()
                 heard.add(one.client)
                 if reason := step.too_stale(one.version):
                     round.skip(PHASE, {one.client: reason})

@@ -102,10 +102,10 @@ class Buffer:
             path: names the random draws.
             heard: clients that do not begin, since they have replied or failed in this step.
         """
-        strategy, busy = self._strategy, self.busy
-        free = [client for client in strategy.trainable() if client not in busy and client not in heard]
-        missing = min(strategy.cohort_size(round.number) - len(busy), len(free))
-        if missing > 0 and (drawn := strategy.draw(free, missing, *path, wait=not busy)):
+        strategy, pending = self._strategy, self._arrivals.pending
+        free = [client for client in strategy.trainable() if client not in pending and client not in heard]
+        missing = min(strategy.cohort_size(round.number) - len(pending), len(free))
+        if missing > 0 and (drawn := strategy.draw(free, missing, *path, wait=not pending)):
             self._arrivals.begin(round, drawn, path, arguments)
 
     def _weighted(self, outcome: Outcome, staleness: int, old: Arrays, new: Arrays) -> Arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,15 @@ def test_a_buffer_as_large_as_the_cohort_is_synchronous(run: Run) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
+def test_replies_that_wait_for_the_next_step_count_as_busy(run: Run) -> None:
+    """All four devices reply at once, and a step uses two: two begin anew, so that replies do not accumulate."""
+    path, grid = run("run")
+    assert Counter(round for round, _ in grid.asked) == {1: 4, **dict.fromkeys(range(2, 7), 2)}
+    assert not _failures(path)
+
+
 def test_a_slow_device_contributes_when_it_returns(run: Run) -> None:
-    """Its reply is there in step 4, after two others, and counts in step 5; meanwhile the others go on."""
+    """Its reply is there in step 4, and counts; meanwhile the others go on."""
     path, grid = run("run", steps=3)
     assert [round for round, client in grid.asked if client == SLOW] == [1, 5]
     counts = [line["training"]["clients"] for line in read_metrics(path) if "training" in line]
@@ -104,7 +112,7 @@ def test_a_slow_device_contributes_when_it_returns(run: Run) -> None:
 
 def test_a_device_that_returns_too_late_begins_anew(run: Run) -> None:
     path, grid = run("run", steps=3, **{"buffer.max-staleness": 2})
-    assert [(line["round"], line["client"]) for line in _failures(path)] == [(5, SLOW)]
+    assert [(line["round"], line["client"]) for line in _failures(path)] == [(4, SLOW)]
     assert "overtaken" in _failures(path)[0]["reason"]
     assert [round for round, client in grid.asked if client == SLOW] == [1, 5]
 
