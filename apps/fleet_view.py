@@ -44,18 +44,17 @@ def fleet_view(settings: Settings) -> FleetView:
         ConfigurationError, DataError: if the federation cannot be made.
     """
     members, fleet = population(settings), Fleet(settings.fleet, settings.seed)
+    examples = [trained(settings, member.without_validation(settings.validation_fraction)) for member in members]
     size = num_bytes(get_arrays(network_for(dataset_of(settings), settings.model, settings.seed)))
-    devices = [fleet.device(member.id) for member in members]
+    devices = fleet.devices([member.id for member in members])
     quantities = {
-        "examples per second": np.array([device.speed for device in devices]),
-        "download, Mbit/s": np.array([device.download for device in devices]) * 8 / 1e6,
-        "upload, Mbit/s": np.array([device.upload for device in devices]) * 8 / 1e6,
-        "memory, MB": np.array([device.memory for device in devices]) / 1e6,
-        SECONDS: np.array(
-            [d.seconds(size, trained(settings, m.train), size) for d, m in zip(devices, members, strict=True)]
-        ),
+        "examples per second": devices.speed,
+        "download, Mbit/s": devices.download * 8 / 1e6,
+        "upload, Mbit/s": devices.upload * 8 / 1e6,
+        "memory, MB": devices.memory / 1e6,
+        SECONDS: devices.seconds(size, np.array(examples), size),
     }
-    online = [np.mean([fleet.online_until(member.id, time) > time for member in members]) for time in _TIMES]
+    online = [np.mean(fleet.online_until(devices, time) > time) for time in _TIMES]
     limited = {name: values for name, values in quantities.items() if 0 < values.min() <= values.max() < np.inf}
     return FleetView(limited, np.array(online))
 

@@ -13,15 +13,15 @@ from florilegium.apps.settings import defaults, parse
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Value
 from florilegium.strategies.core.buffer import Buffer
-from florilegium.strategies.core.clock import Clock
+from florilegium.strategies.core.clock import Clock, Load
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.settings import ServerSettings
 
 BUSY, FLEET, STEPS = 1_000, 100_000, 20
-BYTES = 480_000.0
-"""Size of a model with 120,000 parameters."""
+LOAD = Load("train", 480_000, 480_000)
+"""Training of a model with 120,000 parameters."""
 
 
 def _settings() -> ServerSettings:
@@ -42,7 +42,7 @@ def clock_seconds() -> float:
         clock = Clock(_settings())  # remembers no device
         begun = time.perf_counter()
         drawn = clock.draw(clients, BUSY, numpy_generator(repeat, "benchmark"))
-        clock.wait(clock.jobs([Member(clients[i], 60, 0) for i in drawn], "train", [1], BYTES, BYTES), BUSY)
+        clock.wait((clock.jobs([Member(clients[i], 60, 0) for i in drawn], [1], LOAD), BUSY))
         seconds.append(time.perf_counter() - begun)
     return float(np.median(seconds))
 
@@ -64,7 +64,8 @@ def held_bytes(fleet: int) -> int:
         buffer = Buffer(strategy)
         for number in range(1, STEPS + 1):
             nothing: Any = SimpleNamespace(
-                number=number, skip=lambda phase, reasons: None, require=lambda outcome, asked: outcome,
+                number=number, load=lambda phase, sent: LOAD,
+                skip=lambda phase, reasons: None, require=lambda outcome, asked: outcome,
                 ask=lambda *arguments, **options: Outcome([], {}, {}),
             )  # fmt: skip
             buffer.step(nothing, {}, lambda round, clients: {})

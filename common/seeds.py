@@ -8,12 +8,12 @@ equal streams on every machine, whatever was drawn before from other generators.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +23,26 @@ Word = str | int
 
 def entropy(seed: int, *path: Word) -> int:
     """Return a 128-bit integer that depends on ``seed``, every word of ``path``, and their types."""
-    name = "\x1f".join(f"{type(word).__name__}:{word}" for word in (seed, *path))
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+    return int.from_bytes(hashlib.sha256(_name(seed, *path).encode()).digest()[:16], "big")
 
 
-def uniforms(seed: int, *path: Word) -> list[float]:
-    """Return eight uniform numbers in (0, 1) that ``seed`` and ``path`` identify, at a tenth of a generator's cost."""
-    digest = hashlib.sha512(entropy(seed, *path).to_bytes(16, "big")).digest()
-    return [((word >> 11) + 0.5) / 2**53 for word in struct.unpack(">8Q", digest)]
+def _name(*words: Word) -> str:
+    return "\x1f".join(f"{type(word).__name__}:{word}" for word in words)
+
+
+def uniforms(
+    seed: int, before: Sequence[Word], names: Sequence[str], after: Sequence[Word] = ()
+) -> NDArray[np.float64]:
+    """Return eight uniform numbers in (0, 1) for each of ``names``, (n, 8).
+
+    The row of a name is identified by ``(seed, *before, name, *after)``, whatever the other names are, and costs a
+    twentieth of a generator.
+    """
+    start, end = _name(seed, *before, ""), "".join("\x1f" + _name(word) for word in after)
+    sha256, sha512 = hashlib.sha256, hashlib.sha512
+    digests = [sha512(sha256(f"{start}{name}{end}".encode()).digest()[:16]).digest() for name in names]
+    numbers = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 8)
+    return ((numbers >> 11) + 0.5) / 2**53
 
 
 def numpy_generator(seed: int, *path: Word) -> np.random.Generator:

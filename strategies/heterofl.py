@@ -21,14 +21,14 @@ from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.dry_run import random_inputs
-from florilegium.models.parameters import Arrays, exchanged, is_statistic
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, num_bytes
 from florilegium.models.width import Entries, axes_of, check, entries, taken
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup, whole_network
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.robust import refuse_robust
-from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.round import Cohort, Group, Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 from florilegium.strategies.fedavg import FedAvg
 
@@ -70,6 +70,7 @@ class HeteroFL(FedAvg):
         network = network_for(spec, s.model, s.seed)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         self.statistics: dict[float, Arrays] = {}
+        self._bytes: dict[float, int] = {}  # of the sub-network of each capacity
         smallest = min(level if level < 1 else 0.5 for level in self.hyper.law[0])
         try:
             self._axes = axes_of(network)
@@ -108,6 +109,19 @@ class HeteroFL(FedAvg):
     def _with_statistics(self, model: Arrays, capacity: float) -> Arrays:
         return model | self.statistics.get(capacity, {})
 
+    def _group(self, clients: Sequence[str], model: Arrays, capacity: float, round: Round) -> Group:
+        """Return clients of this capacity with the sub-network that they are sent in a round."""
+        arrays = self._with_statistics(model, capacity)
+        return Group(clients, taken(arrays, self.entries(capacity, round.number)), {"capacity": capacity})
+
+    def network_bytes(self, client: str) -> int:
+        """Return the size of the sub-network that a simulated client trains; it is the same in all rounds."""
+        capacity = self.capacity(client)
+        if capacity not in self._bytes:
+            whole = get_arrays(network_for(dataset_of(self.settings), self.settings.model, self.settings.seed))
+            self._bytes[capacity] = num_bytes(taken(whole, self.entries(capacity, 1)))
+        return self._bytes[capacity]
+
     # ------------------------------------------------------------------------------------- training
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
@@ -116,16 +130,16 @@ class HeteroFL(FedAvg):
 
     def mean_update(self, round: Round, model: Arrays) -> Arrays:
         """Have the cohort train its sub-networks; return for each entry the mean update of its holders."""
-        cohort, outcomes = round.sample(), list[Outcome]()
+        cohort = round.sample()
+        sizes = self.by_capacity(cohort)
+        outcomes = round.ask_groups("train", [
+            self._group(Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort))), model, capacity, round)
+            for capacity, members in sizes.items()
+        ], reduce="delta")  # fmt: skip
         total, weight = ({name: np.zeros(array.shape) for name, array in model.items()} for _ in range(2))
-        for capacity, members in self.by_capacity(cohort).items():
+        for capacity, outcome in zip(sizes, outcomes, strict=True):
             chosen = self.entries(capacity, round.number)
-            enough = Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort)))
             arrays = self._with_statistics(model, capacity)
-            outcome = round.ask(
-                "train", enough, send=taken(arrays, chosen), reduce="delta", out_of=0, capacity=capacity
-            )
-            outcomes.append(outcome)
             if not outcome.clients:
                 continue
             own = {name: array.copy() for name, array in arrays.items() if is_statistic(name)}
@@ -144,17 +158,14 @@ class HeteroFL(FedAvg):
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have each client test its sub-network; in a simulation, or where devices hold it, also the whole network."""
-        sizes, full, outcomes = self.by_capacity(clients), Outcome([], {}, {}), list[Outcome]()
+        sizes, full = self.by_capacity(clients), Outcome([], {}, {})
         if sizes.keys() - {1.0}:  # else both are the same
             able = sizes.get(1.0, []) if self.roster.deployed else clients
             whole = self._with_statistics(model, 1.0)
             if able:
                 full = round.ask("full", able, send=whole, reduce="sum", evaluation=True, out_of=0)
-        for capacity, members in sizes.items():
-            sent = taken(self._with_statistics(model, capacity), self.entries(capacity, round.number))
-            outcomes.append(
-                round.ask("test", members, send=sent, reduce="sum", evaluation=True, out_of=0, capacity=capacity)
-            )
+        groups = [self._group(members, model, capacity, round) for capacity, members in sizes.items()]
+        outcomes = round.ask_groups("test", groups, reduce="sum", evaluation=True)
         outcome = round.require(joined(outcomes, clients), len(clients))
         for name in FULL if full.clients else ():
             values = dict(zip(full.clients, full.metrics[name], strict=True))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
 
-from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome
 from florilegium.strategies.core.round import Posted, Round
 
@@ -145,8 +145,7 @@ class SimulatedArrivals(Arrivals):
     def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
         """Have clients begin with the round's model: foresee when they will reply."""
         members = [self._strategy.roster.clients[client] for client in clients]
-        size = float(num_bytes(self.models[round.number]))
-        for job in self._clock.jobs(members, PHASE, path, size, size):
+        for job in self._clock.jobs(members, path, round.load(PHASE, self.models[round.number])):
             heapq.heappush(self._queue, Busy(job.end, self._places, job.client, round.number, job.error))
             self._places += 1
 

@@ -1,23 +1,21 @@
 """The virtual clock of a simulation: how long exchanges would take on the devices of a fleet.
 
 A client needs the time of its download, its training and its upload. It fails if it drops out or goes offline before
-it has replied. The server waits for the replies that it uses, and no longer than ``round-timeout``.
+it has replied, which the server notices ``fleet.detection`` seconds later. The server waits for the replies that it
+uses, and no longer than ``round-timeout``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import get_arrays, num_bytes
-from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.exchange import LATE
 from florilegium.strategies.core.fleet import DAY, Fleet
 
@@ -31,19 +29,33 @@ _PATIENCE = 7 * DAY
 """Longest wait for a client that is online."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A client's part of an exchange, as the fleet foresees it.
 
     Attributes:
         client: its id.
-        end: when its reply arrives, or it fails, in virtual seconds since the run's start.
+        end: when its reply arrives, or the server notices that it has failed, in virtual seconds since the run's start.
         error: why there will be no reply; "" if there will be one.
     """
 
     client: str
     end: float
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an exchange asks of each of its clients.
+
+    Attributes:
+        phase: what they do; ``train`` takes the local epochs or steps, anything else one pass over the data.
+        down: bytes that a client receives.
+        up: bytes that a client returns, as far as is known before the exchange; above 0, so that it can be corrected.
+    """
+
+    phase: str
+    down: float
+    up: float
 
 
 def trained(settings: ServerSettings, examples: int) -> int:
@@ -66,66 +78,80 @@ class Clock:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._fleet = Fleet(settings.fleet, settings.seed)
-        self._replies: dict[str, float] = {}  # mean bytes of a reply in each phase's last exchange
+        self._ratios: dict[str, float] = {}  # bytes returned, divided by those of the load, in a phase's last exchange
         self.now = 0.0
 
-    def lacks_memory(self, client: str) -> str:
-        """Return why a client's memory does not suffice to train the run's network, "" if it does."""
-        if not self._settings.fleet.memory or (memory := self._fleet.device(client).memory) >= self._needed:
-            return ""
-        has, needs = memory / 1e6, self._needed / 1e6
-        return f"it has {has:.3g} MB of memory (key fleet.memory), and training needs {needs:.3g} MB"
+    def lacks_memory(self, client: str, network: float) -> str:
+        """Return why a client's memory does not suffice to train a network of so many bytes, "" if it does.
 
-    @cached_property
-    def _needed(self) -> float:
-        """Bytes for the parameters, as received and as trained, their gradients, and the optimizer's state."""
+        Training needs the parameters, as received and as trained, their gradients, and the optimizer's state.
+        """
         s = self._settings
-        received = num_bytes(get_arrays(network_for(dataset_of(s), s.model, s.seed)))
-        return float(received * (3 + (2 if s.optimizer == "adam" else bool(s.momentum))))
+        if not s.fleet.memory:
+            return ""
+        has = float(self._fleet.devices([client]).memory[0])
+        needs = network * (3 + (2 if s.optimizer == "adam" else bool(s.momentum)))
+        if has >= needs:
+            return ""
+        return f"it has {has / 1e6:.3g} MB of memory (key fleet.memory), and training needs {needs / 1e6:.3g} MB"
 
     # ------------------------------------------------------------------------------------- exchanges
 
-    def jobs(self, members: Sequence[Member], phase: str, path: Sequence[int], down: float, up: float) -> list[Job]:
+    def jobs(self, members: Sequence[Member], path: Sequence[int], load: Load) -> list[Job]:
         """Return when the replies of clients will arrive that are asked now.
 
         Args:
             members: the clients.
-            phase: what they do; ``train`` takes the local epochs or steps, anything else one pass over the data.
             path: names the random draws; the round's number comes first.
-            down: bytes that each client receives.
-            up: bytes that each client sends; the phase's last exchange, if there was one, says better.
+            load: what they are asked for.
         """
-        up = self._replies.get(phase, up)
-        return [self._job(member, phase, path, down, up) for member in members]
+        s, fleet, clients = self._settings, self._fleet, [member.id for member in members]
+        devices = fleet.devices(clients)
+        counts = [member.without_validation(s.validation_fraction) for member in members]
+        examples = np.array([trained(s, count) for count in counts] if load.phase == "train" else counts, dtype=float)
+        seconds = devices.seconds(load.down, examples, load.up * self._ratios.get(load.phase, 1.0))
+        shares = fleet.drop_outs(clients, load.phase, path)
+        drops, until = ~np.isnan(shares), fleet.online_until(devices, self.now)
+        ends = self.now + np.where(drops, shares, 1.0) * seconds
+        offline = ends > until
+        noticed = s.fleet.detection if s.fleet.timed else 0.0
+        ends = np.minimum(ends, until) + np.where(drops | offline, noticed, 0.0)
+        errors = np.where(offline, "its device went offline", np.where(drops, "its device dropped out", ""))
+        return [Job(*job) for job in zip(clients, ends.tolist(), errors.tolist(), strict=True)]
 
-    def _job(self, member: Member, phase: str, path: Sequence[int], down: float, up: float) -> Job:
-        client, s = member.id, self._settings
-        examples = trained(s, member.train) if phase == "train" else member.train
-        seconds = self._fleet.device(client).seconds(down, examples, up)
-        until = self._fleet.online_until(client, self.now)
-        if (share := self._fleet.drops_out(client, phase, path)) is not None:
-            seconds *= share
-        end = self.now + seconds
-        if end > until:
-            return Job(client, until, "its device went offline")
-        return Job(client, end, "its device dropped out" if share is not None else "")
+    def wait(self, *groups: tuple[Sequence[Job], int]) -> dict[str, str]:
+        """Let the time pass until an exchange ends; return why clients are not used.
 
-    def wait(self, jobs: Sequence[Job], wanted: int) -> dict[str, str]:
-        """Let the time pass until the first ``wanted`` replies are there; return why the other clients are not used."""
-        s = self._settings
-        replies = sorted((job for job in jobs if not job.error), key=lambda job: job.end)
-        used = [job for job in replies[:wanted] if job.end <= self.now + s.round_timeout]
-        late = replies[len(used) :]
-        silent = len(used) < min(wanted, len(replies))  # somebody is waited for until the deadline
-        said = f"no reply within {s.round_timeout:g} s (key round-timeout)"
-        if not silent:
-            said = f"{LATE} {wanted} to answer (key oversample)"
-        self.now = self.now + s.round_timeout if silent else max((job.end for job in used), default=self.now)
-        return {job.client: job.error for job in jobs if job.error} | {job.client: said for job in late}
+        Args:
+            groups: clients that were all asked now, in groups, with the number of replies that each group needs.
+        """
+        ends, unused = [self.now], dict[str, str]()
+        for jobs, wanted in groups:
+            end, why = self._wait(jobs, wanted)
+            ends.append(end)
+            unused |= why
+        self.now = max(ends)
+        return unused
 
-    def heard(self, phase: str, replies: int, up: float) -> None:
+    def _wait(self, jobs: Sequence[Job], wanted: int) -> tuple[float, dict[str, str]]:
+        """Return when the first ``wanted`` replies are there, or no more are to come, and why clients are not used."""
+        deadline = self.now + self._settings.round_timeout
+        in_time = sorted((job for job in jobs if not job.error and job.end <= deadline), key=lambda job: job.end)
+        used = in_time[:wanted]
+        if len(used) == wanted:
+            end = max((job.end for job in used), default=self.now)
+            said = f"{LATE} {wanted} to reply (key oversample)"
+        else:
+            end = min(deadline, max((job.end for job in jobs), default=self.now))
+            said = f"no reply within {self._settings.round_timeout:g} s (key round-timeout)"
+        clients = {job.client for job in used}
+        return end, {
+            job.client: job.error if job.error and job.end <= end else said for job in jobs if job.client not in clients
+        }
+
+    def heard(self, load: Load, replies: int, up: float) -> None:
         """Learn from an exchange how large replies are: ``replies`` of ``up`` bytes in all."""
-        self._replies[phase] = up / replies
+        self._ratios[load.phase] = up / replies / load.up
 
     # ------------------------------------------------------------------------------------ availability
 
@@ -149,26 +175,31 @@ class Clock:
         order = rng.permutation(len(clients))
         begun = self.now
         while not (found := self._online(clients, order, count)) and wait:
-            self.now += _LOOK
+            devices = self._fleet.devices(clients)
+            soonest = float(self._fleet.next_begin(devices, self.now).min())
+            self.now += _LOOK * max(1, math.ceil((soonest - self.now) / _LOOK))
             if self.now - begun > _PATIENCE:
                 raise RunError("fleet.availability: no client has been online for a week of virtual time")
         return found
 
     def _online(self, clients: Sequence[str], order: NDArray[np.int64], count: int) -> list[int]:
+        """Return the first ``count`` indices of ``order`` whose clients are online."""
         found: list[int] = []
-        for index in order:
-            if len(found) == count:
-                break
-            if self._fleet.online_until(clients[index], self.now) > self.now:
-                found.append(int(index))
+        begin = 0
+        while len(found) < count and begin < len(order):
+            some = order[begin : begin + 2 * (count - len(found)) + 16]  # often half of them are online
+            begin += len(some)
+            devices = self._fleet.devices([clients[index] for index in some])
+            online = some[self._fleet.online_until(devices, self.now) > self.now]
+            found += online[: count - len(found)].tolist()
         return found
 
     # ------------------------------------------------------------------------------------- checkpoints
 
     def facts(self) -> dict[str, Any]:
         """Return the state for checkpoints; JSON values."""
-        return {"now": self.now, "replies": self._replies}
+        return {"now": self.now, "ratios": self._ratios}
 
     def take_back(self, facts: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`facts` returned."""
-        self.now, self._replies = facts["now"], dict(facts["replies"])
+        self.now, self._ratios = facts["now"], dict(facts["ratios"])

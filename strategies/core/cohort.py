@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
@@ -20,12 +21,13 @@ from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.compression.schemes import scheme_of
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
-from florilegium.models.parameters import Arrays
-from florilegium.partitions.clientdata import validating
+from florilegium.models.parameters import Arrays, get_arrays, num_bytes
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.buffer import PREFIX, Buffer
 from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
@@ -216,7 +218,16 @@ class CohortStrategy(WithoutHooks):
             )
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
-        return self.clock.lacks_memory(client.id) if self.clock is not None else ""
+        return self.clock.lacks_memory(client.id, self.network_bytes(client.id)) if self.clock is not None else ""
+
+    def network_bytes(self, client: str) -> int:
+        """Return the size of the network that a simulated client trains. By default: the run's network, for all."""
+        return self._network_bytes
+
+    @cached_property
+    def _network_bytes(self) -> int:
+        s = self.settings
+        return num_bytes(get_arrays(network_for(dataset_of(s), s.model, s.seed)))
 
     def check_roster(self) -> None:
         """Check that the settings are possible with the present clients.
@@ -501,7 +512,7 @@ class CohortStrategy(WithoutHooks):
 
     def _trained_on(self, client: Member) -> int:
         """Return the number of a client's training examples without those held out for validation."""
-        return client.train - (validating(client.train, self.settings.validation_fraction) if client.labeled else 0)
+        return client.without_validation(self.settings.validation_fraction)
 
     # ----------------------------------------------------------------------------------------- run
 

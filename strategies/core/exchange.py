@@ -66,35 +66,72 @@ def deliver(
         One reply per message, in the order of ``messages``; an error reply for a node that did not reply, or whose
         reply was no longer needed.
     """
+    return deliver_all(grid, [Parcel(messages, expected, enough)], timeout, deployed=deployed, key=key)[0]
+
+
+class Parcel:
+    """The messages of one exchange, and the replies that have arrived.
+
+    Args:
+        messages, expected, enough: those of :func:`deliver`.
+    """
+
+    def __init__(self, messages: Sequence[Message], expected: Expected, enough: int = 0) -> None:
+        self.messages, self._expected, self._enough = messages, expected, enough
+        self._replies: list[Message | None] = [None] * len(messages)
+        self._succeeded = 0  # clients with usable replies, if they are counted
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many usable replies as are waited for."""
+        return 0 < self._enough <= self._succeeded
+
+    def take(self, index: int, reply: Message | None) -> None:
+        """Keep the reply to a message, unless it is no longer needed; None stands for one that cannot be read."""
+        if self.full:
+            return
+        reply = reply or unreadable(self.messages[index])
+        self._replies[index] = reply
+        if self._enough:
+            self._succeeded += _succeeded(reply, self.messages[index], self._expected)
+
+    def complete(self, silent: str) -> list[Message]:
+        """Return one reply per message, in their order; where there is none, an error with the reason ``silent``."""
+        reason = f"{LATE} {self._enough} to reply (key oversample)" if self.full else silent
+        missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=reason)
+        return [
+            Message(missing, reply_to=message) if reply is None else reply
+            for message, reply in zip(self.messages, self._replies, strict=True)
+        ]
+
+
+def deliver_all(
+    grid: Grid, parcels: Sequence[Parcel], timeout: float, *, deployed: bool, key: str = "round-timeout"
+) -> list[list[Message]]:
+    """Send the messages of several exchanges at the same time; return the replies as :func:`deliver`, for each.
+
+    A node gets at most one message in all.
+    """
     start = time.monotonic()
-    waiting: dict[str, int] = {}
-    for index, message in enumerate(messages):
-        for message_id in grid.push_messages([message]):
-            if message_id:  # empty if the node has gone offline, and the message was not accepted
-                waiting[message_id] = index
-    replies: list[Message | None] = [None] * len(messages)
+    waiting: dict[str, tuple[Parcel, int]] = {}
+    for parcel in parcels:
+        for index, message in enumerate(parcel.messages):
+            for message_id in grid.push_messages([message]):
+                if message_id:  # empty if the node has gone offline, and the message was not accepted
+                    waiting[message_id] = parcel, index
     shortest, longest = POLLS_DEPLOYED if deployed else POLLS
-    answered, silent = 0, f"no reply within {timeout:g} s (key {key})"
     while waiting:
         for message_id, reply in pull(grid, list(waiting)):
-            index = waiting.pop(message_id, -1)
-            reply = reply or unreadable(messages[index])
-            if index >= 0 and (not enough or answered < enough):
-                replies[index] = reply
-                answered += _succeeded(reply, messages[index], expected) if enough else 0
-        if enough and answered >= enough:
-            silent = f"{LATE} {enough} to reply (key oversample)"
-            break
+            if message_id in waiting:
+                parcel, index = waiting.pop(message_id)
+                parcel.take(index, reply)
+        waiting = {message_id: place for message_id, place in waiting.items() if not place[0].full}
         elapsed = time.monotonic() - start
         if not waiting or elapsed > timeout:
             break
         if not getattr(grid, "waits", False):
             time.sleep(min(max(shortest, elapsed / 10), longest))
-    missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=silent)
-    return [
-        Message(missing, reply_to=message) if reply is None else reply
-        for message, reply in zip(messages, replies, strict=True)
-    ]
+    return [parcel.complete(f"no reply within {timeout:g} s (key {key})") for parcel in parcels]
 
 
 def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:

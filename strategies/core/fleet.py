@@ -1,56 +1,88 @@
-"""The devices of a simulation: what each client's device can do, and when it is online.
+"""The devices of a simulation: what the clients' devices can do, and when they are online.
 
-All that is random about a client is drawn from the run's seed and the client's name when it is needed, so that memory
-does not grow with the fleet.
+All that is random about a client is drawn from the run's seed and the client's name when it is needed, for many clients
+at once, so that memory does not grow with the fleet.
 """
 
 from __future__ import annotations
 
-import csv
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 
-from florilegium.common.errors import ConfigurationError
+import numpy as np
+from numpy.typing import NDArray
+
 from florilegium.common.seeds import uniforms
 from florilegium.common.settings import folder
 from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL, FleetSettings
+from florilegium.strategies.core.traces import Traces, read_traces
 
 DAY = 86400.0
 """Seconds of a day."""
-_NORMAL = NormalDist()
-_REMEMBERED = 1 << 12
-"""Most clients whose devices are kept in memory."""
 _BYTES = 1e6 / 8
 """Bytes per second of one megabit per second."""
+_NORMAL = NormalDist()
+
+Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Device:
-    """What a client's device can do.
+class Devices:
+    """What the devices of some clients can do: arrays in the order of the clients, computed when they are needed.
 
-    Attributes:
-        speed: training examples per second; infinite if computation takes no time.
-        download, upload: bytes per second to and from the device; infinite if they take no time.
-        memory: bytes for training; infinite if unlimited.
-        phase: time of day at which its online hours begin, in seconds, for diurnal availability.
-        place: number in [0, 1) that chooses its trace from a file.
+    Args:
+        settings: how devices are distributed.
+        drawn: eight uniform numbers for each client.
     """
 
-    speed: float
-    download: float
-    upload: float
-    memory: float
-    phase: float
-    place: float
+    def __init__(self, settings: FleetSettings, drawn: Floats) -> None:
+        self._settings, self._drawn = settings, drawn
 
-    def seconds(self, down: float, examples: float, up: float) -> float:
+    @cached_property
+    def speed(self) -> Floats:
+        """Training examples per second; infinite if computation takes no time."""
+        return self._lognormal(self._settings.speed, self._settings.speed_sigma, 0)
+
+    @cached_property
+    def download(self) -> Floats:
+        """Bytes per second to the devices; infinite if downloads take no time."""
+        return self._lognormal(self._settings.download * _BYTES, self._settings.bandwidth_sigma, 1)
+
+    @cached_property
+    def upload(self) -> Floats:
+        """Bytes per second from the devices; infinite if uploads take no time."""
+        return self._lognormal(self._settings.upload * _BYTES, self._settings.bandwidth_sigma, 2)
+
+    @cached_property
+    def memory(self) -> Floats:
+        """Bytes for training; infinite if unlimited."""
+        return self._lognormal(self._settings.memory * 1e6, self._settings.memory_sigma, 3)
+
+    @cached_property
+    def phase(self) -> Floats:
+        """Time of day at which online hours begin, in seconds, for diurnal availability."""
+        return self._settings.phase_sigma * 3600 * self._normal(4)
+
+    @property
+    def place(self) -> Floats:
+        """Numbers in [0, 1) that choose traces from a file."""
+        return self._drawn[:, 5]
+
+    def seconds(self, down: float, examples: Floats, up: float) -> Floats:
         """Return how long it takes to receive ``down`` bytes, train on ``examples``, and send ``up`` bytes."""
         return down / self.download + examples / self.speed + up / self.upload
+
+    def _lognormal(self, median: float, sigma: float, column: int) -> Floats:
+        """Return median·e^(σz); infinity, which takes no time, for a median of 0."""
+        if not median:
+            return np.full(len(self._drawn), math.inf)
+        values: Floats = median * np.exp(sigma * self._normal(column))
+        return values
+
+    def _normal(self, column: int) -> Floats:
+        return np.array([_NORMAL.inv_cdf(u) for u in self._drawn[:, column].tolist()])
 
 
 class Fleet:
@@ -59,57 +91,49 @@ class Fleet:
     Args:
         settings: how they are distributed.
         seed: the run's seed.
-
-    Attributes:
-        device: returns the device of a client.
     """
 
     def __init__(self, settings: FleetSettings, seed: int) -> None:
         self._settings, self._seed = settings, seed
-        self.device = lru_cache(maxsize=_REMEMBERED)(self._device)
 
-    def _device(self, client: str) -> Device:
-        """Return the device of a client: log-normal speed, bandwidths and memory, and its hours."""
-        s, drawn = self._settings, uniforms(self._seed, "fleet", client)
-        speed, down, up, memory, hour = map(_NORMAL.inv_cdf, drawn[:5])
-        return Device(
-            _lognormal(s.speed, s.speed_sigma, speed),
-            _lognormal(s.download * _BYTES, s.bandwidth_sigma, down),
-            _lognormal(s.upload * _BYTES, s.bandwidth_sigma, up),
-            _lognormal(s.memory * 1e6, s.memory_sigma, memory),
-            s.phase_sigma * 3600 * hour,
-            drawn[5],
-        )
+    def devices(self, clients: Sequence[str]) -> Devices:
+        """Return the devices of clients: log-normal speed, bandwidths and memory, and their hours."""
+        return Devices(self._settings, uniforms(self._seed, ["fleet"], clients))
 
-    def online_until(self, client: str, time: float) -> float:
-        """Return the end of the period, in seconds, in which a client is online at ``time``; ``time`` if it is offline.
+    def online_until(self, devices: Devices, time: float) -> Floats:
+        """Return the end of the period, in seconds, in which each device is online at ``time``; ``time`` if offline.
 
         Raises:
             ConfigurationError: if the trace file cannot be read.
         """
         availability = self._settings.availability
         if availability == ALWAYS:
-            return math.inf
-        device = self.device(client)
+            return np.full(len(devices.place), math.inf)
         if availability == DIURNAL:
-            since = (time - device.phase) % DAY
-            return max(time, time - since + self._settings.online * DAY)
-        spans, length = self._traces
-        own = spans[int(device.place * len(spans))]
-        begun = time - time % length
-        index = bisect_right(own, (time - begun, math.inf)) - 1
-        return max(time, begun + own[index][1]) if index >= 0 else time
+            since = (time - devices.phase) % DAY
+            return np.maximum(time, time - since + self._settings.online * DAY)
+        return self._traces.online_until(devices.place, time)
 
-    def drops_out(self, client: str, phase: str, path: Sequence[int]) -> float | None:
-        """Return the share of its time after which a client fails in this phase of a round; None: it does not.
+    def next_begin(self, devices: Devices, time: float) -> Floats:
+        """Return when the next period begins in which each device is online, after ``time``; it may be online now.
 
-        ``path`` names the draw: the round's number, and another one if the client begins several times in a round.
+        Raises:
+            ConfigurationError: if the trace file cannot be read.
+        """
+        if self._settings.availability == DIURNAL:
+            return time - (time - devices.phase) % DAY + DAY
+        return self._traces.next_begin(devices.place, time)
+
+    def drop_outs(self, clients: Sequence[str], phase: str, path: Sequence[int]) -> Floats:
+        """Return the share of its time after which each client fails in this phase of a round; NaN: it does not.
+
+        ``path`` names the draw: the round's number, and another one if clients begin several times in a round.
         """
         rate = self._settings.dropout
         if not rate:
-            return None
-        whether, when, *_ = uniforms(self._seed, "fleet", client, phase, *path)
-        return when if whether < rate else None
+            return np.full(len(clients), math.nan)
+        whether, when = uniforms(self._seed, ["fleet"], clients, [phase, *path])[:, :2].T
+        return np.where(whether < rate, when, math.nan)
 
     @property
     def always_online(self) -> bool:
@@ -117,40 +141,5 @@ class Fleet:
         return self._settings.availability == ALWAYS
 
     @cached_property
-    def _traces(self) -> tuple[Sequence[Sequence[tuple[float, float]]], float]:
-        return read_traces(Path(folder(self._settings.availability)))
-
-
-def _lognormal(median: float, sigma: float, z: float) -> float:
-    """Return median·e^(σz); infinity, which takes no time, for a median of 0."""
-    return median * math.exp(sigma * z) if median else math.inf
-
-
-def read_traces(path: Path) -> tuple[list[list[tuple[float, float]]], float]:
-    """Return the periods in which each device of a trace file is online, in order, and the file's length in seconds.
-
-    Args:
-        path: a CSV file with the columns ``device``, ``online`` and ``offline``: names, and seconds from 0 on.
-
-    Raises:
-        ConfigurationError: if the file cannot be read, lacks a column, or has periods that are empty or overlap.
-    """
-    wrong = f"fleet.availability: the trace file {path}"
-    found: dict[str, list[tuple[float, float]]] = {}
-    try:
-        with path.open(encoding="utf-8", newline="") as text:
-            for line in csv.DictReader(text):
-                found.setdefault(line["device"], []).append((float(line["online"]), float(line["offline"])))
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{wrong} cannot be read ({type(error).__name__}: {error}); it needs the columns device, online, offline, "
-            "in seconds"
-        ) from error
-    spans = [sorted(own) for own in found.values()]
-    for name, own in zip(found, spans, strict=True):
-        edges = [edge for span in own for edge in span]
-        if not all(math.isfinite(edge) and edge >= 0 for edge in edges) or edges != sorted(set(edges)):
-            raise ConfigurationError(f"{wrong}: periods of device '{name}' are empty, overlap, or begin before 0")
-    if not spans:
-        raise ConfigurationError(f"{wrong} names no device")
-    return spans, max(own[-1][1] for own in spans)
+    def _traces(self) -> Traces:
+        return Traces(*read_traces(Path(folder(self._settings.availability))))

@@ -38,6 +38,12 @@ class FleetSettings(Section):
         3.0, "for `availability = diurnal`: standard deviation over clients of the time of day, in hours", ge=0
     )
     dropout: float = key(0.0, "probability that a client fails in mid-training", ge=0, lt=1)
+    detection: float = key(
+        60.0,
+        "seconds after which the server notices that a client has failed or gone offline; a server of Flower needs "
+        "about 60; more than `round-timeout`: it waits for failed clients until then",
+        ge=0,
+    )
     memory: float = key(
         0.0, "median memory for training, in MB; clients that lack it for the network take no part; 0: unlimited", ge=0
     )

@@ -20,6 +20,7 @@ from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
+from florilegium.partitions.clientdata import validating
 from florilegium.strategies.core.exchange import POLLS_DEPLOYED, deliver, describe_error
 from florilegium.strategies.core.expected import Expected
 
@@ -56,6 +57,10 @@ class Member:
     def group(self) -> str:
         """The group it is evaluated in: "seen", "unseen", or "unlabeled"."""
         return "unseen" if self.unseen else "seen" if self.labeled else "unlabeled"
+
+    def without_validation(self, fraction: float) -> int:
+        """Return the number of training examples without those held out, which are a ``fraction`` of a client's."""
+        return self.train - (validating(self.train, fraction) if self.labeled else 0)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
@@ -27,15 +27,24 @@ from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.strategies.core.clock import Load
 from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import LATE, UNUSABLE, Outcome, collect, deliver, pull, unreadable
+from florilegium.strategies.core.exchange import (
+    LATE,
+    UNUSABLE,
+    Outcome,
+    Parcel,
+    collect,
+    deliver_all,
+    pull,
+    unreadable,
+)
 from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.core.secure_exchange import SecureExchange, Task
 
 if TYPE_CHECKING:
-    from florilegium.strategies.core.clock import Clock
     from florilegium.strategies.core.cohort import CohortStrategy
 
 log = logging.getLogger("flwr")
@@ -53,6 +62,21 @@ class Cohort(list[str]):
     def __init__(self, clients: Iterable[str], wanted: int) -> None:
         super().__init__(clients)
         self.wanted = wanted
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that are all sent the same arrays, while other groups are sent others (:meth:`Round.ask_groups`).
+
+    Attributes:
+        cohort: the clients.
+        send: the arrays.
+        arguments: the phase's own arguments.
+    """
+
+    cohort: Sequence[str]
+    send: Arrays
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,22 +205,34 @@ class Round:
             RunError: if too few clients succeeded (:meth:`require`).
         """
         _check_options(cohort, reduce, scatter or {}, shapes or {})
-        strategy, checked = self._strategy, self._checked(phase, arguments)
-        unused: dict[str, str] = {}
-        if strategy.clock is not None and not evaluation and not arrived:
-            unused = self._pass_time(strategy.clock, phase, cohort, send or {}, scatter or {}, shapes or {})
-        asked = [client for client in cohort if client not in unused]
-        exchange = Exchange(
-            phase, checked, cohort, strategy.roster.assign(asked, evaluation=evaluation),
-            reduce, send, scatter or {}, shapes or {}, evaluation,
-            reduce == "delta" and strategy.settings.aggregation != "mean", time.perf_counter(),
-        )  # fmt: skip
-        outcome = self._secure(exchange) if strategy.settings.secure_aggregation else self._plain(exchange)
-        outcome.failures |= unused
-        outcome = self._account(exchange, outcome)
-        if not cohort and exchange.updates and strategy.protection is not None:
+        exchange = self._exchange(phase, cohort, arguments, reduce, send, scatter, shapes, evaluation=evaluation)
+        (outcome,) = self._carry_out([exchange], arrived=arrived)
+        if not cohort and exchange.updates and self._strategy.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
+
+    def ask_groups(
+        self, phase: str, groups: Sequence[Group], *, reduce: Literal["delta", "sum"], evaluation: bool = False
+    ) -> list[Outcome]:
+        """Ask groups of clients at the same time, each with arrays of its own; return an outcome for each.
+
+        Args:
+            phase: the name of a phase of the method's client.
+            groups: the groups, no client in two of them; any number of their clients may fail.
+            reduce, evaluation: those of :meth:`ask`.
+
+        Raises:
+            TypeError: if a group's arguments do not fit the phase's signature.
+        """
+        return self._carry_out([
+            self._exchange(phase, group.cohort, group.arguments, reduce, group.send, evaluation=evaluation)
+            for group in groups
+        ])  # fmt: skip
+
+    def load(self, phase: str, send: Arrays) -> Load:
+        """Return what ``phase`` asks of a client that is sent arrays and returns its update of all of them."""
+        sent, scheme = num_bytes(send), self._strategy.scheme
+        return Load(phase, sent, max(1, sent if scheme is None else scheme.message_size(send)))
 
     def post(self, phase: str, clients: Sequence[str], *, send: Arrays, **arguments: Any) -> list[Posted]:
         """Ask real devices to carry out ``phase`` and return their updates of ``send``; do not wait.
@@ -250,33 +286,72 @@ class Round:
         share = strategy.settings.min_success
         if not outcome.clients or len(outcome.clients) < share * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
-            raise RunError(
-                f"only {len(outcome.clients)} of {asked} clients succeeded, fewer than min-success = {share:g} asks "
-                f"for. {reasons}"
-            )
+            wanted = f"fewer than min-success = {share:g} asks for"
+            if not share * asked:
+                wanted = "and a run needs at least one, whatever min-success allows"
+            raise RunError(f"only {len(outcome.clients)} of {asked} clients succeeded, {wanted}. {reasons}")
         return outcome
 
     # --------------------------------------------------------------------------------------- details
 
-    def _pass_time(
-        self,
-        clock: Clock,
-        phase: str,
-        cohort: Sequence[str],
-        send: Arrays,
-        scatter: Mapping[str, NDArray[Any]],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> dict[str, str]:
-        """Let the virtual time of an exchange pass; return the clients whose replies the server does not use, and why.
+    def _exchange(
+        self, phase: str, cohort: Sequence[str], arguments: Mapping[str, Any], reduce: Reduce, send: Arrays | None,
+        scatter: Mapping[str, NDArray[Any]] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None,
+        *, evaluation: bool,
+    ) -> Exchange:  # fmt: skip
+        """Return an exchange as it is before its clients are distributed over nodes; raise as :meth:`ask`."""
+        robust = reduce == "delta" and self._strategy.settings.aggregation != "mean"
+        return Exchange(
+            phase, self._checked(phase, arguments), cohort, {}, reduce, send, scatter or {}, shapes or {}, evaluation,
+            robust, 0.0,
+        )  # fmt: skip
+
+    def _carry_out(self, exchanges: Sequence[Exchange], *, arrived: bool = False) -> list[Outcome]:
+        """Carry out exchanges that begin at the same time.
+
+        Real devices are all sent their messages at once. The nodes of a simulation take one message after the other,
+        and a secure sum has several stages; then the exchanges take turns.
+        """
+        strategy, outcomes = self._strategy, list[Outcome]()
+        unused = {} if arrived else self._pass_time(exchanges)
+        exchanges = [
+            replace(one, nodes=strategy.roster.assign(
+                [client for client in one.cohort if client not in unused], evaluation=one.evaluation
+            ))
+            for one in exchanges
+        ]  # fmt: skip
+        secure = strategy.settings.secure_aggregation
+        together = strategy.roster.deployed and not secure
+        for batch in [exchanges] if together else [[one] for one in exchanges]:
+            started = time.perf_counter()
+            found = [self._secure(one) for one in batch] if secure else self._plain(batch)
+            for one, outcome in zip(batch, found, strict=True):
+                outcome.failures |= {client: unused[client] for client in one.cohort if client in unused}
+                outcomes.append(self._account(replace(one, started=started), outcome))
+                started = time.perf_counter()  # time that is shared counts once
+        return outcomes
+
+    def _pass_time(self, exchanges: Sequence[Exchange]) -> dict[str, str]:
+        """Let the virtual time of exchanges pass; return the clients whose replies the server does not use, and why.
 
         Only the others are asked to carry out the phase.
         """
-        members = [self._strategy.roster.clients[client] for client in cohort]
-        sent = float(num_bytes(send))
-        own = sum(array.nbytes for array in scatter.values()) / max(1, len(cohort))
-        returned = sum(4.0 * math.prod(shape) for shape in shapes.values()) if shapes else sent
-        jobs = clock.jobs(members, phase, [self.number], sent + own, returned)
-        return clock.wait(jobs, cohort.wanted if isinstance(cohort, Cohort) else len(cohort))
+        clock, roster = self._strategy.clock, self._strategy.roster
+        if clock is None or any(one.evaluation for one in exchanges):
+            return {}
+        return clock.wait(*(
+            (clock.jobs([roster.clients[client] for client in one.cohort], [self.number], self._load(one)), one.wanted)
+            for one in exchanges
+        ))  # fmt: skip
+
+    def _load(self, exchange: Exchange) -> Load:
+        """Return what an exchange asks of each client; if nothing else is known, as many bytes return as are sent."""
+        sent = num_bytes(exchange.send or {})
+        own = sum(array.nbytes for array in exchange.scatter.values()) / max(1, len(exchange.cohort))
+        returned = sum(4.0 * math.prod(shape) for shape in exchange.shapes.values()) if exchange.shapes else sent + own
+        if exchange.updates:
+            returned = self.load(exchange.phase, exchange.send or {}).up
+        return Load(exchange.phase, sent + own, max(1, returned))
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments in the types of the phase's signature; raise :class:`TypeError` if they do not fit."""
@@ -312,15 +387,21 @@ class Round:
             return {}
         return strategy.protection.request(strategy.cohort_size(self.number))
 
-    def _plain(self, exchange: Exchange) -> Outcome:
-        """Carry out an exchange in which the server sees the reply of each node."""
-        expected, deployed = self._expected(exchange), self._strategy.roster.deployed
-        replies = deliver(
-            self._grid, self._messages(exchange, exchange.nodes, _record(exchange)),
-            self._strategy.settings.round_timeout, expected,
-            deployed=deployed, enough=exchange.wanted if deployed and exchange.wanted < len(exchange.cohort) else 0,
-        )  # fmt: skip
-        return collect(exchange.cohort, exchange.nodes, replies, expected, deployed=deployed)
+    def _plain(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
+        """Carry out exchanges at the same time in which the server sees the reply of each node."""
+        deployed, expected = self._strategy.roster.deployed, [self._expected(one) for one in exchanges]
+        parcels = [
+            Parcel(
+                self._messages(one, one.nodes, _record(one)), checks,
+                enough=one.wanted if deployed and one.wanted < len(one.cohort) else 0,
+            )
+            for one, checks in zip(exchanges, expected, strict=True)
+        ]  # fmt: skip
+        replies = deliver_all(self._grid, parcels, self._strategy.settings.round_timeout, deployed=deployed)
+        return [
+            collect(one.cohort, one.nodes, own, checks, deployed=deployed)
+            for one, own, checks in zip(exchanges, replies, expected, strict=True)
+        ]
 
     def _secure(self, exchange: Exchange) -> Outcome:
         """Carry out an exchange in which the server sees sums over the cohort alone.
@@ -420,7 +501,7 @@ class Round:
             strategy.bytes_down += down
             strategy.bytes_up += up
             if strategy.clock is not None:
-                strategy.clock.heard(exchange.phase, len(outcome.clients), up)
+                strategy.clock.heard(self._load(exchange), len(outcome.clients), up)
         return outcome
 
     def _note_failures(self, phase: str, reasons: Mapping[str, str]) -> None:

@@ -76,7 +76,9 @@ class ServerSettings(FederationSettings, SharedSettings):
         "these shares ([how it is used](secure-aggregation.md#parameters))",
         gt=0, lt=1,
     )  # fmt: skip
-    min_success: float = key(0.5, "share of a cohort that must succeed for the run to continue", ge=0, le=1)
+    min_success: float = key(
+        0.5, "share of a cohort that must succeed for the run to continue; one client must in any case", ge=0, le=1
+    )
     max_weight_ratio: float = key(
         10.0,
         "real devices: with `weighting = examples` a device counts for at most this many times the median number of "

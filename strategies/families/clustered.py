@@ -23,7 +23,7 @@ from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.robust import refuse_robust
-from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.round import Cohort, Group, Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 
 log = logging.getLogger("flwr")
@@ -109,10 +109,12 @@ class Assigned(Clustered):
         """Have the clients of the cohort train the models of their clusters; average each cluster's."""
         cohort = round.sample()
         places, failures = self.locate(round, cohort, model, evaluation=False)
-        before, outcomes = of_clusters(model), dict[int, Outcome]()
-        for cluster, members in grouped(places).items():
-            enough = Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort)))
-            outcomes[cluster] = round.ask("train", enough, send=before[cluster], reduce="delta", out_of=0)
+        before, clusters = of_clusters(model), grouped(places)
+        groups = [
+            Group(Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort))), before[cluster])
+            for cluster, members in clusters.items()
+        ]
+        outcomes = dict(zip(clusters, round.ask_groups("train", groups, reduce="delta"), strict=True))
         whole = round.require(joined([Outcome([], {}, {}, failures), *outcomes.values()]), cohort.wanted)
         log.info(
             "round %d: loss %.4g, clients %d, clusters %d",
@@ -127,12 +129,12 @@ class Assigned(Clustered):
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have each client test the model of its cluster."""
         places, failures = self.locate(round, clients, model, evaluation=True)
-        models, outcomes = of_clusters(model), [Outcome([], {}, {}, failures)]
-        for cluster, members in grouped(places).items():
-            outcome = round.ask("test", members, send=models[cluster], reduce="sum", evaluation=True, out_of=0)
+        models, clusters = of_clusters(model), grouped(places)
+        groups = [Group(members, models[cluster]) for cluster, members in clusters.items()]
+        outcomes = round.ask_groups("test", groups, reduce="sum", evaluation=True)
+        for cluster, outcome in zip(clusters, outcomes, strict=True):
             outcome.metrics[CLUSTER] = np.full(len(outcome.clients), float(cluster))
-            outcomes.append(outcome)
-        return round.require(joined(outcomes, clients), len(clients))
+        return round.require(joined([Outcome([], {}, {}, failures), *outcomes], clients), len(clients))
 
     def largest(self, model: Arrays) -> int:
         """Return the cluster with most assigned clients, for clients that no other is known for."""

@@ -77,9 +77,13 @@ class TestGenerators:
 
 
 def test_few_uniform_numbers_are_independent_and_named():
-    drawn = np.array([uniforms(7, "fleet", str(client)) for client in range(500)])
+    drawn = uniforms(7, ["fleet"], [str(client) for client in range(500)])
     assert drawn.shape == (500, 8)
     assert stats.kstest(drawn.ravel(), "uniform").pvalue > 0.01
     assert np.abs(np.corrcoef(drawn.T) - np.eye(8)).max() < 0.15
-    assert uniforms(7, "fleet", "3") == list(drawn[3])
-    assert uniforms(8, "fleet", "3") != list(drawn[3])
+    assert np.array_equal(uniforms(7, ["fleet"], ["3"])[0], drawn[3])  # whoever else is asked for
+    assert not (uniforms(8, ["fleet"], ["3"]) == drawn[3]).any()
+    named = uniforms(7, ["fleet"], ["3", "x"], ["train", 2])[1]
+    digest = hashlib.sha512(entropy(7, "fleet", "x", "train", 2).to_bytes(16, "big")).digest()
+    words = [int.from_bytes(digest[i : i + 8], "big") for i in range(0, 64, 8)]
+    assert named.tolist() == [((word >> 11) + 0.5) / 2**53 for word in words]

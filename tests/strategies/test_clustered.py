@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,12 +279,12 @@ def test_slow_devices_are_not_waited_for_in_any_cluster() -> None:
     θ: Arrays = {"a": np.zeros(2, np.float32)}
     asked = {}
 
-    def ask(phase: str, cohort: Cohort, **_: Any) -> Outcome:
-        asked[cohort[0][0]] = cohort.wanted
-        return Outcome([], {}, {}, {})
+    def ask_groups(phase: str, groups: Sequence[Any], **_: Any) -> list[Outcome]:
+        asked.update({group.cohort[0][0]: group.cohort.wanted for group in groups})
+        return [Outcome([], {}, {}, {}) for _ in groups]
 
     round: Any = SimpleNamespace(
-        number=1, ask=ask, sample=lambda: Cohort(clients, 6),
+        number=1, ask_groups=ask_groups, sample=lambda: Cohort(clients, 6),
         require=lambda whole, asked: Outcome(["a0"], {}, {"loss": np.ones(1), "weight": np.ones(1)}),
     )  # fmt: skip
     strategy.train_round(round, named(0, θ) | named(1, θ))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from florilegium.models.width import narrowed, shapes_at
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.run_folder import read_checkpoint
+from tests.grid import InProcessGrid
 from tests.runs import Runs, timeless
 from tests.support import make_client, mostly_long, perform, settings
 
@@ -229,14 +232,23 @@ def test_a_device_holds_no_more_than_it_states() -> None:
         perform(client, "train", get_arrays(network), capacity=0.25)
 
 
-def test_devices_train_what_they_state_and_keep_it(run: Runs, tmp_path: Path) -> None:
+def test_devices_train_what_they_state_and_keep_it(run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation, dataset = federate(settings(num_clients=3))
     nodes: list[dict[str, Any]] = []
     for client, capacity in enumerate((1.0, 0.5, 0.3)):
         write_device(federation, dataset, client, tmp_path / f"data{client}")
         names = {"client-id": f"d{client}", "data-path": str(tmp_path / f"data{client}")}
         nodes.append({**names, "state-dir": str(tmp_path / "state"), "capacity": capacity})
+    pending: list[int] = []
+    pull = InProcessGrid.pull_messages
+
+    def note(grid: InProcessGrid, ids: Iterable[str]) -> Iterable[Message]:
+        pending.append(len([*ids]))
+        return pull(grid, ids)
+
+    monkeypatch.setattr(InProcessGrid, "pull_messages", note)
     path = run("run", nodes=nodes, rounds=1, **{"num-clients": 3})
+    assert pending[-3:] == [3, 1, 3]  # training, tests of the whole network, and tests: all capacities at once
     assert sorted(sent["fc2.0.weight"].shape for sent, _ in _training(run)) == [(10, 20), (16, 32), (32, 64)]
     rows = [row.split(",") for row in (path / "clients.csv").read_text().splitlines()]
     table = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
@@ -244,6 +256,34 @@ def test_devices_train_what_they_state_and_keep_it(run: Runs, tmp_path: Path) ->
     assert [row["accuracy_full"] == "nan" for row in table] == [False, True, True]  # only d0 holds the whole network
     model, _ = load_model(tmp_path / "state" / "run" / "d2")
     assert sum(parameter.numel() for parameter in model.parameters()) == 64 * 20 + 20 + 20 * 10 + 10 + 10 * 10 + 10
+
+
+def test_capacities_start_together_on_devices_and_on_the_virtual_clock(run: Runs) -> None:
+    """Every device is as fast; a round takes what the capacity with the most bytes and examples takes."""
+    fleet: dict[str, Value] = {"fleet.speed": 50.0, "fleet.speed-sigma": 0.0, "fleet.download": 4.0,
+                               "fleet.upload": 0.1, "fleet.bandwidth-sigma": 0.0}  # fmt: skip
+    path = run("run", nodes=1, **HALVES, **fleet)
+    spent = [
+        max(np.multiply(r.metrics["num-examples"], 1 / 50) + np.multiply(r.metrics["bytes-down"], 8 / 4e6)
+            + np.multiply(r.metrics["bytes-up"], 8 / 1e5))
+        for _, r in _training(run)
+    ]  # fmt: skip
+    assert len({*spent}) == 2
+    rounds = np.cumsum([max(spent[:2]), max(spent[2:])])
+    times = [line["simulated_seconds"] for line in read_metrics(path)[:2]]
+    assert times == pytest.approx(rounds, abs=2e-3)
+
+
+@pytest.mark.long
+def test_narrow_networks_fit_into_less_memory(run: Runs) -> None:
+    """Parameters as received, as trained, and gradients: three times a network."""
+    numbers = {r: 64 * h + h + h * k + k + k * 10 + 10 for r, h, k in ((0.5, 32, 16), (0.25, 16, 8))}
+    between = 3 * 4 * (numbers[0.5] + numbers[0.25]) / 2e6
+    path = run("run", rounds=1, **HALVES, **{"fleet.memory": between, "fleet.memory-sigma": 0.0})
+    left_out = json.loads((path / "summary.json").read_text())["left_out"]
+    with reopened(path) as again:
+        strategy: Any = again.strategy
+        assert {*left_out} == {str(i) for i in range(5) if strategy.capacity(str(i)) == 0.5}
 
 
 def test_methods_that_send_whole_networks_leave_small_devices_out(run: Runs) -> None:

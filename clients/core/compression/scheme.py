@@ -87,6 +87,11 @@ class Scheme(ABC):
         """
         return is_statistic(name) or like.dtype.char not in "fd" or self.size(like) >= like.nbytes
 
+    def message_size(self, sent: Arrays) -> int:
+        """Return the number of bytes of the message of a client that returns updates of all arrays of ``sent``."""
+        sizes = (like.nbytes if self.whole(name, like) else self.size(like) for name, like in sent.items())
+        return -(-len(sent) // 8) + sum(sizes)
+
     def compress(self, update: Arrays, sent: Arrays, rng: np.random.Generator) -> Bytes:
         """Return the message for an update.
 

@@ -75,7 +75,9 @@ def _events(steps: int, size: int, model: str = "linear") -> Iterator[tuple[floa
         Fleet(options.fleet, options.seed),
         float(num_bytes(get_arrays(build(model, (1, 8, 8), 10, 1)))),
     )
-    takes = {m.id: fleet.device(m.id).seconds(down_and_up, m.train, down_and_up) for m in population(options)}
+    members = population(options)
+    devices, examples = fleet.devices([m.id for m in members]), np.array([m.train for m in members], dtype=float)
+    takes = dict(zip([m.id for m in members], devices.seconds(down_and_up, examples, down_and_up), strict=True))
     begun = dict.fromkeys(takes, (0.0, 1))
     for step in range(1, steps + 1):
         ends = sorted((begun[client][0] + takes[client], client) for client in takes)[:size]
@@ -158,7 +160,14 @@ class TestSteps:
     @pytest.mark.parametrize("size", [2, pytest.param(6, marks=pytest.mark.long)])
     def test_clients_that_drop_out_free_their_places(self, tmp_path: Path, size: int) -> None:
         """A step has K updates unless everybody has replied or failed in it, and each client is asked once for it."""
-        keys = {"buffer.size": size, "cohort-size": 6, "rounds": 6, "fleet.dropout": 0.5, "min-success": 0.0}
+        keys = {
+            "buffer.size": size,
+            "cohort-size": 6,
+            "rounds": 6,
+            "fleet.dropout": 0.5,
+            "fleet.detection": 0.0,
+            "min-success": 0.0,
+        }
         runs = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})
         path = runs("run", nodes=1)
         lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
@@ -178,7 +187,8 @@ class TestSteps:
 
 def test_a_resumed_run_is_the_whole_one(tmp_path: Path) -> None:
     keys: dict[str, Value] = {
-        **BUFFERED, "rounds": 6, "checkpoint-every": 1, "fleet.dropout": 0.2, "server-momentum": 0.5,
+        **BUFFERED, "rounds": 6, "checkpoint-every": 1, "fleet.dropout": 0.2, "fleet.detection": 0.0,
+        "server-momentum": 0.5,
     }  # fmt: skip
     whole, broken = Runs(tmp_path, KEYS).whole_and_broken(4, **keys)
     assert _same(whole, broken)

@@ -22,7 +22,7 @@ from florilegium.partitions.federation import federate
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.evaluation import summarise
 from florilegium.strategies.core.example_privacy import ClientAccounts, expected_trainings
-from florilegium.strategies.core.exchange import collect, deliver
+from florilegium.strategies.core.exchange import Parcel, collect, deliver, deliver_all
 from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
 from tests.grid import InProcessGrid
@@ -244,6 +244,16 @@ def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
     assert late == {"not among the first 2 to reply (key oversample)"}
     assert grid.pulled == len(wanted)
+
+
+def test_exchanges_at_the_same_time_wait_for_as_many_replies_as_each_needs() -> None:
+    grid: Any = _SlowGrid(-1, _answer("4", 1.0))
+    messages = [Message(_request(str(node)), node, "train") for node in range(5)]
+    parcels = [Parcel(messages[:2], Expected(), enough=1), Parcel(messages[2:], Expected())]
+    first, second = deliver_all(grid, parcels, 5.0, deployed=False)
+    assert [reply.has_error() for reply in second] == [False] * 3
+    assert [reply.has_error() for reply in first] == [True, False]  # all were asked before the last replied first
+    assert first[0].error.reason == "not among the first 1 to reply (key oversample)"
 
 
 def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:

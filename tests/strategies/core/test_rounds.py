@@ -362,6 +362,11 @@ class TestFailures:
         assert status["state"] == "failed"
         assert "reason 0" in status["error"]
 
+    def test_a_round_needs_one_client_whatever_share_may_fail(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        _break_clients(monkeypatch, {str(i): f"reason {i}" for i in range(6)})
+        with pytest.raises(RunError, match=r"only 0 of 6 clients succeeded, and a run needs at least one"):
+            run("none", participation=1.0, rounds=1, **{"min-success": 0.0})
+
     def test_nan_is_left_out(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         original = training.train
 
