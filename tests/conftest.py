@@ -1,6 +1,10 @@
-"""Shared fixtures, and drawn examples that are the same in every run."""
+"""Shared fixtures, drawn examples that are the same in every run, and what keeps thousands of tests fast."""
 
 from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -10,6 +14,25 @@ from tests import support
 
 hypothesis.settings.register_profile("florilegium", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("florilegium")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector ignore the packages, modules and tests, which stay until the session ends."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Let files be written without waiting for the disk, twenty times a run; ``test_files.py`` tests the flushes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.files import append_text, flush_to_disk, write_atomically, write_text
 
 
 @contextmanager
@@ -51,6 +51,23 @@ class TestSuccess:
 
         write_atomically(tmp_path / "file", write)
         assert (tmp_path / "file").read_text() == "new"
+
+    def test_the_new_contents_are_on_disk_before_they_replace_the_old(self, tmp_path, monkeypatch):
+        path, flushed = tmp_path / "file", []
+        path.write_text("old")
+        monkeypatch.setattr(os, "fsync", lambda handle: flushed.append((os.pread(handle, 9, 0), path.read_text())))
+        write_text(path, "new")
+        assert flushed == [(b"new", "old")]
+
+    def test_appended_lines_are_flushed_to_disk(self, tmp_path, monkeypatch):
+        path, flushed = tmp_path / "file", []
+        monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.pread(handle, 9, 0)))
+        flush_to_disk(path)
+        assert not flushed
+        append_text(path, "line\n")
+        assert not flushed
+        flush_to_disk(path)
+        assert flushed == [b"line\n"]
 
     def test_the_file_is_readable_by_others(self, tmp_path):
         write_text(tmp_path / "file", "x")
