@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types types-check run test test-long lint docs pictures bench clean
+.PHONY: install generate types types-check run test test-quick test-processes test-long lint docs pictures bench clean
 
 install: $(VENV)/.installed
 
@@ -37,9 +37,17 @@ lint: types-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-test: install lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not simulation and not deployment and not long"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long"
+# Side by side: mypy keeps one core busy, and tests of processes wait for these to start.
+test: install
+	$(MAKE) --jobs 2 test-quick test-processes
+
+test-quick: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long"
+
+# After mypy, when test-quick has compiled the packages. Other files are not imported, which would take as long as a test.
+test-processes: install lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long" \
+	    $$(grep -rlE --include=test_*.py 'mark\.(simulation|deployment)' tests)
 
 test-long: install
 	$(BIN)/python -m pytest -m long
