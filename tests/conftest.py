@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from functools import cache
+from importlib import metadata
 
 import hypothesis
 import pytest
+import typer.testing
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests import support
@@ -32,6 +35,15 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """Let files be written without waiting for the disk, twenty times a run; ``test_files.py`` tests the flushes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _made_once() -> Iterator[None]:
+    """Build the command line once, not for each command, and list once which package each module comes from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        patch.setattr(metadata, "packages_distributions", cache(metadata.packages_distributions))
         yield
 
 
