@@ -29,6 +29,7 @@ from tests.support import config, make_client, mostly_long, perform, settings
 SHAPE, CLASSES = (1, 8, 8), 10
 KEYS: dict[str, Value] = {
     "num-clients": 4,
+    "samples-per-client": 80,
     "participation": 1.0,
     "local-epochs": 1,
     "batch-size": 32,
