@@ -50,8 +50,8 @@ def _examples(count: int) -> Examples:
 
 def _run(path: Path, function: str, **keys: Value) -> Arrays:
     """Carry out a short run; return the final model."""
-    few = {"num_clients": 2, "participation": 1.0, "rounds": 1, "local_epochs": 1, "batch_size": 128}
-    run_here(config(**{"model": _name(function), **few, **keys}), path)
+    few = {"num_clients": 2, "samples_per_client": 150, "participation": 1.0, "rounds": 1, "local_epochs": 1}
+    run_here(config(**{"model": _name(function), "batch_size": 128, **few, **keys}), path)
     return read_checkpoint(path).arrays
 
 
