@@ -12,6 +12,8 @@ all its examples, and computes β_k^(t) and its next weights ω.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -34,10 +36,19 @@ _VALIDATION = 0.2
 _MIN_ERROR = 0.01
 
 
-def ridge(x: Array, y: Array, ω: Array, λ: float) -> Array:
-    """Return argmin_φ Σ ω_i/n (y_i − φᵀx_i)² + λ‖φ‖²: (d,) for inputs (n, d), targets (n,), weights (n,), λ > 0."""
-    weighted = (x * ω[:, None]).T / len(y)
-    return np.asarray(np.linalg.solve(weighted @ x + λ * np.eye(x.shape[1]), weighted @ y), np.float64)
+def ridge(x: Array, targets: Sequence[Array], ω: Array, penalties: Sequence[float] | Array) -> Array:
+    """Return argmin_φ Σ ω_i/n (y_i − φᵀx_i)² + λ‖φ‖² for each of G pairs of targets y and penalty λ, (G, d).
+
+    Args:
+        x: inputs (n, d).
+        targets: G vectors y (n,).
+        ω: weights (n,).
+        penalties: G numbers λ > 0.
+    """
+    weighted = (x * ω[:, None]).T / len(x)
+    matrices = weighted @ x + np.asarray(penalties)[:, None, None] * np.eye(x.shape[1])
+    solved = np.linalg.solve(matrices, np.stack([weighted @ y for y in targets])[:, :, None])
+    return np.asarray(solved[:, :, 0], np.float64)
 
 
 class PPFELinearClient(BaseClient):
@@ -80,8 +91,8 @@ class PPFELinearClient(BaseClient):
             grid = {"shared": np.tile(ψ, (len(arrays["penalties"]), 1)), "penalties": arrays["penalties"]}
             λ = float(arrays["penalties"][self._errors(self._solutions(grid, "fit")).argmin()])
         x, y, ω = self._examples("all")
-        w = ψ if stage == "averaged" else ψ + ridge(x, y - x @ ψ, ω, λ)
-        kept = self.state.load() or {"members": np.empty((0, len(w))), "betas": np.empty(0), "weights": ω}
+        w = ψ if stage == "averaged" else ψ + ridge(x, [y - x @ ψ], ω, [λ])[0]
+        kept = self._kept or {"members": np.empty((0, len(w))), "betas": np.empty(0), "weights": ω}
         β = coefficient(self._losses(x, y, w), ω, 1.0, _MIN_ERROR)
         members, betas = np.vstack([kept["members"], w]), np.append(kept["betas"], β)
         ω = reweight(self._losses(x, y, combined(members, betas)), ω, β)
@@ -94,7 +105,7 @@ class PPFELinearClient(BaseClient):
 
         Metrics: ``loss``, the mean squared error of the ensemble; ``loss_stage<t>`` that of member t alone.
         """
-        kept = self.state.load()
+        kept = self._kept
         members = arrays[WEIGHT].astype(np.float64) if kept is None else kept["members"]
         w = combined(members, np.ones(1) if kept is None else kept["betas"])
         set_arrays(self.model, {WEIGHT: w[None].astype(np.float32), BIAS: np.zeros(1, np.float32)})
@@ -105,11 +116,16 @@ class PPFELinearClient(BaseClient):
 
     # --------------------------------------------------------------------------------------- details
 
+    @cached_property
+    def _kept(self) -> Arrays | None:
+        """The state before this request, which several steps of a phase need; None in the first stage."""
+        return self.state.load()
+
     def _solutions(self, arrays: Arrays, part: str) -> Array:
         """Return ψ_g + φ_k for every λ_g, (G, d), with φ_k solved on a ``part`` of the examples."""
         x, y, ω = self._examples(part)
-        pairs = zip(arrays["shared"], arrays["penalties"], strict=True)
-        return np.stack([ψ + ridge(x, y - x @ ψ, ω, λ) for ψ, λ in pairs])
+        shared = arrays["shared"]
+        return np.asarray(shared + ridge(x, [y - x @ ψ for ψ in shared], ω, arrays["penalties"]), np.float64)
 
     def _errors(self, models: Array) -> Array:
         """Return the mean squared errors (G,) of models (G, d) on the held-out examples."""
@@ -124,8 +140,7 @@ class PPFELinearClient(BaseClient):
     def _examples(self, part: str) -> tuple[Array, Array, Array]:
         """Return inputs (n, d), targets (n,) and weights ω (n,) of a part of the examples: fit, validation, or all."""
         x, y = self.data.train.x.double().numpy(force=True), self.data.train.y.double().numpy(force=True)
-        kept = self.state.load()
-        ω = np.ones(len(y)) if kept is None else kept["weights"]
+        ω = np.ones(len(y)) if self._kept is None else self._kept["weights"]
         if part == "all":
             return x, y, ω
         order = numpy_generator(self.settings.seed, "client", self.client_id, "validation").permutation(len(y))

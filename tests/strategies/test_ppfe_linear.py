@@ -51,12 +51,13 @@ class TestRidge:
     def test_scikit_learn_agrees(self) -> None:
         rng = np.random.default_rng(1)
         x, y, ω = rng.normal(size=(30, 5)), rng.normal(size=30), rng.uniform(0.1, 3, size=30)
-        np.testing.assert_allclose(ridge(x, y, ω, 0.3), _sklearn(x, y, 0.3, ω))
+        both = ridge(x, [y, 2 * y], ω, [0.3, 0.05])
+        np.testing.assert_allclose(both, [_sklearn(x, y, 0.3, ω), _sklearn(x, 2 * y, 0.05, ω)])
 
     def test_the_gradient_vanishes(self) -> None:
         rng = np.random.default_rng(2)
         x, y, ω = rng.normal(size=(20, 8)), rng.normal(size=20), rng.uniform(size=20)
-        φ = ridge(x, y, ω, 0.1)
+        φ = ridge(x, [y], ω, [0.1])[0]
         gradient = -2 / 20 * x.T @ (ω * (y - x @ φ)) + 2 * 0.1 * φ
         np.testing.assert_allclose(gradient, 0, atol=1e-12)
 
