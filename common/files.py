@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,49 @@ from safetensors.numpy import save_file
 
 from florilegium.common.errors import FileError
 
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)
+
+class Draft:
+    """The new content of a file, in a temporary file beside it; the file itself is unchanged until :meth:`publish`.
+
+    Args:
+        path: the file.
+        write: fills the temporary file, whose path it is given.
+
+    Raises:
+        FileError: if the file cannot be written (disk full, no permission). Nothing is left then.
+    """
+
+    def __init__(self, path: Path, write: Callable[[Path], object]) -> None:
+        self._path, self._temporary = path, path.parent / f".{path.name}.{uuid4().hex[:16]}"
+        with self._all_or_nothing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(self._temporary)
+
+    def publish(self) -> None:
+        """Flush the temporary file to disk, and rename it to the file.
+
+        Raises:
+            FileError: if that cannot be done. The file is then unchanged.
+        """
+        with self._all_or_nothing():
+            with self._temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            self._temporary.replace(self._path)
+
+    def discard(self) -> None:
+        """Delete the temporary file, if the draft was not published."""
+        with suppress(OSError):
+            self._temporary.unlink()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.discard()
+            if isinstance(error, OSError | SafetensorError):
+                raise _unwritten(self._path, error, "nothing was left half-written") from error
+            raise
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -27,25 +69,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         FileError: if the file cannot be written (disk full, no permission). ``path`` is then unchanged.
     """
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        temporary = Path(name)
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_UMASK)
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise _unwritten(path, error, "nothing was left half-written") from error
-    except BaseException:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise
+    Draft(path, write).publish()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -112,10 +136,15 @@ _CHECKSUM = "checksum"
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write named ``arrays`` and ``metadata`` to ``path`` atomically, as safetensors, with a checksum over both."""
+    draft_tensors(path, arrays, metadata).publish()
+
+
+def draft_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> Draft:
+    """Return a draft of what :func:`write_tensors` writes."""
     # safetensors writes the raw memory, which matches the declared shape only in C order.
     ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     told = {**(metadata or {}), _CHECKSUM: _checksum(ordered, metadata or {})}
-    write_atomically(path, lambda temporary: save_file(ordered, temporary, metadata=told))
+    return Draft(path, lambda temporary: save_file(ordered, temporary, metadata=told))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

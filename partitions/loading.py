@@ -22,7 +22,7 @@ import pyarrow
 from filelock import FileLock
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.common.files import write_atomically
+from florilegium.common.files import write_text
 from florilegium.common.memo import remembered
 from florilegium.common.settings import folder
 from florilegium.partitions.datasets import DATASETS
@@ -243,7 +243,7 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "", keys: I
                     module, _, function = spec.derived.partition(":")
                     splits = getattr(importlib.import_module(module), function)(splits)
                 write_splits(cache, splits)
-                write_atomically(cache / "complete", lambda temporary: None)
+                write_text(cache / "complete", "")
     splits = map_splits(cache)
     return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words)
 

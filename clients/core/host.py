@@ -11,6 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from florilegium.clients.core.reports import COST, VALIDATION, check_reports, re
 from florilegium.clients.core.secure_parties import MaskedSum, carry_out
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.settling import FLUSHES, settled
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import (
     BYTES_DOWN,
@@ -160,8 +162,8 @@ class Host:
         gathered = self._gather(request, Messages() if outgoing else reduction, protection)
         failures: dict[str, str] = {}
 
-        def work(index: int) -> tuple[Answer, dict[str, float]]:
-            """Have a client carry out the phase; return its checked answer, and numbers about its work."""
+        def work(index: int) -> tuple[tuple[Answer, dict[str, float]], Future[None] | None]:
+            """Have a client carry out the phase; return its checked answer, numbers, and the flush of its state."""
             client_id = request.clients[index]
             client = self._client(client_id, request.work)
             received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
@@ -173,7 +175,8 @@ class Host:
             if outgoing is not None:
                 arrays = outgoing.message(index, reduction.change(answer.arrays), client.state)
                 answer = replace(answer, arrays=arrays)
-            client.state.commit()
+            publish = client.state.draft()
+            flush = disk.submit(publish) if publish else None
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
                 save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
@@ -182,18 +185,19 @@ class Host:
             told = {
                 name: usable(norm) for name, norm in norms.items() if norm is not None and trains and p.unit == "none"
             }
-            return answer, {BYTES_DOWN: float(num_bytes(received)), **told}
+            return (answer, {BYTES_DOWN: float(num_bytes(received)), **told}), flush
 
         tasks = [partial(work, index) for index in range(len(request.clients))]
-        outcomes = self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train)
-        for client_id, outcome in zip(request.clients, outcomes, strict=True):
-            if isinstance(outcome, Exception):  # an error in one client must not affect the others
-                failures[client_id] = self._said(outcome)
-                continue
-            try:
-                gathered.add(client_id, *outcome)
-            except Exception as error:
-                failures[client_id] = self._said(error)
+        with ThreadPoolExecutor(FLUSHES) as disk:
+            outcomes = settled(self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train))
+            for client_id, outcome in zip(request.clients, outcomes, strict=True):
+                if isinstance(outcome, Exception):  # an error in one client must not affect the others
+                    failures[client_id] = self._said(outcome)
+                    continue
+                try:
+                    gathered.add(client_id, *outcome)
+                except Exception as error:
+                    failures[client_id] = self._said(error)
         return Message(gathered.reply(failures), reply_to=message)
 
     def data(self, client_id: str) -> ClientData:

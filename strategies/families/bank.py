@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.clients.core.settling import FLUSHES
 from florilegium.clients.core.state import ClientState
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
@@ -66,15 +68,20 @@ class Banked(CohortStrategy):
         outcome = self.train_cohort(round, model, round.sample())
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         total = {name: sum(self.members.values()) * array.astype(np.float64) for name, array in model.items()}
-        for row, client in enumerate(outcome.clients):
-            new = {name: outcome.arrays[name][row] for name in model}
-            if client in self.members:
-                _add(total, self.load(round, client), -self.members[client])
-            self.members[client] = self.weight(client)
-            _add(total, new, self.members[client])
-            state = self._state(round, client)
-            state.save(new)
-            state.commit()
+        flushes = []
+        with ThreadPoolExecutor(FLUSHES) as disk:
+            for row, client in enumerate(outcome.clients):
+                new = {name: outcome.arrays[name][row] for name in model}
+                if client in self.members:
+                    _add(total, self.load(round, client), -self.members[client])
+                self.members[client] = self.weight(client)
+                _add(total, new, self.members[client])
+                state = self._state(round, client)
+                state.save(new)
+                if publish := state.draft():
+                    flushes.append(disk.submit(publish))
+        for flush in flushes:
+            flush.result()
         weight = sum(self.members.values())
         return {name: (array / weight).astype(model[name].dtype) for name, array in total.items()}
 

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from florilegium.common.errors import RunError
-from florilegium.common.files import append_text, flush_to_disk, write_atomically, write_text
+from florilegium.common.files import Draft, append_text, flush_to_disk, write_atomically, write_text
 
 
 @contextmanager
@@ -72,6 +72,30 @@ class TestSuccess:
     def test_the_file_is_readable_by_others(self, tmp_path):
         write_text(tmp_path / "file", "x")
         assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+
+
+class TestDraft:
+    def test_the_file_is_as_it_was_until_the_draft_is_published(self, tmp_path):
+        (tmp_path / "file").write_text("old")
+        draft = Draft(tmp_path / "file", lambda temporary: temporary.write_text("new"))
+        assert (tmp_path / "file").read_text() == "old"
+        draft.publish()
+        draft.discard()  # nothing is left to discard
+        assert (tmp_path / "file").read_text() == "new"
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_a_discarded_draft_leaves_nothing(self, tmp_path):
+        Draft(tmp_path / "file", lambda temporary: temporary.write_text("new")).discard()
+        assert os.listdir(tmp_path) == []
+
+    def test_a_draft_that_cannot_be_flushed_leaves_nothing(self, tmp_path, monkeypatch):
+        def fail(descriptor):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(RunError, match="Input/output error"):
+            write_text(tmp_path / "file", "new")
+        assert os.listdir(tmp_path) == []
 
 
 class TestFailure:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -28,6 +31,10 @@ def _keep(folder, number, round, lineage=(), checkpoint=0, identity="0") -> None
     state.commit()
 
 
+def _full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class TestSaving:
     def test_a_client_without_history_has_no_state(self, tmp_path):
         assert ClientState(tmp_path / "never-made", 1, [], 0, "0").load() is None
@@ -39,6 +46,30 @@ class TestSaving:
         assert _ask(tmp_path / "client", 1) is None  # another process, or the next message after a failure
         state.commit()
         assert _ask(tmp_path / "client", 1) == 1
+
+    def test_a_draft_counts_when_it_is_published_and_not_before(self, tmp_path):
+        _keep(tmp_path / "client", 1, round=1)
+        state = ClientState(tmp_path / "client", 2, [], 1, "0")
+        assert state.draft() is None
+        state.save({"number": np.array(2)})
+        publish = state.draft()
+        assert _ask(tmp_path / "client", 2) == 1
+        with ThreadPoolExecutor(1) as other:
+            other.submit(publish).result()
+        assert _ask(tmp_path / "client", 2) == 2
+
+    @pytest.mark.parametrize("failing", ["write", "flush"])
+    def test_parts_that_cannot_be_written_leave_no_drafts(self, tmp_path, monkeypatch, failing):
+        state = ClientState(tmp_path, 1, [], 0, "0")
+        state.save({"number": np.array(1)}, "first")
+        state.save({"number": np.array(2)}, "second")
+        if failing == "write":
+            monkeypatch.setattr(state, "_path", lambda part: tmp_path / ("no" * 200 if part == "second" else part))
+        else:
+            monkeypatch.setattr(os, "fsync", _full)
+        with pytest.raises(RunError, match="cannot write"):
+            state.commit()
+        assert os.listdir(tmp_path) == []
 
     def test_the_saver_itself_sees_what_it_saved(self, tmp_path):
         _keep(tmp_path, 1, round=1)
