@@ -105,14 +105,13 @@ class Training(Request):
         """Train the waiting clients' networks; return what the training of each has measured."""
         order = sorted(range(len(waiting)), key=lambda index: -waiting[index].request.steps)
         jobs: list[Training] = [waiting[index].request for index in order]
-        contents = [waiting[index].parameters for index in order]
-        parameters = [torch.stack(copies) for copies in zip(*contents, strict=True)]
+        clients = [waiting[index].shared for index in order]
+        parameters = [torch.stack(copies) for copies in zip(*(client.parameters for client in clients), strict=True)]
         together = _Together(jobs, parameters)
         trained = together.train()
         together.take_draws()
-        for job, own, results in zip(jobs, contents, zip(*parameters, strict=True), strict=True):
-            for place in (place for places in job.places for place in places):
-                own[place].copy_(results[place])
+        for job, client, results in zip(jobs, clients, zip(*parameters, strict=True), strict=True):
+            client.parameters = results
             if job.hook is not None:
                 job.hook.steps += job.steps
         back = sorted(range(len(order)), key=order.__getitem__)

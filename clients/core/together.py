@@ -54,37 +54,43 @@ class Shared:
     """
 
     def __init__(self, *parts: Parts) -> None:
-        self._parts = parts
-        self._copies = [[tensor.detach().clone() for tensor in part.tensors] for part in parts]
+        self._parts, self._tensors = parts, [tensor for part in parts for tensor in part.tensors]
+        copies = [torch.empty_like(tensor, requires_grad=False) for tensor in self._tensors]
+        _copy(self._tensors, copies)
+        self._copies = dict(zip(map(id, self._tensors), copies, strict=True))
         self._modes = [[module.training for module in part.modules] for part in parts]
-        self._trainable = [[tensor.requires_grad for tensor in part.tensors] for part in parts]
+        self._trainable = [tensor.requires_grad for tensor in self._tensors]
         self._draws, self._with_gradients = draw_states(), torch.is_grad_enabled()
 
-    def copies(self) -> list[Tensor]:
-        """Return the copies of the last network's parameters, which :meth:`load` copies back."""
-        found = {
-            id(tensor): copy
-            for part, copies in zip(self._parts, self._copies, strict=True)
-            for tensor, copy in zip(part.tensors, copies, strict=True)
-        }
-        return [found[id(parameter)] for parameter in self._parts[-1].parameters]
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The contents of the last network's parameters, which :meth:`load` copies back; it can be assigned others."""
+        return [self._copies[id(parameter)] for parameter in self._parts[-1].parameters]
 
-    @torch.no_grad()
+    @parameters.setter
+    def parameters(self, contents: Sequence[Tensor]) -> None:
+        self._copies |= zip(map(id, self._parts[-1].parameters), contents, strict=True)
+
     def load(self) -> None:
         """Copy the contents back into the networks."""
-        for part, copies in zip(self._parts, self._copies, strict=True):
-            if copies:
-                torch._foreach_copy_(part.tensors, copies)
+        _copy([*self._copies.values()], self._tensors)
 
     def restore(self) -> None:
         """Make everything but the contents as it was."""
-        for part, modes, trainable in zip(self._parts, self._modes, self._trainable, strict=True):
+        for part, modes in zip(self._parts, self._modes, strict=True):
             part.set_mode(modes)
-            for tensor, flag in zip(part.tensors, trainable, strict=True):
-                if tensor.requires_grad != flag:
-                    tensor.requires_grad_(flag)
+        for tensor, flag in zip(self._tensors, self._trainable, strict=True):
+            if tensor.requires_grad != flag:
+                tensor.requires_grad_(flag)
         set_draw_states(self._draws)
         torch.set_grad_enabled(self._with_gradients)
+
+
+@torch.no_grad()
+def _copy(contents: list[Tensor], tensors: list[Tensor]) -> None:
+    """Copy contents into tensors; on a GPU this is one operation."""
+    if tensors:
+        torch._foreach_copy_(tensors, contents)
 
 
 class Request(ABC):
@@ -120,11 +126,7 @@ class Waiting:
 
     request: Any
     shared: Shared
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The client's own parameters of the request's network; the client goes on with what is written here."""
-        return self.shared.copies()
+    """Its last network is the request's; the client goes on with the contents that are assigned to its parameters."""
 
 
 class _Finished:

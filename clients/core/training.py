@@ -361,7 +361,8 @@ def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Ten
 @torch.no_grad()
 def features(network: nn.Module, examples: Examples) -> Tensor:
     """Return the outputs of ``network`` in evaluation mode, (n, d): features of a body, logits of a whole network."""
-    network.eval()
+    if any(module.training for module in network.modules()):  # to set it anew takes as long as a small forward pass
+        network.eval()
     return torch.cat([network(x) for x in for_evaluation(examples.x)])
 
 

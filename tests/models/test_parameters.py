@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from florilegium.models.networks import build
-from florilegium.models.parameters import exchanged, get_arrays, num_bytes, set_arrays
+from florilegium.models.parameters import _put, _taken, exchanged, get_arrays, num_bytes, set_arrays
 
 
 @pytest.fixture
@@ -87,6 +87,28 @@ class TestSuccess:
         values = np.asfortranarray(np.arange(72, dtype=np.float32).reshape(2, 36))
         set_arrays(network, {"3.weight": values})
         np.testing.assert_array_equal(network[3].weight.detach().numpy(), values)
+
+    def test_transfers_at_once_as_to_a_gpu_bring_the_same(self, network):
+        network[3].double()
+        tensors = [*exchanged(network).values()]
+        single, joined = _taken(tensors, at_once=False), _taken(tensors, at_once=True)
+        for one, other in zip(single, joined, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+        changed = [np.asfortranarray(array + 1) for array in single]
+        _put(changed, tensors, at_once=True)
+        for tensor, array in zip(tensors, changed, strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), array)
+        assert tensors[0].is_contiguous(memory_format=torch.channels_last)
+
+    @pytest.mark.parametrize("name", ["mlp", "lenet", "cnn-bn", "resnet18"])
+    def test_names_and_order_are_those_of_the_state_dict(self, name):
+        made = build(name, (3, 32, 32), 10, seed=1)
+        made.register_buffer("cache", torch.zeros(1), persistent=False)
+        kept = {name: tensor for name, tensor in made.state_dict().items() if tensor.is_floating_point()}
+        found = exchanged(made)
+        assert list(found) == list(kept)
+        assert all(torch.equal(found[name], kept[name]) for name in kept)
 
     def test_num_bytes_counts_four_per_float(self, network):
         # conv 3·(2·9 + 1), batch norm 4·3, dense 2·(36 + 1) = 143 floats

@@ -322,6 +322,12 @@ class TestEvaluate:
         assert loss == pytest.approx(expected, rel=1e-4)
         assert not model[0].running_mean.any()
 
+    def test_a_part_that_was_trained_alone_is_evaluated_too(self):
+        model, examples = nn.Sequential(nn.Linear(FEATURES, 50), nn.Dropout(0.5), nn.Linear(50, CLASSES)), _examples(40)
+        first = evaluate(model, examples)
+        model[1].train()  # as after a training of this part, while the whole is in evaluation mode
+        assert evaluate(model, examples) == first
+
     def test_training_after_an_evaluation_is_training_again(self):
         model = nn.Sequential(nn.BatchNorm1d(FEATURES), _linear())
         evaluate(model, _examples(50))
