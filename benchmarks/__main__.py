@@ -376,6 +376,9 @@ with both engines, and when Ray is worth it: [start.md](start.md).
 
 Section `vectorised`: one worker on one core, a message to all clients, which have 14 training and 4 test examples each
 ([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
+Since these rows were measured, clients' states are flushed to disk while other clients work: a message of LG-FedAvg
+takes 0.5 to 0.7 times as long one client at a time, and 0.4 times with 64 at once
+([measured](../vectorised.md#state-on-disk)).
 
 Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
 takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.
@@ -409,10 +412,11 @@ The table has the lowest and highest seconds of rounds 2 to 6 of one run each.
 | 4 | 0.41–0.47 | 0.80–0.95 |
 | 12 | 0.25–0.29 | 0.37–0.46 |
 
-With batches of ten the GPU mostly waits for the interpreter, so more workers help. After four rounds on `digits`, the
-losses of FedAvg, FedPer, Ditto and PeFLL on GPU and CPU differ by less than 10⁻⁶ relative to their size. Runs on a GPU
-are not repeatable to the last bit: parameters of a FedPer run with LeNet that was resumed after one of three rounds
-differed by up to 2·10⁻⁶ from an uninterrupted run.
+Beside pfl-research on the same GPU, and with many clients at once: [gpu.md](../gpu.md#measured). With batches of ten
+the GPU mostly waits for the interpreter, so more workers help. After four rounds on `digits`, the losses of FedAvg,
+FedPer, Ditto and PeFLL on GPU and CPU differ by less than 10⁻⁶ relative to their size. Runs on a GPU are not repeatable
+to the last bit: parameters of a FedPer run with LeNet that was resumed after one of three rounds differed by up to
+2·10⁻⁶ from an uninterrupted run. [Every method on a GPU](../gpu.md#every-method-on-a-gpu).
 """
 
 

@@ -1,4 +1,10 @@
-"""The common task in pfl-research's simulation (Apple, ``pfl`` on PyPI), one process; needs the extra ``bench``."""
+"""FedAvg in pfl-research's simulation (Apple, ``pfl`` on PyPI), one process; needs the extra ``bench``.
+
+    python -m benchmarks.pfl_research lenet 12                  the common task, on the GPU if PyTorch finds one
+    python -m benchmarks.pfl_research lenet 12 1000 40 50 1     1,000 clients of 40 images, 50 a round, one epoch
+
+The clients' data lie on the GPU from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +14,14 @@ import time
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.plain import network
 from benchmarks.task import BATCH, CLIENTS, COHORT, EPOCHS, IMAGES
 
 
-def seconds_per_round(name: str, rounds: int) -> float:
+def seconds_per_round(
+    name: str, rounds: int, clients: int = CLIENTS, images: int = IMAGES, cohort: int = COHORT, epochs: int = EPOCHS
+) -> float:
     """Run FedAvg for ``rounds`` rounds after one to warm up; return the median seconds of a round."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
@@ -44,15 +51,17 @@ def seconds_per_round(name: str, rounds: int) -> float:
         def metrics(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> dict[str, object]:
             return {"loss": Weighted(float(self.loss(x, y, eval)), len(y))}
 
-    data: dict[int, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
+    data: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     rng = np.random.default_rng(0)
-    for client in range(CLIENTS):
-        data[client] = (rng.normal(size=(IMAGES, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, IMAGES))
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as pfl-research chooses
+    for client in range(clients):
+        x, y = rng.normal(size=(images, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, images)
+        data[client] = (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
 
     def user_data(client: int) -> PyTorchTensorDataset:
-        return PyTorchTensorDataset([torch.from_numpy(array) for array in data[client]])
+        return PyTorchTensorDataset(list(data[client]))
 
-    dataset = FederatedDataset(user_data, get_user_sampler("random", list(range(CLIENTS))))
+    dataset = FederatedDataset(user_data, get_user_sampler("random", list(range(clients))))
     module = Network()
     central = torch.optim.SGD(module.parameters(), lr=1.0)
     model = PyTorchModel(module, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9), central)
@@ -69,10 +78,10 @@ def seconds_per_round(name: str, rounds: int) -> float:
         backend=SimulatedBackend(training_data=dataset, val_data=dataset),
         model=model,
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=COHORT, val_cohort_size=1
+            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=cohort, val_cohort_size=1
         ),
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=EPOCHS, local_learning_rate=0.01, local_batch_size=BATCH
+            local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=BATCH
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=256),
         callbacks=[Clock()],
@@ -90,4 +99,4 @@ def measure(name: str, rounds: int) -> float:
 
 
 if __name__ == "__main__":
-    print(seconds_per_round(sys.argv[1], int(sys.argv[2])))
+    print(seconds_per_round(sys.argv[1], *map(int, sys.argv[2:])))

@@ -71,7 +71,7 @@ def texts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def on_gpu() -> list[Case]:
-    """Return what is measured on a GPU: clients with 50 examples each, 10 of them held out for tests; one epoch."""
+    """Return what is measured on a GPU: clients with 50 training examples each, one epoch."""
     common: dict[str, Value] = {
         "partitioner": "iid", "samples-per-client": 50, "local-epochs": 1, "device": "cuda",
     }  # fmt: skip
