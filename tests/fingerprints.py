@@ -89,7 +89,7 @@ VARIANTS: Mapping[str, Keys] = {
         "method": "fedavg", "validation-fraction": 0.2, "patience": 1, "evaluate-every": 1, "rounds": 6,
     },
     "fedavg, batch norm of clients": {
-        "method": "fedavg", "model": "cnn-bn", "finetune-epochs": 1, "finetune-bn": "client",
+        "method": "fedavg", "model": "cnn-bn", "finetune-epochs": 1, "finetune-bn": "client", "learning-rate": 0.005,
     },
     "fedavg, clients clipped": {
         "method": "fedavg", "privacy.unit": "client", "weighting": "uniform", "privacy.clip-norm": float("inf"),
