@@ -15,7 +15,6 @@ from florilegium.apps.trackers.attached import attached
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
-from florilegium.partitions.loading import dataset_of, decisions
 from florilegium.strategies.core.run_folder import Unwatched
 
 app = ServerApp()
@@ -35,8 +34,6 @@ def main(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
         with outcome_noted(run):
             assembly = assemble(config, one_thread=True)
-            for line in decisions(dataset_of(settings), settings.cache_dir):
-                log.info("dataset: %s", line)
             strategy = assembly.strategy(run, flower=True)
             strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)

@@ -27,18 +27,25 @@ class Registry(Mapping[str, T], Generic[T]):
         own: the suite's own entries: objects, or references to them.
         read: turns the object that a package provides into an entry. It receives the object and its reference, and
             raises ``TypeError`` or ``ValueError`` that says what the object should be.
+        others: further ways to name one of your own, for error messages.
 
     Attributes:
         own: the suite's own entries.
     """
 
     def __init__(
-        self, key: str, what: str, own: Mapping[str, T | str], read: Callable[[Any, str], T] = lambda found, _: found
+        self,
+        key: str,
+        what: str,
+        own: Mapping[str, T | str],
+        read: Callable[[Any, str], T] = lambda found, _: found,
+        others: tuple[str, ...] = (),
     ) -> None:
         self.own = dict(own)
         self._key = key
         self._what = what
         self._read = read
+        self._ways = " or ".join((*others, "'package.module:attribute'"))
         self._found: dict[str, tuple[Any, T]] = {}  # by name: the object of the package, and its entry
 
     @cached_property
@@ -75,7 +82,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if not reference:
             raise ConfigurationError(
                 f"{self._key}: '{name}' is not {self._what}{nearest(name, self)} Known: {', '.join(self)}. One of your "
-                "own is named 'package.module:attribute'"
+                f"own is named {self._ways}"
             )
         try:
             found = resolve(reference)

@@ -109,7 +109,9 @@ _OWN = {
     )
 }  # fmt: skip
 
-DATASETS: Registry[DatasetSpec | ArrayFunction] = Registry("dataset", "a dataset", _OWN, read_entry)
+DATASETS: Registry[DatasetSpec | ArrayFunction] = Registry(
+    "dataset", "a dataset", _OWN, read_entry, ("'./folder'", "'hub:org/name'")
+)
 """All datasets by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
 

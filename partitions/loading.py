@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,14 +47,12 @@ from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
 
-log = logging.getLogger("flwr")
-
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
 _FORMAT = 4
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
-_IMPORT_FORMAT = 2
+_IMPORT_FORMAT = 3
 """Version of inference; increase it so that schemas are inferred anew."""
 _NO_KEYS = Inference()
 
@@ -151,8 +148,6 @@ def _imported(name: str, data_dir: str, cache_dir: str, keys: Inference, variabl
                 tables, notes = read()
                 found = infer(short, source, tables, keys)
                 write_dataset(path, found.schema, found.splits, (*notes, *found.notes))
-                for note in (*notes, *found.notes):
-                    log.info("%s: %s", short, note)
     return read_schema(path)
 
 

@@ -53,10 +53,10 @@ def client_column(settings: FederationSettings, dataset: Dataset) -> str:
     first = [c for c in dataset.spec.client_columns if c in dataset.train.clients]
     columns = [*first, *(c for c in dataset.train.clients if c not in first)]
     if not first and not (columns and settings.client_column):
-        others = f"; name one with client-column: {', '.join(columns)}" if columns else ""
+        which = f"name one of '{settings.dataset}' with client-column: {', '.join(columns)}"
         raise ConfigurationError(
-            f"partitioner: '{settings.partitioner}' needs a column of client names; '{settings.dataset}' has "
-            f"none{others}"
+            f"partitioner: '{settings.partitioner}' needs a column of client names; "
+            + (which if columns else f"'{settings.dataset}' has none")
         )
     unknown = [c for c in settings.client_column.split("+") if c not in columns] if settings.client_column else []
     if unknown:

@@ -70,7 +70,8 @@ class ClassPartitioner(Partitioner):
         if self._high > len(pools):
             raise DataError(
                 f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}; "
-                "lower it, or divide the rows otherwise (partitioner = 'iid' or 'dirichlet')"
+                "lower it, or divide the rows otherwise: partitioner = 'iid' or 'dirichlet', or 'natural' with "
+                "num-clients = 0 if the data name clients"
             )
         if 0 < self._samples < self._high:
             raise DataError(

@@ -70,6 +70,8 @@ def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
         ConfigurationError: if the folder has none of the possible layouts.
         DataError: if a file cannot be read, its columns differ, or a client has no training rows.
     """
+    if folder.is_file():
+        raise ConfigurationError(f"dataset: {folder} is a file, not a folder. {LAYOUTS}")
     if not folder.is_dir():
         raise ConfigurationError(f"dataset: there is no folder {folder}")
     if _is_one(folder):

@@ -137,10 +137,13 @@ class _Work:
         kind, inputs = self._inputs({c: kinds[c] for c in chosen} if chosen else free, named=bool(chosen))
         schema: dict[str, Any] = {"name": self.name, **self._outputs(label, kind, inputs)}
         clients = sorted((c for c in kinds if c.lower() in CLIENTS), key=lambda c: CLIENTS.index(c.lower()))
-        schema["clients"] = clients
+        # `client` is the name that folders of clients give; among other names the data leave open which is meant.
+        clear = len(clients) < 2 or clients[0].lower() == "client"
+        schema["clients"] = clients if clear else []
         self._naming = [c for c, k in kinds.items() if self._may_name(c, k)]
         if clients:
-            self.notes.append(f"natural clients: column '{clients[0]}'")
+            named = f"column '{clients[0]}'" if clear else f"named by client-column, one of {', '.join(clients)}"
+            self.notes.append(f"natural clients: {named}")
         unused = [c for c in kinds if c not in inputs and c not in clients]
         if unused:
             self.notes.append(f"not used: {listed(unused)}")

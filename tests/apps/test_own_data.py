@@ -68,6 +68,16 @@ def test_clients_are_called_by_their_names(tmp_path: Path, caplog: pytest.LogCap
     assert not [record for record in caplog.records if "is taken as a number" in record.message]
 
 
+def test_the_log_of_a_run_says_what_was_inferred(tmp_path: Path) -> None:
+    own = _clients(tmp_path / "own", "alice", "bob")
+    keys = {"dataset": own, "partitioner": "natural", "num-clients": 0, "model": "linear", "rounds": 1}
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    run = Path(_call("run", "--workers", "1", "--runs-dir", str(tmp_path), *words).splitlines()[-1])
+    log = (run / "run.log").read_text(encoding="utf-8")
+    assert log.count("dataset: label: column 'label', 2 classes: in, out") == 1
+    assert log.count("dataset: natural clients: column 'client'") == 1
+
+
 def test_a_number_goes_before_a_name_that_looks_like_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = _clients(tmp_path / "own", "1", "2")  # clients 0 and 1
     keys = {"dataset": str(own), "partitioner": "natural", "num-clients": 0, "model": "linear", "rounds": 1}

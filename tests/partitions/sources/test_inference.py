@@ -128,6 +128,18 @@ class TestHub:
             federation, _ = federate(settings(**keys, client_column=column, model="linear"))
             assert sorted(federation.names) == names
 
+    def test_of_several_columns_of_names_one_must_be_chosen(self, tmp_path: Path) -> None:
+        both = {**TABLE, "patient_id": [1, 1, 2, 2]}  # beside "user"
+        _write(tmp_path, train={name: list(cells) * 3 for name, cells in both.items()})  # type: ignore[call-overload]
+        keys = {"dataset": NAME, "data_dir": str(tmp_path / "data"), "num_clients": 0, "partitioner": "natural"}
+        with pytest.raises(
+            ConfigurationError, match=r"name one of 'hub:org/own' with client-column: .*patient_id.*user"
+        ):
+            federate(settings(**keys, model="linear"))
+        federation, _ = federate(settings(**keys, client_column="patient_id", model="linear"))
+        assert sorted(federation.names) == ["1", "2"]
+        assert federate(settings(dataset=NAME, data_dir=str(tmp_path / "data"), num_clients=2, partitioner="iid"))
+
     def test_texts(self, tmp_path: Path) -> None:
         _write(tmp_path, train={"sentence": ["abc", "de", "fghij"], "idx": [0, 1, 2], "label": [7, 3, 7]})
         dataset = load_dataset(_keys(tmp_path))
