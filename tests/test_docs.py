@@ -1,4 +1,7 @@
-"""The documentation agrees with the code: examples run, links lead somewhere, commands exist, no page is missing."""
+"""The documentation agrees with the code: examples run, links lead somewhere, no page is missing.
+
+Commands: ``test_doc_commands.py``. Words: ``test_prose.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
-import click
 import pytest
-import typer
 
 import florilegium as fl
-from florilegium.apps.cli import cli
-from florilegium.apps.experiment import pick, read_assignments, read_layers, read_recipe
 from florilegium.apps.method_pages import FACTS, index, read_page
 from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import complete, defaults, parse
-from florilegium.apps.sweep import cells
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT
 from tests.support import CACHE
@@ -30,13 +25,10 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
 PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/test_package.py
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-COMMANDS = typer.main.get_command(cli)
 PICTURE = re.compile(
     r'<picture>\s+<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">\s+<img alt="([^"]+)" src="(\S+)">'
 )
 """A picture with two themes: the dark file, the words, the light file."""
-THEIRS = ("package-keys", "mine.", "slow-head.")
-"""Keys in examples that are not the suite's own."""
 
 
 @pytest.mark.parametrize(
@@ -85,83 +77,6 @@ def test_diagrams_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch) -> No
     for name, draw in diagrams.DIAGRAMS.items():
         for theme in themes.THEMES:
             assert (DOCS / "images" / f"{name}{theme.suffix}.svg").read_text(encoding="utf-8") == draw(theme).end()
-
-
-def _commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each line of a text that could be typed and begins with ``florilegium``."""
-    for line in re.sub(r" *\\\n *", " ", text).splitlines():
-        if re.match(r"(    |)florilegium [a-z]", line):
-            yield re.sub(r"(^|\s)#\s.*|   .*$", "", line.strip()).split()[1:]
-
-
-def _wrong(words: list[str]) -> str:
-    """Return what is wrong with the words of a command: its name, an option, or a key of ``--set``."""
-    command: click.Command = COMMANDS
-    while isinstance(command, click.Group):
-        if not words or words[0] not in command.commands:
-            return f"no command {' '.join(words[:1])}"
-        command, words = command.commands[words[0]], words[1:]
-    options = {name for parameter in command.params for name in parameter.opts}
-    for place, word in enumerate(words, 1):
-        if re.match(r"--[a-z]", word) and command.name != "serve" and word.partition("=")[0] not in options:
-            return f"no option {word}"
-        key = "".join(words[place : place + 1]).strip("'\"").partition("=")[0]
-        if word == "--set" and key not in defaults() and not key.startswith(THEIRS):
-            return f"no key {key}"
-    return ""
-
-
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
-def test_commands_exist(page: Path) -> None:
-    """Every command that a page shows, with its options and its keys."""
-    wrong = [(" ".join(words), _wrong(words)) for words in _commands(page.read_text(encoding="utf-8"))]
-    assert not [entry for entry in wrong if entry[1]]
-
-
-def _try(words: list[str]) -> None:
-    """Check all that is known without data of a command that names a recipe of the suite.
-
-    Raises:
-        ConfigurationError: if the command would end with it.
-    """
-    command, arguments = words[0], [word for word in words[1:] if not word.startswith("-")]
-    if command not in ("run", "sweep", "tune", "pareto") or not arguments:
-        return
-    recipe = arguments[0]
-    if not re.fullmatch(r"[a-z0-9.:-]+", recipe) or recipe.endswith(".toml"):  # a place for a name, or a file
-        return
-    assignments = [value.strip("'\"") for word, value in pairwise(words) if word == "--set"]
-    given = read_assignments([entry for entry in assignments if not re.search(r"RUN|…|=(/|~|\$|\./)", entry)])
-    if command == "sweep":
-        cells(recipe, arguments[1], given)
-    elif command == "tune":
-        pick(arguments[1], read_layers(recipe).tune, recipe, "tuning")
-    else:
-        parse(complete({**read_recipe(recipe), **given}))
-
-
-@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
-def test_commands_with_recipes_are_accepted(page: Path) -> None:
-    """Recipes, variants, sweeps, tunings and keys of the commands on a page fit together."""
-    for words in _commands(page.read_text(encoding="utf-8")):
-        _try(words)
-
-
-def test_wrong_commands_are_found() -> None:
-    text = """
-    florilegium rum
-    florilegium run --sets a=1      # with a comment
-    florilegium run \\
-      --set metod=fedavg
-"""
-    assert [_wrong(words) for words in _commands(text)] == ["no command rum", "no option --sets", "no key metod"]
-    for words, wrong in (
-        ("run ppfe-cifar10-s2:nothing", "no variant 'nothing'"),
-        ("sweep ppfe-cifar10-s2 table-0", "no sweep 'table-0'"),
-        ("run ppfe-cifar10-s2 --set rounds=-1", "rounds"),
-    ):
-        with pytest.raises(ConfigurationError, match=wrong):
-            _try(words.split())
 
 
 def test_the_site_has_every_page() -> None:
