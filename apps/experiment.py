@@ -283,7 +283,8 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
             engine.run(named, path, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
-            f"run {path.name} was stopped{_said(error)}; go on with resume = '{path.name}'"
+            f"run {path.name} was stopped{_said(error)}; go on with `florilegium resume {path.name}`, in Python "
+            f"with fl.run(resume='{path.name}')"
         ) from error
     except (ConfigurationError, DataError):
         _leave_nothing(path)

@@ -45,8 +45,10 @@ def on_terminal(console: Console) -> Display:
 
         def show(status: Mapping[str, Any]) -> None:
             nonlocal last
+            if "round" not in status:  # how the run ended; the bar stays where it was
+                return
             text, evaluated = figures_of(status), int(status.get("evaluated", 0))
-            bar.update(task, completed=status.get("round", 0), figures=text)
+            bar.update(task, completed=status["round"], figures=text)
             if text and evaluated > last:
                 last = evaluated
                 bar.console.print(f"round {evaluated:>5}   {text}", highlight=False)
@@ -77,6 +79,8 @@ def in_notebook(title: str, rounds: int) -> Iterator[Show]:
 
     def show(status: Mapping[str, Any]) -> None:
         nonlocal last
+        if "round" not in status:  # how the run ended, which the error says too
+            return
         last = status
         handle.update(line(status), raw=True)
 

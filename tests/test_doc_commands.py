@@ -194,6 +194,9 @@ def test_commands_are_carried_out(page: Path, tmp_path: Path, monkeypatch: pytes
     for client in ("alice", "bob"):
         rows = "".join(f"{number},{number % 7},{number % 2}\n" for number in range(40))
         (work / "own" / f"{client}.csv").write_text(f"a,b,label\n{rows}")
+    (work / "patients").mkdir()
+    rows = "".join(f"{number},{number % 3},{'ab'[number % 2]},{'ns'[number // 20]}\n" for number in range(40))
+    (work / "patients" / "train.csv").write_text(f"age,dose,outcome,hospital\n{rows}")
     (work / "split.json").write_text(json.dumps({"alice": {"train": [*range(40)], "test": [40, 41]}}))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(work)

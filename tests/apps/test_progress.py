@@ -1,13 +1,15 @@
-"""The line of a run in a notebook's cell."""
+"""The line of a run in a notebook's cell, and its bar on a terminal."""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import IPython.display
 import pytest
+from rich.console import Console
 
-from florilegium.apps.progress import in_notebook
+from florilegium.apps.progress import in_notebook, on_terminal
 
 
 class Cell:
@@ -54,8 +56,17 @@ def test_says_where_a_run_has_ended(cell: Cell, error: type[BaseException]) -> N
     def end() -> None:
         with in_notebook("run", 5) as show:
             show(STATUS)
+            show({"state": "stopped"})
             raise error
 
     with pytest.raises(error):
         end()
     assert cell.line["text/plain"] == f"run: 3/5 {error.__name__}"
+
+
+def test_the_bar_of_a_stopped_run_stays_where_it_was() -> None:
+    output = io.StringIO()
+    with on_terminal(Console(file=output, width=100))("run", 5) as show:
+        show(STATUS)
+        show({"state": "stopped"})
+    assert " 3/5 " in output.getvalue().splitlines()[-1]
