@@ -166,6 +166,10 @@ def _here(page: Path) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def test_commands_carried_out_here_stay_in_their_folder() -> None:
+    assert not [words for page in TEXTS for words in _here(page) if any(re.match(r"/|\S+=/", word) for word in words)]
+
+
 def test_reasons_are_needed_and_name_tests_that_exist() -> None:
     texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in TEXTS}
     for start in ELSEWHERE:

@@ -25,6 +25,19 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
 PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/test_package.py
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+MADE_BY = re.compile(r"florilegium [a-z]+|python -m benchmarks|fl\.run\(|\btests/|\.py::test_")
+"""What makes or shows the numbers of a table: a command, a call, a test."""
+WITHOUT_COMMAND = {
+    ("README.md", "Results"): "lists the pages",
+    ("fedl2p.md", "FedL2P"): "sums up the tables below, which have commands",
+    (
+        "fedl2p.md",
+        "Unstratified validation misled the choice of λ",
+    ): "runs of code that has changed, as the section says",
+    ("fedl2p.md", "Notes"): "the same",
+    ("mdm.md", "Notes"): "the same",
+}
+"""Tables of results without a command, by page and section, and why."""
 PICTURE = re.compile(
     r'<picture>\s+<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)">\s+<img alt="([^"]+)" src="(\S+)">'
 )
@@ -117,6 +130,29 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for page in tmp_path.rglob("*.html"):
         assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', page.read_text(encoding="utf-8")), page
+
+
+def _without_command(page: Path) -> list[str]:
+    """Return the sections of a page of results that have a table but, like those around them, no command."""
+    found: list[str] = []
+    around: list[bool] = []  # of each level of headings: whether the section's own text has a command
+    for section in re.split(r"^(?=#+ )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        title = section.splitlines()[0]
+        level = len(title) - len(title.lstrip("#"))
+        around = [*around[: level - 1], bool(MADE_BY.search(section))]
+        if "\n|" in section and not any(around):
+            found.append(title.lstrip("# "))
+    return found
+
+
+def test_every_table_of_results_has_a_command_and_a_date() -> None:
+    """The sections that have neither are known, each with its reason."""
+    pages = {page: page.relative_to(DOCS / "results").as_posix() for page in (DOCS / "results").rglob("*.md")}
+    found = {(name, title) for page, name in pages.items() for title in _without_command(page)}
+    assert found == set(WITHOUT_COMMAND)
+    for page, name in pages.items():
+        dated = re.search(r"\b2026-\d\d-\d\d\b", page.read_text(encoding="utf-8"))
+        assert dated or name in ("README.md", "board/README.md", "ledger.md", "robustness.md"), name
 
 
 def test_the_page_on_robustness_names_tests_that_exist() -> None:
