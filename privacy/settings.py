@@ -43,9 +43,8 @@ class PrivacySettings(Section):
     )
     mechanism: Literal["gaussian", "tree", "matrix"] = key(
         "gaussian",
-        "for `sampling = slots`: noise that is independent in every round; or DP-FTRL's, correlated so that it cancels "
-        "in the model: tree aggregation, or the square root of the matrix of running totals "
-        "([more](privacy.md#correlated-noise))",
+        "for `sampling = slots`: independent noise in every round, or correlated noise that cancels in the model: "
+        "`tree` or `matrix` ([more](privacy.md#correlated-noise))",
     )
     noise_at: Literal["server", "device"] = key("server", "for `unit = client`: who adds the noise")
 

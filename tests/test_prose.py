@@ -12,7 +12,7 @@ import pytest
 from tests.processes import BIN, ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-LONGEST = 35
+LONGEST = 28
 """Words that a cell of a table may have. Explanations belong in sentences under the table."""
 INSTEAD = {
     r"\banswers?\b|\banswered\b": "reply, update; a client returns something",
@@ -57,7 +57,8 @@ def test_words_are_plain_and_cells_short(page: Path) -> None:
         for match in re.finditer(words, line, re.IGNORECASE)
     ]
     assert not found
-    assert not [cell for cell in _cells(text) if len(cell.split()) > LONGEST]
+    longest = 35 if page.parts[-2:] == ("results", "speed.md") else LONGEST  # figures that belong together
+    assert not [cell for cell in _cells(text) if len(cell.split()) > longest]
 
 
 def test_spelling() -> None:

@@ -22,8 +22,8 @@ class CapacityHyper(Section):
 
     levels: Annotated[str, AfterValidator(_check_levels)] = key(
         "1,0.5,0.25",
-        "capacities r of simulated clients: the share of each layer's channels that a client holds; each client draws "
-        "one, from seed and name; a device states its own in `--node-config`",
+        "capacities r of simulated clients, shares of each layer's channels; each client draws one from the seed; "
+        "devices state theirs in `--node-config`",
         values="list of numbers in (0, 1]",
     )
     shares: str = key(

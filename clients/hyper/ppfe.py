@@ -59,8 +59,8 @@ class PPFEHyper(Section):
     stage_rounds: Counts = key("30,50,40,40", "number of rounds of each stage; the sum must be `rounds`")
     reduction: Literal["low-rank", "sparse", "width", "none"] = key(
         "low-rank",
-        "how dense layers are reduced: factors of given ranks from stage 3 on; masks, or fewer hidden units, in "
-        "personal layers from stage 2 on; or not at all",
+        "reduction of dense layers: factors of given ranks from stage 3 on; masks, or fewer hidden units, from stage 2 "
+        "on; or none",
     )
     ranks: str = key(
         "100,50,24; 80,40,16", "ranks of the dense layers, first to last, for each stage from 3 on: '9,9;5,5'"

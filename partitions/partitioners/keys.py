@@ -67,8 +67,8 @@ class DistributionKeys(Section):
 
     file: File = key(
         "",
-        "CSV of numbers without a header: a row per class, and in it a number for each client that holds the class, of "
-        'which there are `num-clients` × `classes` / C; "": log-normal numbers',
+        "CSV without a header: a row per class, with a number for each of its `num-clients` × `classes` / C clients; "
+        '"": log-normal numbers',
         values='file, ""',
     )
     sigma: float = key(2.0, "σ of the log-normal numbers, with μ = 0", ge=0)

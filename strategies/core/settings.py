@@ -31,8 +31,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )  # fmt: skip
     mode: Literal["synchronous", "buffered"] = key(
         "synchronous",
-        "what a round is: an exchange with a new cohort; or a server step for every `buffer.size` updates, while as "
-        "many clients as a cohort has are busy ([more](fleets.md#buffered-rounds))",
+        "a round: an exchange with a new cohort, or a server step after every `buffer.size` updates "
+        "([more](fleets.md#buffered-rounds))",
     )
     oversample: float = key(
         1.0,

@@ -14,8 +14,8 @@ class CompressionSettings(Section):
 
     scheme: Literal["none", "quantise", "top-k", "low-rank"] = key(
         "none",
-        "how clients compress the updates that they return: not at all; by stochastic quantisation; to their largest "
-        "entries or to matrices of low rank, both with error feedback ([more](compression.md))",
+        "compression of clients' updates: none, stochastic quantisation, the largest entries, or matrices of low rank "
+        "([more](compression.md))",
     )
     bits: int = key(8, "for `scheme = quantise`: bits for each entry", ge=1, le=8)
     share: float = key(0.01, "for `scheme = top-k`: share of each array's entries that is sent", gt=0, le=1)
