@@ -40,8 +40,8 @@ class FleetSettings(Section):
     dropout: float = key(0.0, "probability that a client fails in mid-training", ge=0, lt=1)
     detection: float = key(
         60.0,
-        "seconds after which the server notices that a client has failed or gone offline; a server of Flower needs "
-        "about 60; more than `round-timeout`: it waits for failed clients until then",
+        "seconds until the server notices that a client has failed or gone offline, about 60 in a Flower deployment; "
+        "`round-timeout` at most counts",
         ge=0,
     )
     memory: float = key(
