@@ -11,9 +11,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from florilegium.apps.assembly import population
-from florilegium.apps.figures import ShownFigure
 from florilegium.apps.settings import Settings
 from florilegium.clients.core.network import network_for
+from florilegium.common.figures import ShownFigure
 from florilegium.models.parameters import get_arrays, num_bytes
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.clock import trained

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_atomically
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.spec import Dataset
@@ -26,13 +25,12 @@ def plot_federation(federation: Federation, dataset: Dataset, path: Path, title:
     write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
 
 
-def draw_federation(federation: Federation, dataset: Dataset, title: str) -> Figure:
+def draw_federation(federation: Federation, dataset: Dataset, title: str) -> ShownFigure:
     """Return a heat map, clients × classes, of the numbers of training examples; cells without examples are blank."""
     counts = federation.class_counts(dataset)
     clients, classes = counts.shape
     size = (float(np.clip(0.42 * classes + 2.2, 4.5, 14)), float(np.clip(0.24 * clients + 1.3, 2.8, 14)))
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(*size)
     axes = figure.subplots()
     cells = axes.imshow(np.ma.masked_equal(counts, 0), aspect="auto", cmap="YlGnBu", vmin=0, interpolation="nearest")
     figure.colorbar(cells, label="training examples", pad=0.02)

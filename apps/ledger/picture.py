@@ -7,10 +7,10 @@ from decimal import Decimal
 
 from matplotlib.axes import Axes
 
-from florilegium.apps.figures import ShownFigure
 from florilegium.apps.ledger.records import Cell, Paper
 from florilegium.apps.ledger.verdicts import TOLERANCE, Verdict, verdict
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
+from florilegium.common.figures import ShownFigure
 
 SHOWN: tuple[Verdict, ...] = ("reproduced", "higher", "lower")
 COLUMNS = 3

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.cells import Cell
-from florilegium.apps.figures import ShownFigure
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
@@ -21,6 +20,7 @@ from florilegium.apps.reports.writing import Report, remove_report, write_pictur
 from florilegium.apps.settings import defaults
 from florilegium.apps.sweep import Sweep
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from themes import write_figure
 
 import florilegium as fl
-from florilegium.apps.figures import ShownFigure
 from florilegium.apps.settings import complete, parse
+from florilegium.common.figures import ShownFigure
 from florilegium.common.settings import Value
 from florilegium.partitions.federation import federate
 
