@@ -30,20 +30,28 @@ Arguments = Callable[[Round, Sequence[str]], dict[str, Any]]
 """Returns the arguments of the phase for the clients that carry it out in a round."""
 
 
+def silent(timeout: float) -> str:
+    """Return why a client is given up that has not replied within ``round-timeout``; its place is free then."""
+    return f"no reply within {timeout:g} s (key round-timeout)"
+
+
 @dataclass(frozen=True)
 class Step:
     """What a server step waits for.
 
     Attributes:
         size: number of updates.
+        enough: number of updates with which the step is taken when ``round-timeout`` is over; at least 1.
         too_stale: returns why an update of a client that was sent the model in this round is dropped, "" if it counts.
-        begin: has more clients begin, but for those given; called if none is busy.
+        begin: has others begin in the places of clients that have failed. It gets those that have replied or failed in
+            this step, who do not begin again, and the number of updates that have arrived, whose places stay free.
         arguments: of the phase.
     """
 
     size: int
+    enough: int
     too_stale: Callable[[int], str]
-    begin: Callable[[Collection[str]], None]
+    begin: Callable[[Collection[str], int], None]
     arguments: Arguments
 
 
@@ -82,9 +90,10 @@ class Arrivals(ABC):
 
     @abstractmethod
     def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
-        """Return the updates of the next replies that count, no later than ``round-timeout``.
+        """Return the updates of the next replies that count.
 
-        No client counts twice. There are fewer replies than asked for if all clients have replied or failed.
+        No client counts twice. There are fewer updates than asked for if ``round-timeout`` is over and they are enough,
+        or if all clients have replied or failed.
 
         Each outcome comes with the round in which its clients were sent their model.
         """
@@ -145,41 +154,57 @@ class SimulatedArrivals(Arrivals):
     def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
         """Have clients begin with the round's model: foresee when they will reply."""
         members = [self._strategy.roster.clients[client] for client in clients]
+        timeout = self._strategy.settings.round_timeout
+        given_up = self._clock.now + timeout
         for job in self._clock.jobs(members, path, round.load(PHASE, self.models[round.number])):
-            heapq.heappush(self._queue, Busy(job.end, self._places, job.client, round.number, job.error))
+            end, error = (job.end, job.error) if job.end <= given_up else (given_up, silent(timeout))
+            heapq.heappush(self._queue, Busy(end, self._places, job.client, round.number, error))
             self._places += 1
 
     def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
         """Let time pass until enough replies have arrived; have these clients train, by version, the oldest first."""
-        clock = self._clock
-        deadline = clock.now + self._strategy.settings.round_timeout
-        taken: list[Busy] = []
-        unused: dict[str, str] = {}
-        while len(taken) < step.size:
-            if not self._queue:
-                step.begin([*unused, *(one.client for one in taken)])
-            if not self._queue:
+        deadline = self._clock.now + self._strategy.settings.round_timeout
+        outcomes: list[tuple[int, Outcome]] = []
+        heard: set[str] = set()
+        while (used := sum(len(outcome.clients) for _, outcome in outcomes)) < step.size:
+            if heard:  # some that have replied have failed in training
+                step.begin(heard, used)
+            if not (taken := self._next(round, step, used, deadline, heard)):
                 break
-            if self._queue[0].end > deadline:
+            for version in sorted({one.version for one in taken}):
+                clients = [one.client for one in taken if one.version == version]
+                outcome = round.ask(
+                    PHASE, clients, send=self.models[version], reduce="delta", out_of=0, arrived=True,
+                    **step.arguments(round, clients),
+                )  # fmt: skip
+                outcomes.append((version, outcome))
+        return outcomes
+
+    def _next(self, round: Round, step: Step, used: int, deadline: float, heard: set[str]) -> list[Busy]:
+        """Let time pass until the updates that are missing arrive; return who sends them, in order.
+
+        Args:
+            round: the round.
+            step: what the server step waits for.
+            used: number of updates that there are already.
+            deadline: time at which to stop if there are enough.
+            heard: the clients that have replied or failed in this step; further ones are added.
+        """
+        clock, taken, unused = self._clock, list[Busy](), dict[str, str]()
+        while self._queue and used + len(taken) < step.size:
+            if self._queue[0].end > deadline and used + len(taken) >= step.enough:
                 clock.now = max(clock.now, deadline)
                 break
             one = heapq.heappop(self._queue)
             clock.now = max(clock.now, one.end)
+            heard.add(one.client)
             if reason := one.error or step.too_stale(one.version):
                 unused[one.client] = reason
+                step.begin(heard, used + len(taken))
             else:
                 taken.append(one)
         round.skip(PHASE, unused)
-        taken.sort(key=lambda one: one.place)
-        outcomes = []
-        for version in sorted({one.version for one in taken}):
-            clients = [one.client for one in taken if one.version == version]
-            outcome = round.ask(
-                PHASE, clients, send=self.models[version], reduce="delta", out_of=0, arrived=True,
-                **step.arguments(round, clients),
-            )  # fmt: skip
-            outcomes.append((version, outcome))
-        return outcomes
+        return sorted(taken, key=lambda one: one.place)
 
     @property
     def _clock(self) -> Clock:
@@ -231,7 +256,7 @@ class DeviceArrivals(Arrivals):
         found: list[tuple[int, Outcome]] = []
         heard: set[str] = set()
         while len(found) < step.size:
-            heard |= self._look(round, timeout)
+            failed = self._look(round, timeout)
             if self._inbox:
                 one, reply = self._inbox.popleft()
                 heard.add(one.client)
@@ -239,13 +264,16 @@ class DeviceArrivals(Arrivals):
                     round.skip(PHASE, {one.client: reason})
                 elif (outcome := round.receive(one, reply)).clients:
                     found.append((one.version, outcome))
+                    continue
+                failed.add(one.client)
+            if failed:
+                heard |= failed
+                step.begin(heard, len(found))
                 continue
-            if not self._posted:
-                step.begin(heard)
             if not self._posted:
                 break
             elapsed = time.monotonic() - begun
-            if elapsed > timeout:
+            if elapsed > timeout and len(found) >= step.enough:
                 break
             shortest, longest = POLLS_DEPLOYED
             time.sleep(min(max(shortest, elapsed / 10), longest))
@@ -263,9 +291,9 @@ class DeviceArrivals(Arrivals):
         waiting = [one for one in self._posted if id(one) not in done]
         now = time.monotonic()
         self._posted = [one for one in waiting if now - one.at <= timeout]
-        silent = {one.client for one in waiting if now - one.at > timeout}
-        round.skip(PHASE, dict.fromkeys(sorted(silent), f"no reply within {timeout:g} s (key round-timeout)"))
-        return silent
+        lost = {one.client for one in waiting if now - one.at > timeout}
+        round.skip(PHASE, dict.fromkeys(sorted(lost), silent(timeout)))
+        return lost
 
     def facts(self) -> dict[str, Any]:
         """Return nothing: a resumed run reaches no reply to the run before, and has all devices begin anew."""

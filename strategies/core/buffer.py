@@ -10,6 +10,7 @@ of a synchronous round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import count
@@ -76,24 +77,32 @@ class Buffer:
             arguments: returns the phase's arguments for the clients of a round.
 
         Raises:
-            RunError: if fewer than ``min-success`` of K updates have arrived within ``round-timeout``.
+            RunError: if a smaller share than ``min-success`` of K updates has arrived when all clients have replied,
+                failed or been given up.
         """
-        arrivals, number = self._arrivals, round.number
+        arrivals, number, size = self._arrivals, round.number, self._settings.size
         arrivals.models[number] = sent
         attempts = count(1)
+
+        def begin(heard: Collection[str], used: int) -> None:
+            self._begin(round, arguments, number, next(attempts), heard=heard, used=used)
+
         self._begin(round, arguments, number)
-        outcomes = arrivals.take(round, Step(
-            self._settings.size, lambda version: self._too_stale(number - version),
-            lambda heard: self._begin(round, arguments, number, next(attempts), heard=heard), arguments,
-        ))  # fmt: skip
+        enough = max(1, math.ceil(self._strategy.settings.min_success * size))
+        outcomes = arrivals.take(
+            round, Step(size, enough, lambda version: self._too_stale(number - version), begin, arguments)
+        )
         merged = joined([outcome for _, outcome in outcomes])
         for version, outcome in outcomes:
             for name, array in self._weighted(outcome, number - version, arrivals.models[version], sent).items():
                 merged.arrays[name] = merged.arrays[name] + array if name in merged.arrays else array
         arrivals.forget()
-        return round.require(merged, self._settings.size)
+        merged.failures |= round.record.failures  # among them those of clients that were given up
+        return round.require(merged, size)
 
-    def _begin(self, round: Round, arguments: Arguments, *path: int, heard: Collection[str] = ()) -> None:
+    def _begin(
+        self, round: Round, arguments: Arguments, *path: int, heard: Collection[str] = (), used: int = 0
+    ) -> None:
         """Have as many clients begin with the present model as are missing to C.
 
         Args:
@@ -101,10 +110,11 @@ class Buffer:
             arguments: returns the phase's arguments.
             path: names the random draws.
             heard: clients that do not begin, since they have replied or failed in this step.
+            used: number of clients whose places stay free until the next step, since their updates have arrived.
         """
         strategy, pending = self._strategy, self._arrivals.pending
         free = [client for client in strategy.trainable() if client not in pending and client not in heard]
-        missing = min(strategy.cohort_size(round.number) - len(pending), len(free))
+        missing = min(strategy.cohort_size(round.number) - len(pending) - used, len(free))
         if missing > 0 and (drawn := strategy.draw(free, missing, *path, wait=not pending)):
             self._arrivals.begin(round, drawn, path, arguments)
 

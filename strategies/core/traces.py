@@ -79,7 +79,7 @@ def read_traces(path: Path) -> tuple[list[list[Span]], float]:
         with path.open(encoding="utf-8", newline="") as text:
             for line in csv.DictReader(text):
                 found.setdefault(line["device"], []).append((float(line["online"]), float(line["offline"])))
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
         raise ConfigurationError(
             f"{wrong} cannot be read ({type(error).__name__}: {error}); it needs the columns device, online, offline, "
             "in seconds"

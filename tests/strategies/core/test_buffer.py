@@ -152,7 +152,7 @@ class TestSteps:
         runs = Runs(tmp_path, {**ALL_BUSY, "rounds": 1, "buffer.size": 6, "round-timeout": soon})
         path = runs("run", **{"min-success": 0.3})
         (line,) = (line for line in read_metrics(path) if "training" in line)
-        assert line["training"]["clients"] == 2
+        assert line["training"]["clients"] - line["training"]["failed"] == 2
         assert line["simulated_seconds"] == pytest.approx(soon, abs=1e-3)
         with pytest.raises(RunError, match="only 2 of 6"):
             runs("refused", **{"min-success": 0.5})
@@ -183,6 +183,22 @@ class TestSteps:
             assert len({*heard}) == len(heard) <= 6
             assert len(asked[number]) == size or len(heard) == 6
         assert len(lines) > 6
+
+    def test_a_client_that_fails_in_training_is_replaced(self, tmp_path: Path) -> None:
+        """Its update is longer than allowed, which shows when it arrives: the step waits for another."""
+        keys = {"buffer.size": 1, "rounds": 12, "num-clients": 8, "max-update-norm": 1.3}
+        path = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})("run")
+        counts = [line["training"] for line in read_metrics(path) if "training" in line]
+        assert [count["clients"] - count["failed"] for count in counts] == [1] * 12
+        assert sum(count["failed"] for count in counts) > 0
+
+    def test_a_client_that_is_silent_for_too_long_is_given_up(self, tmp_path: Path) -> None:
+        """The server never notices that clients have dropped out, and frees their places after ``round-timeout``."""
+        keys = {"rounds": 30, "num-clients": 8, "fleet.dropout": 0.3, "fleet.detection": 1e6, "round-timeout": 300.0}
+        path = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})("run")
+        assert read_checkpoint(path).round == 30
+        lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
+        assert {line["reason"] for line in lines} == {"no reply within 300 s (key round-timeout)"}
 
 
 def test_a_resumed_run_is_the_whole_one(tmp_path: Path) -> None:
