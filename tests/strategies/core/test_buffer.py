@@ -186,7 +186,7 @@ class TestSteps:
 
     def test_a_client_that_fails_in_training_is_replaced(self, tmp_path: Path) -> None:
         """Its update is longer than allowed, which shows when it arrives: the step waits for another."""
-        keys = {"buffer.size": 1, "rounds": 12, "num-clients": 8, "max-update-norm": 1.3}
+        keys = {"buffer.size": 1, "cohort-size": 1, "rounds": 12, "num-clients": 8, "max-update-norm": 1.3}
         path = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})("run")
         counts = [line["training"] for line in read_metrics(path) if "training" in line]
         assert [count["clients"] - count["failed"] for count in counts] == [1] * 12
@@ -194,9 +194,16 @@ class TestSteps:
 
     def test_a_client_that_is_silent_for_too_long_is_given_up(self, tmp_path: Path) -> None:
         """The server never notices that clients have dropped out, and frees their places after ``round-timeout``."""
-        keys = {"rounds": 30, "num-clients": 8, "fleet.dropout": 0.3, "fleet.detection": 1e6, "round-timeout": 300.0}
+        keys = {
+            "cohort-size": 2,
+            "rounds": 20,
+            "num-clients": 8,
+            "fleet.dropout": 0.3,
+            "fleet.detection": 1e6,
+            "round-timeout": 300.0,
+        }
         path = Runs(tmp_path, {**KEYS, **BUFFERED, **keys})("run")
-        assert read_checkpoint(path).round == 30
+        assert read_checkpoint(path).round == 20
         lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
         assert {line["reason"] for line in lines} == {"no reply within 300 s (key round-timeout)"}
 
