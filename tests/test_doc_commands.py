@@ -49,6 +49,19 @@ NOT_HERE = {
     r"run RECIPE": "needs a cluster of several machines: tests/apps/test_launch.py",
 }
 """Commands that are not carried out here, by how they begin, and why."""
+OTHERS = {
+    r"make (install|run)|(uv )?pip install": "downloads packages; a wheel is installed in tests/apps/test_package.py",
+    r"make (test|bench|docs|pictures)": "of a checkout; the site is built in tests/test_docs.py",
+    r"python -m (tests\.fingerprints|benchmarks)": "takes minutes on an idle machine",
+    r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/test_deployment.py",
+    r"ssh-keygen|deploy/certificates": "carried out in tests/site.py",
+    r"mkdir|cat|export|cd": "of the shell",
+    r"ray start": "needs several machines",
+}
+"""Commands of other programs, by how they begin, and where they are carried out, or why nowhere."""
+PROGRAMS = (
+    r"flwr|flower-\w+|make|pip|uv|python|pytest|ray|docker|systemctl|git|curl|ssh\S*|mkdir|cat|cp|export|cd|deploy/\S+"
+)
 
 
 def _commands(text: str) -> Iterator[list[str]]:
@@ -179,6 +192,19 @@ def test_reasons_are_needed_and_name_tests_that_exist() -> None:
         assert any(re.match(start, command) for command in shown), start
     for reason in (*ELSEWHERE.values(), *NOT_HERE.values()):
         for path in re.findall(r"tests/[\w/]+(?:\.py)?", reason):
+            assert (ROOT / path).exists(), path
+
+
+def test_commands_of_other_programs_have_a_reason() -> None:
+    shown = [
+        line.strip() for page in TEXTS
+        for line in page.read_text(encoding="utf-8").splitlines() if re.match(rf"    ({PROGRAMS}) \S", line)
+    ]  # fmt: skip
+    assert len(shown) > 20
+    assert not [line for line in shown if not any(re.match(start, line) for start in OTHERS)]
+    for start, reason in OTHERS.items():
+        assert any(re.match(start, line) for line in shown), start
+        for path in re.findall(r"tests/[\w/]+\.py", reason):
             assert (ROOT / path).exists(), path
 
 
