@@ -14,11 +14,13 @@ from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.loading import check_local, dataset_of
+from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL
 from florilegium.strategies.core.run_folder import find_initial
+from florilegium.strategies.core.traces import read_traces
 
 
 def check_early(config: Mapping[str, Value]) -> None:
-    """Check a complete configuration: values, the data folder, ``init``, the tracker, the metrics port, a private run.
+    """Check a complete configuration: values, files that it names, the tracker, the metrics port, a private run.
 
     Raises:
         ConfigurationError, DataError: as the run itself would.
@@ -37,6 +39,8 @@ def check_early(config: Mapping[str, Value]) -> None:
     if settings.mode == "buffered":
         check_buffered(settings, "")
     check_compression(settings, "")
+    if settings.fleet.availability not in (ALWAYS, DIURNAL):
+        read_traces(Path(folder(settings.fleet.availability)))
     check_tracker(settings.tracker)
     if settings.metrics_port:
         check_port(settings.metrics_port)

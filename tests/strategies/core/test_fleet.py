@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from florilegium.apps.early_checks import check_early
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -23,7 +24,7 @@ from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.core.traces import Traces, read_traces
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import config, settings
 
 EQUAL: dict[str, Value] = {
     "fleet.speed": 50.0, "fleet.speed-sigma": 0.0, "fleet.download": 4.0, "fleet.upload": 1.0,
@@ -75,6 +76,16 @@ class TestFleet:
         devices, times = fleet.devices(["0"]), (0.0, 10.0, 19.0, 20.0, 99.0, 105.0, 115.0)
         assert [fleet.online_until(devices, time)[0] for time in times] == [0, 20, 20, 20, 100, 105, 120]
         assert [fleet.next_begin(devices, time)[0] for time in times] == [10, 40, 40, 40, 110, 110, 140]
+
+    def test_a_file_that_cannot_be_read_is_noticed_before_a_run_starts(self, tmp_path: Path) -> None:
+        keys: dict[str, Value] = {"fleet.speed": 50.0, "fleet.availability": str(tmp_path / "traces.csv")}
+        with pytest.raises(ConfigurationError, match=r"file .* cannot be read"):
+            check_early(config(**keys))
+        (tmp_path / "traces.csv").write_text("device,online,offline\na,0," + "9" * 200_000)  # too long for a field
+        with pytest.raises(ConfigurationError, match=r"file .* cannot be read"):
+            check_early(config(**keys))
+        (tmp_path / "traces.csv").write_text("device,online,offline\na,0,5\n")
+        check_early(config(**keys))
 
     def test_periods_that_meet_where_traces_repeat_are_one(self) -> None:
         night, always, day = [(0.0, 30.0), (70.0, 100.0)], [(0.0, 100.0)], [(0.0, 40.0), (50.0, 99.0)]
