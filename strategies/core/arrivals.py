@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message
 
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome
+from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome, silent
 from florilegium.strategies.core.round import Posted, Round
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 PHASE = "train"
 Arguments = Callable[[Round, Sequence[str]], dict[str, Any]]
 """Returns the arguments of the phase for the clients that carry it out in a round."""
-
-
-def silent(timeout: float) -> str:
-    """Return why a client is given up that has not replied within ``round-timeout``; its place is free then."""
-    return f"no reply within {timeout:g} s (key round-timeout)"
 
 
 @dataclass(frozen=True)

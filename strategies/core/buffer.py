@@ -4,8 +4,8 @@ FedBuff (Nguyen et al. 2022, Algorithm 1) and, with K = 1 and averages of models
 1). A round is a server step. The cohort's size is the concurrency C: before each step, as many clients begin with the
 present model as are missing to C. The step takes the K replies that arrive first (``arrivals.py``). One that was sent
 the model s steps ago has the staleness s and the weight p_k/(1 + s)^a; the divisor is Σ p_k, so that stale updates make
-the step shorter. Running statistics of batch norm are always averaged as models are. With K = C a step is the exchange
-of a synchronous round.
+the step shorter. Another client begins at once in the place of one that fails. Running statistics of batch norm are
+always averaged as models are. With K = C a step is the exchange of a synchronous round.
 """
 
 from __future__ import annotations

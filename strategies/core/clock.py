@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import RunError
-from florilegium.strategies.core.exchange import LATE
+from florilegium.strategies.core.exchange import late, silent
 from florilegium.strategies.core.fleet import DAY, Fleet
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ class Clock:
         used = in_time[:wanted]
         if len(used) == wanted:
             end = max((job.end for job in used), default=self.now)
-            said = f"{LATE} {wanted} to reply (key oversample)"
+            said = late(wanted)
         else:
             end = min(deadline, max((job.end for job in jobs), default=self.now))
-            said = f"no reply within {self._settings.round_timeout:g} s (key round-timeout)"
+            said = silent(self._settings.round_timeout)
         clients = {job.client for job in used}
         return end, {
             job.client: job.error if job.error and job.end <= end else said for job in jobs if job.client not in clients

@@ -41,6 +41,16 @@ LATE = "not among the first"
 """Beginning of the reason why the reply of a client is not used that came after enough others."""
 
 
+def silent(timeout: float, key: str = "round-timeout") -> str:
+    """Return why a client is not used that has not replied within ``timeout`` seconds, the value of ``key``."""
+    return f"no reply within {timeout:g} s (key {key})"
+
+
+def late(enough: int) -> str:
+    """Return why the reply of a client is not used that came after ``enough`` others."""
+    return f"{LATE} {enough} to reply (key oversample)"
+
+
 def deliver(
     grid: Grid,
     messages: Sequence[Message],
@@ -95,9 +105,9 @@ class Parcel:
         if self._enough:
             self._succeeded += _succeeded(reply, self.messages[index], self._expected)
 
-    def complete(self, silent: str) -> list[Message]:
-        """Return one reply per message, in their order; where there is none, an error with the reason ``silent``."""
-        reason = f"{LATE} {self._enough} to reply (key oversample)" if self.full else silent
+    def complete(self, why: str) -> list[Message]:
+        """Return one reply per message, in their order; where there is none, an error with the reason ``why``."""
+        reason = late(self._enough) if self.full else why
         missing = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=reason)
         return [
             Message(missing, reply_to=message) if reply is None else reply
@@ -131,7 +141,7 @@ def deliver_all(
             break
         if not getattr(grid, "waits", False):
             time.sleep(min(max(shortest, elapsed / 10), longest))
-    return [parcel.complete(f"no reply within {timeout:g} s (key {key})") for parcel in parcels]
+    return [parcel.complete(silent(timeout, key)) for parcel in parcels]
 
 
 def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
