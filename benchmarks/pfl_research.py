@@ -1,6 +1,7 @@
-"""FedAvg in pfl-research's simulation (Apple, ``pfl`` on PyPI), one process; needs the extra ``bench``.
+"""FedAvg in pfl-research's simulation (Apple, ``pfl`` on PyPI); needs the extra ``bench``.
 
-    python -m benchmarks.pfl_research lenet 12                  the common task, on the GPU if PyTorch finds one
+    torchrun --nproc-per-node 2 -m benchmarks.pfl_research lenet 12     the common task, two processes
+    python -m benchmarks.pfl_research lenet 12                  in one process, on the GPU if PyTorch finds one
     python -m benchmarks.pfl_research lenet 12 1000 40 50 1     1,000 clients of 40 images, 50 a round, one epoch
 
 The clients' data lie on the GPU from the beginning.
@@ -51,6 +52,7 @@ def seconds_per_round(
         def metrics(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> dict[str, object]:
             return {"loss": Weighted(float(self.loss(x, y, eval)), len(y))}
 
+    np.random.seed(0)  # noqa: NPY002 - pfl draws cohorts with it: the same in all processes, each trains its part
     data: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     rng = np.random.default_rng(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"  # as pfl-research chooses
@@ -78,7 +80,7 @@ def seconds_per_round(
         backend=SimulatedBackend(training_data=dataset, val_data=dataset),
         model=model,
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=cohort, val_cohort_size=1
+            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=cohort, val_cohort_size=2
         ),
         model_train_params=NNTrainHyperParams(
             local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=BATCH
@@ -89,14 +91,18 @@ def seconds_per_round(
     return float(np.median(np.diff(stamps)[1:]))
 
 
-def measure(name: str, rounds: int) -> float:
-    """Return the seconds per round of pfl-research, measured in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.pfl_research", name, str(rounds)]
+def measure(name: str, rounds: int, processes: int) -> float:
+    """Return the seconds per round of pfl-research, which shares a cohort among ``processes``."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *launcher, "-m", "benchmarks.pfl_research", name, str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"pfl-research failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"pfl-research failed: {done.stderr[:2000]}")
     return float(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
-    print(seconds_per_round(sys.argv[1], *map(int, sys.argv[2:])))
+    print(seconds_per_round(sys.argv[1], *map(int, sys.argv[2:])), flush=True)
+    if torch.distributed.is_initialized():  # a process that ends before the others makes them fail
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
