@@ -34,7 +34,7 @@ import psutil
 import tomli_w
 import typer
 
-from florilegium.apps.app_folder import checkout, write_app
+from florilegium.apps.app_folder import write_app
 from florilegium.apps.progress import Show
 from florilegium.apps.provenance import COMMAND_VARIABLE, passed_on
 from florilegium.apps.ray_cluster import check_cluster, named_cluster
@@ -221,9 +221,10 @@ class Simulation:
         )
 
     def _app(self) -> Path:
-        """Return the folder of the Flower app: the checkout, or one laid out for this simulation."""
-        if root := checkout():
-            return root
+        """Return the folder of the Flower app, laid out for this simulation.
+
+        Flower would look at every file of a checkout, also at those of virtual environments and caches.
+        """
         laid_out = self._home / "app"
         return laid_out if laid_out.exists() else write_app(laid_out)
 
