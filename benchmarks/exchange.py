@@ -56,8 +56,8 @@ class LightClient(BaseClient):
     @phase
     def histogram(self, arrays: Arrays) -> Answer:
         """Return the number of training examples of each class."""
-        counts = np.bincount(self.data.train.y.numpy(), minlength=10).astype(np.float32)
-        return Answer({"counts": counts}, len(self.data.train))
+        counts = np.bincount(self.data.labels.numpy(), minlength=10).astype(np.float32)
+        return Answer({"counts": counts}, len(self.data.labels))
 
 
 def _host() -> Host:

@@ -67,6 +67,7 @@ class ClientData:
         simulated: whether the client is simulated, so that anyone who knows the seed may repeat its random draws.
         device: device of the tensors.
         validation: function that loads the validation examples held out from training, if any.
+        labels: function that loads the labels of the training examples alone, if that is faster.
         notes: what is to be said of files that are no examples, a line each.
     """
 
@@ -79,9 +80,11 @@ class ClientData:
         simulated: bool,
         device: torch.device,
         validation: Callable[[], Examples] | None = None,
+        labels: Callable[[], Tensor] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self._train, self._test, self._validation, self._device = train, test, validation, device
+        self._labels = labels
         self.labeled = labeled
         self.simulated = simulated
         self.notes = notes
@@ -90,6 +93,11 @@ class ClientData:
     def train(self) -> Examples:
         """The training examples."""
         return self._move(self._train())
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The labels of the training examples; their inputs are not loaded, if they are not needed for it."""
+        return self._labels().to(self._device) if self._labels else self.train.y
 
     @cached_property
     def test(self) -> Examples:
@@ -228,11 +236,17 @@ def decoded(
     """
     split, rows = client_rows(federation, dataset, client, part)
     x = as_seen(federation, client, np.asarray(split.x)[rows], rows, split is not dataset.train)
-    y = split.y[rows]
-    if part == "train" and len(own := np.flatnonzero(federation.canaries.clients == client)):
-        wrong = dict(zip(federation.canaries.rows[own], federation.canaries.classes[own], strict=True))
+    return x, labels(federation, dataset, client, part)
+
+
+def labels(federation: Federation, dataset: Dataset, client: int, part: str) -> NDArray[Any]:
+    """Return the labels of a client's ``part`` ("train" or "test"), with canaries applied."""
+    split, rows = client_rows(federation, dataset, client, part)
+    y, canaries = split.y[rows], federation.canaries
+    if part == "train" and len(canaries.clients) and len(own := np.flatnonzero(canaries.clients == client)):
+        wrong = dict(zip(canaries.rows[own], canaries.classes[own], strict=True))
         y = np.array([wrong.get(row, true) for row, true in zip(rows, y, strict=True)], dtype=y.dtype)
-    return x, y
+    return y
 
 
 def commonest(federation: Federation, dataset: Dataset, clients: Iterable[int], part: str) -> float:
@@ -262,4 +276,5 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         labeled=bool(federation.labeled[client]),
         simulated=True,
         device=device,
+        labels=lambda: torch.from_numpy(labels(federation, dataset, client, "train")),
     )

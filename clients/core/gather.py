@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -42,25 +43,23 @@ class Gathered:
     def __init__(self, settings: ClientSettings, combined: Combines, heaviest: float | None = None) -> None:
         self._settings, self._combined, self._heaviest = settings, combined, heaviest
         self._done: list[str] = []
-        self._metrics: dict[str, list[float]] = {}
+        self._numbers: list[dict[str, float]] = []
 
     def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
         """Add a client's answer, whose arrays were checked, and numbers about the client's work."""
         weight = weight_of(answer, self._settings, self._heaviest)
         self._combined.add(answer.arrays, weight)
-        numbers = {
+        self._numbers.append({
             "num-examples": float(answer.num_examples),
             "weight": weight,
             "bytes-up": float(num_bytes(answer.arrays)),
             **counted,
             **answer.metrics,
-        }
-        for name in {**self._metrics, **numbers}:
-            self._metrics.setdefault(name, [float("nan")] * len(self._done)).append(
-                float(numbers.get(name, float("nan")))
-            )
+        })  # fmt: skip
         self._done.append(client_id)
 
     def reply(self, failures: Mapping[str, str]) -> RecordDict:
         """Return the content of the reply; ``failures``: the error of each client that failed."""
-        return Reply(self._done, self._combined.result(), self._metrics, dict(failures)).pack()
+        names = dict.fromkeys(name for numbers in self._numbers for name in numbers)
+        metrics = {name: [float(numbers.get(name, math.nan)) for numbers in self._numbers] for name in names}
+        return Reply(self._done, self._combined.result(), metrics, dict(failures)).pack()

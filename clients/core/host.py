@@ -108,7 +108,7 @@ class Host:
         self._hyper = hyper
         self._model = model
         self._initial = get_arrays(model)
-        self._folders: dict[str, Path] = {}
+        self._folders: dict[tuple[str, str], Path] = {}
         self._unexchanged = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
         self._source = source
         self._crew = Crew(client_class, settings, hyper, model)
@@ -280,13 +280,14 @@ class Host:
         return client
 
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
-        for name in (client_id, run, identity):
-            if not re.fullmatch(NAME, name):
-                raise RunError(f"'{name}' cannot name a folder or file; use letters, digits, '.', '_' and '-'")
-        if run not in self._folders:  # expanding ~ for every client takes longer than a light client's work
+        if not re.fullmatch(NAME, client_id):
+            raise _not_a_name(client_id)
+        if (run, identity) not in self._folders:  # expanding ~ for every client takes longer than a light client's work
+            if wrong := [name for name in (run, identity) if not re.fullmatch(NAME, name)]:
+                raise _not_a_name(wrong[0])
             home, runs = self._state_dir, self._settings.runs_dir
-            self._folders = {run: folder(home) / run if home else folder(runs) / run / "clients"}
-        return self._folders[run] / client_id
+            self._folders = {(run, identity): folder(home) / run if home else folder(runs) / run / "clients"}
+        return self._folders[run, identity] / client_id
 
     def _answer_stock(self, request: Request, own: str) -> RecordDict:
         """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""
@@ -311,6 +312,10 @@ class Host:
         if request.phase == "train":
             content["arrays"] = pack(answer.arrays)
         return content
+
+
+def _not_a_name(text: str) -> RunError:
+    return RunError(f"'{text}' cannot name a folder or file; use letters, digits, '.', '_' and '-'")
 
 
 def next_power(count: int) -> int:

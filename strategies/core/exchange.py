@@ -296,7 +296,9 @@ def collect(
             answers.append((ids, expected.read(reply, ids)))
         except Exception as error:  # a device may send anything
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: {printable(error)}")
-    kinds = Counter(expected.kind(answer) for _, answer in answers for _ in answer.clients)
+    kinds = Counter[frozenset[tuple[str, tuple[int, ...]]]]()
+    for _, answer in answers:
+        kinds[expected.kind(answer)] += len(answer.clients)
     usual = max(kinds, key=kinds.__getitem__, default=frozenset())
     sums: dict[str, NDArray[np.float64]] = {}
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
