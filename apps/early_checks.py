@@ -14,6 +14,7 @@ from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.loading import check_local, dataset_of
+from florilegium.partitions.settings import check_classes, class_range
 from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL
 from florilegium.strategies.core.run_folder import find_initial
 from florilegium.strategies.core.traces import read_traces
@@ -26,7 +27,10 @@ def check_early(config: Mapping[str, Value]) -> None:
         ConfigurationError, DataError: as the run itself would.
     """
     settings, _ = parse(config)
-    check_local(dataset_of(settings), settings.data_dir)
+    dataset = dataset_of(settings)
+    check_local(dataset, settings.data_dir)
+    if settings.partitioner == "classes":
+        check_classes(class_range(settings.classes_per_client)[1], dataset.classes)
     if settings.init.endswith(PARAMETER_FILES):
         if not Path(folder(settings.init)).is_file():
             raise ConfigurationError(f"init: there is no file {folder(settings.init)}")

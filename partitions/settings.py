@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, SerializeAsAny
 
+from florilegium.common.errors import DataError
 from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, key, parse_numbers
 
 S = TypeVar("S", bound=Section)
@@ -27,6 +28,16 @@ def class_range(value: int | str) -> tuple[int, int]:
     if not 1 <= low <= high:
         raise ValueError(f"'{value}' is neither a number of classes, such as 2, nor a range, such as '2-3'")
     return low, high
+
+
+def check_classes(most: int, known: int) -> None:
+    """Raise :class:`DataError` if clients are to have up to ``most`` classes, and the data have only ``known``."""
+    if most > known:
+        raise DataError(
+            f"classes-per-client: a client cannot have {most} classes, the data have only {known}; lower it, or divide "
+            "the rows otherwise: partitioner = 'iid' or 'dirichlet', or 'natural' with num-clients = 0 if the data "
+            "name clients"
+        )
 
 
 def _check_angles(text: str) -> str:

@@ -16,7 +16,7 @@ from flwr_datasets.partitioner import Partitioner
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
-from florilegium.partitions.settings import FederationSettings, class_range
+from florilegium.partitions.settings import FederationSettings, check_classes, class_range
 
 Rows = NDArray[np.int64]
 
@@ -67,12 +67,7 @@ class ClassPartitioner(Partitioner):
     def _deal(self) -> list[Rows]:
         labels = np.asarray(self.dataset["label"])
         pools: dict[int, Rows] = {int(c): self._rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)}
-        if self._high > len(pools):
-            raise DataError(
-                f"classes-per-client: a client cannot have {self._high} classes, the data have only {len(pools)}; "
-                "lower it, or divide the rows otherwise: partitioner = 'iid' or 'dirichlet', or 'natural' with "
-                "num-clients = 0 if the data name clients"
-            )
+        check_classes(self._high, len(pools))
         if 0 < self._samples < self._high:
             raise DataError(
                 f"samples-per-client: {self._samples} samples cannot come from {self._high} classes; give more"

@@ -38,7 +38,7 @@ import sys
 from florilegium.apps.engines import engine
 from florilegium.common.errors import FlorilegiumError
 for keys in ({"init": "nowhere"}, {"init": "/nowhere.pt"}, {"dataset": "cifar10", "data-dir": "/nowhere"},
-             {"privacy.unit": "client"}, {"rounds": "many"}):
+             {"classes-per-client": 11}, {"privacy.unit": "client"}, {"rounds": "many"}):
     try:
         with engine("auto", 1, [keys]):
             pass
@@ -52,6 +52,7 @@ def test_what_needs_no_pytorch_is_said_before_it_is_imported() -> None:
     """The import takes most of the time until an error is shown."""
     said = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True).stdout.splitlines()
     expected = ["there is no run 'nowhere'", "init: there is no file /nowhere.pt", "data-dir: there is no /nowhere",
+                "a client cannot have 11 classes",
                 "weighting: ", "rounds: input should be a valid integer", "False"]  # fmt: skip
     assert len(said) == len(expected)
     for line, words in zip(said, expected, strict=True):
