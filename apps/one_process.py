@@ -20,6 +20,7 @@ from florilegium.apps.local_grid import LocalGrid
 from florilegium.apps.peak_memory import forget_peaks, peak_memory
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import pack
+from florilegium.clients.core.worker import return_memory
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import Watcher
 
@@ -84,6 +85,7 @@ def run_here(
             strategy.start(grid, pack(assembly.initial), num_rounds=assembly.settings.rounds)
             if (peak := peak_memory(grid.processes)) is not None:
                 run.attempts.note(peak_memory_mb=round(peak / 1e6))
+    return_memory()  # a later run in this process is not to be charged for it
     return path
 
 

@@ -128,10 +128,22 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver describes the GPUs of a Linux machine, a folder each."""
+
+
 def _gpus(device: torch.device, *, every: bool) -> list[str]:
-    """Return the names of the GPU ``device``, or of every GPU that this process may use."""
+    """Return the names of the GPU ``device``, or of every GPU that this process may use.
+
+    PyTorch would start CUDA in this process to learn them, and no worker that uses a GPU could be forked any more. So
+    it is asked only if the driver does not name a single model.
+    """
     from torch import cuda
 
+    described = [file.read_text(encoding="utf-8") for file in _DRIVER.glob("*/information")]
+    models = {line.removeprefix("Model:").strip() for text in described for line in text.splitlines()[:1]}
+    if len(models) == 1:
+        return [*models] * (cuda.device_count() if every else 1)
     return [cuda.get_device_name(i) for i in range(cuda.device_count())] if every else [cuda.get_device_name(device)]
 
 

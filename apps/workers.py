@@ -2,7 +2,7 @@
 
 Each worker is a node of the simulation and can run any client. Workers are forked from this process, with PyTorch, the
 data and the network in place; or they start anew, where a process cannot be forked: in a notebook, whose threads may
-hold locks, and with a GPU.
+hold locks, and if this process has used a GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 from uuid import uuid4
 
+import torch
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
@@ -154,9 +155,9 @@ def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[Worke
     Args:
         assembly: the run's parts.
         count: number of workers.
-        fork: whether they may be forked; this process must have no threads that compute, and must not use a GPU.
+        fork: whether they may be forked; this process must have no threads that compute.
     """
-    start = _forked if fork and assembly.device.type == "cpu" and hasattr(os, "fork") else _started
+    start = _forked if fork and not torch.cuda.is_initialized() and hasattr(os, "fork") else _started
     workers: list[Worker] = []
     try:
         start(assembly, count, workers)

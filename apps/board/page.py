@@ -133,7 +133,8 @@ def draw(groups: dict[str, list[Entry]]) -> ShownFigure:
     accuracy.set_xlabel("accuracy after the last round (%)")
     effort.set_xlabel(f"MB until {TARGET:.0%} of it")
     effort.set_xscale("log")
-    effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+    low, high = effort.get_xlim()
+    effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,), numticks=6))
     effort.xaxis.set_major_formatter("{x:g}")
     effort.minorticks_off()
     for axes in (accuracy, effort):

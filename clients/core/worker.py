@@ -1,8 +1,9 @@
-"""Settings of a worker process: threads, memory allocation, device."""
+"""Settings of a process that computes: threads, memory allocation, device."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import lru_cache
 
@@ -32,11 +33,11 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
     if one_thread:
         torch.set_num_threads(1)
         threadpool_limits(1)
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(_M_MMAP_THRESHOLD, _KEEP)
-            libc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
+    if glibc := _glibc():
+        glibc.mallopt(_M_MMAP_THRESHOLD, _KEEP)
+        glibc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
+    # Asked otherwise, the CUDA runtime would start in this process, and no worker that uses a GPU could be forked.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     found = torch.device(device)
@@ -46,3 +47,17 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
             "'auto' or 'cpu'"
         )
     return found
+
+
+def return_memory() -> None:
+    """Give memory that is no longer used, and that glibc keeps (:func:`tune_process`), back to the system."""
+    if glibc := _glibc():
+        glibc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library of this process if it is the GNU one."""
+    if sys.platform != "linux":
+        return None
+    found = ctypes.CDLL(None)
+    return found if hasattr(found, "mallopt") and hasattr(found, "malloc_trim") else None

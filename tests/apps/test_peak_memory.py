@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from florilegium.apps.one_process import run_here
 from florilegium.apps.peak_memory import forget_peaks, peak_memory
+from florilegium.clients.core.worker import return_memory, tune_process
 from florilegium.strategies.core.attempts import read_provenance
 from tests.support import config
 
@@ -37,6 +39,16 @@ def test_a_peak_is_seen_and_forgotten() -> None:
     assert after is not None
     assert held - before > 0.9 * LARGE
     assert after < held - 0.9 * LARGE
+
+
+def test_what_was_freed_is_not_charged_to_the_next_run() -> None:
+    tune_process("cpu", one_thread=False)
+    process = psutil.Process()
+    held = [bytearray(b"\1") * 100_000 for _ in range(LARGE // 100_000)]
+    del held
+    kept = process.memory_info().rss
+    return_memory()
+    assert process.memory_info().rss < kept - 0.9 * LARGE
 
 
 def test_processes_are_added_up_and_an_ended_one_is_unknown() -> None:

@@ -18,6 +18,7 @@ import torch
 from flwr.app import Message
 from typer.testing import CliRunner
 
+from florilegium.apps import provenance
 from florilegium.apps.cli import cli
 from florilegium.apps.engine import InThisProcess
 from florilegium.apps.experiment import run_experiment
@@ -252,3 +253,26 @@ class TestReproduce:
         _edit(path / "summary.json", lambda summary: summary.update(final={}))
         found = str(compare_runs(path, path))
         assert "note: bare has no figures of an evaluation or of its method; only counts were compared" in found
+
+
+class TestGpus:
+    def test_the_driver_names_them_without_cuda_being_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that has started CUDA cannot fork workers that use a GPU."""
+        self._describe(tmp_path, monkeypatch, "NVIDIA H200", "NVIDIA H200")
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        assert provenance._gpus(torch.device("cuda"), every=False) == ["NVIDIA H200"]
+        assert provenance._gpus(torch.device("cuda"), every=True) == ["NVIDIA H200"] * 2
+        assert not torch.cuda.is_initialized()
+
+    def test_pytorch_tells_which_of_several_models_it_is(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._describe(tmp_path, monkeypatch, "NVIDIA H200", "NVIDIA T4")
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the one that {device} is")
+        assert provenance._gpus(torch.device("cuda:1"), every=False) == ["the one that cuda:1 is"]
+
+    def _describe(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *models: str) -> None:
+        for number, model in enumerate(models):
+            (folder / str(number)).mkdir()
+            (folder / str(number) / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 41\n")
+        monkeypatch.setattr(provenance, "_DRIVER", folder)
