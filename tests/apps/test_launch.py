@@ -30,7 +30,6 @@ def test_what_ray_opens_to_everybody_holds_nothing_that_is_imported(monkeypatch:
         assert rays.parent == home
         assert home.stat().st_mode & 0o777 == 0o700
         assert simulation._environment()["RAY_TMPDIR"] == str(rays)
-        monkeypatch.setattr("florilegium.apps.launch.checkout", lambda: None)
         laid_out = simulation._app()
         assert laid_out.parent == home
         assert laid_out != rays
