@@ -363,22 +363,19 @@ NOTES = """
 The task: CIFAR-10, 100 clients with 150 images of 2 classes each, 10 a round, 5 local epochs of batches of 10, SGD with
 momentum; medians of rounds after the first four. The plain loop is what one writes in PyTorch (convolution, ReLU,
 pooling; default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs.
-pfl-research runs the same task in one process on one core; its time is divided by the number of our workers.
+pfl-research runs the same task with as many processes (`torchrun`).
 
 PPFE's stages end with a round of all clients, which is more than the bound allows: 1,960 trainings of clients are 1.16
 times FedAvg's 1,690. A single training costs 1.04 times FedAvg's. A whole run meets the bound because FedAvg+FT
 fine-tunes every client at the end, and PPFE none.
-
-`cnn64` against the plain loop is close to its bound: on 2026-11-21, three earlier passes gave 0.652, 0.656 and 0.646.
 
 Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
 with both engines, and when Ray is worth it: [start.md](start.md).
 
 Section `vectorised`: one worker on one core, a message to all clients, which have 14 training and 4 test examples each
 ([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
-Since these rows were measured, clients' states are flushed to disk while other clients work: a message of LG-FedAvg
-takes 0.5 to 0.7 times as long one client at a time, and 0.4 times with 64 at once
-([measured](../vectorised.md#state-on-disk)).
+LG-FedAvg's is missed because a third of its time goes into clients' state files, which are read and written one by one;
+they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
 
 Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
 takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.
@@ -399,6 +396,10 @@ The same task with LeNet, measured on 2026-11-25 on a nearly idle machine of two
 | FL-bench, one process, without and with its evaluation | 2.00, 2.69 | 2.0, 2.7 | 12.7, 15.8 | 3.0 |
 | pfl-research, one process | 1.63 | 3.26 | 9.6 | 0.9 |
 | FedJAX, one process | 5.8 | 7.5 | 8.5 | 0.5 |
+
+On 2026-11-27, with the machine idle, engine `process` took 0.58 s a round with two workers, the plain loop 0.81 s and
+pfl-research 0.89 s with two processes (`python -m benchmarks lenet`). The first round ended 2.1 s after the command, and
+the memory was 0.83 GB.
 
 ## On a GPU
 
