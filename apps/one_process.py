@@ -76,6 +76,7 @@ def run_here(
         ConfigurationError, RunError: as in a Flower simulation.
         Interrupted: if the watcher has stopped the run after a round.
     """
+    return_memory()  # what earlier runs in this process have freed is not to be charged to this one
     with one_thread():
         assembly = assemble(config, one_thread=False, one_process=workers == 1)
         run = open_folder(path, config, assembly.settings.method, watcher)
@@ -85,7 +86,6 @@ def run_here(
             strategy.start(grid, pack(assembly.initial), num_rounds=assembly.settings.rounds)
             if (peak := peak_memory(grid.processes)) is not None:
                 run.attempts.note(peak_memory_mb=round(peak / 1e6))
-    return_memory()  # a later run in this process is not to be charged for it
     return path
 
 

@@ -398,8 +398,8 @@ The same task with LeNet, measured on 2026-11-25 on a nearly idle machine of two
 | FedJAX, one process | 5.8 | 7.5 | 8.5 | 0.5 |
 
 On 2026-11-27, with the machine idle, engine `process` took 0.58 s a round with two workers, the plain loop 0.81 s and
-pfl-research 0.89 s with two processes (`python -m benchmarks lenet`). The first round ended 2.1 s after the command;
-the memory was 0.83 GB.
+pfl-research 0.89 s with two processes (`python -m benchmarks lenet`). Memory was 0.83 GB, and the
+first round ended 2.1 s after the command, as a script saw in `status.json` (the second and third of three runs).
 
 ## On a GPU
 

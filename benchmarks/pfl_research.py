@@ -80,7 +80,10 @@ def seconds_per_round(
         backend=SimulatedBackend(training_data=dataset, val_data=dataset),
         model=model,
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds + 1, evaluation_frequency=10**6, train_cohort_size=cohort, val_cohort_size=2
+            central_num_iterations=rounds + 1,
+            evaluation_frequency=10**6,
+            train_cohort_size=cohort,
+            val_cohort_size=cohort,
         ),
         model_train_params=NNTrainHyperParams(
             local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=BATCH

@@ -96,7 +96,7 @@ class ClientData:
 
     @cached_property
     def labels(self) -> Tensor:
-        """The labels of the training examples; their inputs are not loaded, if they are not needed for it."""
+        """The labels of the training examples, as ``train.y``, (n,); where possible, their inputs are not loaded."""
         return self._labels().to(self._device) if self._labels else self.train.y
 
     @cached_property
@@ -240,7 +240,7 @@ def decoded(
 
 
 def labels(federation: Federation, dataset: Dataset, client: int, part: str) -> NDArray[Any]:
-    """Return the labels of a client's ``part`` ("train" or "test"), with canaries applied."""
+    """Return the labels (n,) of a client's ``part`` ("train" or "test"), with canaries applied."""
     split, rows = client_rows(federation, dataset, client, part)
     y, canaries = split.y[rows], federation.canaries
     if part == "train" and len(canaries.clients) and len(own := np.flatnonzero(canaries.clients == client)):

@@ -50,7 +50,10 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
 
 
 def return_memory() -> None:
-    """Give memory that is no longer used, and that glibc keeps (:func:`tune_process`), back to the system."""
+    """Give memory that is no longer used, and that glibc keeps (:func:`tune_process`), back to the system.
+
+    Without it, the peak memory of a run would include that of all runs before it in its process.
+    """
     if glibc := _glibc():
         glibc.malloc_trim(0)
 

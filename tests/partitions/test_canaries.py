@@ -27,7 +27,10 @@ def test_present_examples_have_wrong_classes_and_absent_ones_are_nobodys() -> No
         expected = dataset.train.y[kept].copy()
         for row, wrong in zip(c.rows[own & c.present], c.classes[own & c.present], strict=True):
             expected[kept == row] = wrong
-        np.testing.assert_array_equal(simulated(federation, dataset, client).train.y, expected)
+        data = simulated(federation, dataset, client)
+        np.testing.assert_array_equal(data.labels, expected)
+        assert "train" not in vars(data)  # the inputs were not loaded
+        np.testing.assert_array_equal(data.train.y, expected)
         np.testing.assert_array_equal(federation.test[client], without.test[client])
 
 

@@ -159,3 +159,11 @@ class TestSimulated:
             ):  # fmt: skip
                 upright = to_inputs(dataset.spec, split.x[shares[client]]).numpy()
                 np.testing.assert_array_equal(examples.x.numpy(), np.rot90(upright, round(angle / 90), axes=(2, 3)))
+
+
+def test_labels_are_those_of_the_examples_that_remain_for_training() -> None:
+    federation, dataset = federate(settings(num_clients=5))
+    data = simulated(federation, dataset, 2).hold_back(0.25, torch.Generator().manual_seed(1))
+    assert len(data.validation) > 0
+    assert torch.equal(data.labels, data.train.y)
+    assert len(data.labels) + len(data.validation) == len(federation.train[2])
