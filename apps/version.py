@@ -12,10 +12,13 @@ from florilegium.common.memo import remembered
 
 
 def version() -> str:
+    """Return a line with the running package's name, version, commit (if known), and the hash of its code."""
+    return version_line(project()["version"], commit(), code_version())
+
+
+def version_line(release: str, commit: str, code: str) -> str:
     """Return a line with name, version, commit (if known), and the hash of the code."""
-    found = commit()
-    known = f"commit {found}, " if found else ""
-    return f"florilegium {project()['version']} ({known}code {code_version()})"
+    return f"florilegium {release} ({f'commit {commit}, ' if commit else ''}code {code})"
 
 
 @remembered(1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import LogLocator
@@ -23,7 +23,7 @@ from florilegium.apps.reports.pools import GROUPS, ranges
 from florilegium.apps.reports.tables import Table, markdown, shown
 from florilegium.apps.reports.writing import Report, write_picture
 from florilegium.apps.tuning.report import about, choices
-from florilegium.apps.version import version
+from florilegium.apps.version import version_line
 from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_text
 from florilegium.strategies.core.attempts import read_provenance
@@ -64,8 +64,10 @@ def write_board(board: Board, target: Path) -> Report:
 
 
 def _made(board: Board) -> str:
-    """Return in words which command made the board, on which machine, and how to make a line of it."""
+    """Return in words which command and version made the board's runs, when, where, and how to make a line of it."""
     parts = [read_provenance(run.path)[-1] for run in board.section.runs]
+    days = sorted(part["start"][:10] for part in parts)
+    versions = dict.fromkeys(_version(part["versions"]) for part in parts)
     machines = dict.fromkeys(
         f"{part['machine'].get('processor')}, {part['workers']} worker processes" for part in parts
     )
@@ -76,9 +78,15 @@ def _made(board: Board) -> str:
     whole = shlex.join(["florilegium", "board", board.recipe, *options])
     single = shlex.join(["florilegium", "compare", "METHOD", "--recipe", board.recipe, "--tuned", TABLE, *options])
     return (
-        f"Made on {time.strftime('%Y-%m-%d')} by `{whole}` ({version()}; {'; '.join(machines)}). "
+        f"Made on {' to '.join(dict.fromkeys((days[0], days[-1])))} by `{whole}` "
+        f"({'; '.join([*versions, *machines])}). "
         f"A single line: `{single}`."
     )
+
+
+def _version(versions: Mapping[str, Any]) -> str:
+    """Return a line with the package's version in a part of a run's provenance."""
+    return version_line(versions["florilegium"], versions["commit"] + "-dirty" * versions["modified"], versions["code"])
 
 
 def _tuning(board: Board) -> str:

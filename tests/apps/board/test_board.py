@@ -93,19 +93,31 @@ def test_what_is_wrong_is_said_before_the_trials(
     assert not (tmp_path / "runs").exists()
 
 
-def test_commands_on_the_page_can_be_typed_again() -> None:
-    run: Any = SimpleNamespace(path=Path("nowhere"))
+def test_the_page_names_the_command_and_the_version_of_its_runs() -> None:
+    runs = [SimpleNamespace(path=Path(name)) for name in ("second", "first", "third")]
+    parts = {
+        "first": _part("2026-01-31", commit="abc"),
+        "second": _part("2026-02-01", commit="abc"),
+        "third": _part("2026-02-01", commit="def", modified=True),
+    }
     overrides = {"runs-dir": "x", "fedper.momentum": 0.5, "final": True, "classes-per-client": "2 3"}
     board: Any = SimpleNamespace(
-        recipe="my board.toml", seeds=[1, 2, 3], overrides=overrides, section=SimpleNamespace(runs=[run])
+        recipe="my board.toml", seeds=[1, 2, 3], overrides=overrides, section=SimpleNamespace(runs=runs)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("florilegium.apps.board.page.read_provenance", lambda _: [{"machine": {}, "workers": 1}])
+        patch.setattr("florilegium.apps.board.page.read_provenance", lambda path: [parts[path.name]])
         words = _made(board)
+    assert words.startswith("Made on 2026-01-31 to 2026-02-01 by ")
+    assert "(florilegium 9 (commit abc, code 12); florilegium 9 (commit def-dirty, code 12); P, 1 worker" in words
     typed = shlex.split(re.findall(r"`(florilegium board .*?)`", words)[0])
     assert typed[2:5] == ["my board.toml", "--seeds", "1-3"]
     expected = {key: value for key, value in overrides.items() if key != "runs-dir"}
     assert read_assignments(typed[6::2]) == expected
+
+
+def _part(day: str, *, commit: str, modified: bool = False) -> dict[str, Any]:
+    versions = {"florilegium": "9", "commit": commit, "modified": modified, "code": "12"}
+    return {"start": f"{day}T23:00:00+00:00", "machine": {"processor": "P"}, "workers": 1, "versions": versions}
 
 
 def test_a_method_may_have_figures_of_new_clients_alone() -> None:
