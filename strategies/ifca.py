@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from florilegium.clients.core.network import network_for
-from florilegium.clients.core.wire import of_network
-from florilegium.clients.families.clustered import named, of_clusters
+from florilegium.clients.core.wire import Reply, of_network
+from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import entropy
@@ -52,6 +52,13 @@ class IFCA(Clustered):
     def transfer_gap(hyper: IFCAHyper) -> str:
         """Return why features cannot be transferred, "" if all clusters share the body."""
         return "" if hyper.shared_body else networks_of_clusters(hyper)
+
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Raise ``ValueError`` if clients return others than the whole models of the clusters that they name."""
+        whole, trained = of_clusters(sent), of_clusters(reply.arrays)
+        told = {*reply.metrics.get(CLUSTER, [])}
+        if phase == "train" and (told != {*trained} or any(whole[j].keys() != trained[j].keys() for j in trained)):
+            raise ValueError(f"its clients name the clusters {sorted(told)}, and their arrays are not those of these")
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return K initial models: the first is the given one, the others are drawn from the run's seed."""
@@ -91,7 +98,7 @@ class IFCA(Clustered):
         for cluster, θ in of_clusters(model).items():
             self._choices[cluster] = int((chosen == cluster).sum())
             mine = float(outcome.metrics["weight"][chosen == cluster].sum())
-            if mine and returned.get(cluster, {}).keys() == θ.keys():  # a device may say what is not so
+            if mine:
                 divisor = mine if self.hyper.averaging == "models" else outcome.weight
                 after |= named(cluster, self.moved(θ, returned[cluster], divisor))
         log.info("round %d: loss %.4g, choices %s", round.number, outcome.mean("loss"), self._choices)

@@ -23,6 +23,7 @@ from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
+from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
@@ -219,6 +220,20 @@ class CohortStrategy(WithoutHooks):
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
         return self.clock.lacks_memory(client.id, self.network_bytes(client.id)) if self.clock is not None else ""
+
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Check a node's reply by the method's own rules; its names, ranges, shapes and norms are in order already.
+
+        By default nothing is checked.
+
+        Args:
+            phase: what its clients were asked to do.
+            sent: the arrays that they were sent.
+            reply: what it says.
+
+        Raises:
+            ValueError: if it cannot be true; the reply is then not used.
+        """
 
     def network_bytes(self, client: str) -> int:
         """Return the size of the network that a simulated client trains. By default: the run's network, for all."""

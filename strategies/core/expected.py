@@ -8,7 +8,7 @@ that run other code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ class Expected:
         reports: the numbers that clients may report.
         scheme: how updates of ``changes_of`` are compressed; None: they are not.
         clip: norm to which each update is clipped after it is restored; infinite: it is not.
+        own: the method's own check, for replies that have passed the others.
     """
 
     stacked: bool = False
@@ -58,6 +59,7 @@ class Expected:
     reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS, **FIGURES, **VALIDATION})
     scheme: Scheme | None = None
     clip: float = math.inf
+    own: Callable[[Reply], None] = lambda reply: None
 
     def read(self, reply: Message, ids: Sequence[str]) -> Reply:
         """Return the checked reply of a node that was asked to run the clients ``ids``.
@@ -73,6 +75,7 @@ class Expected:
         self._check_arrays(answer)
         if self.changes_of is not None and answer.clients:
             self._check_changes(answer, self.changes_of)
+        self.own(answer)
         return answer
 
     def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
@@ -378,6 +379,7 @@ class Round:
             min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0), exchange.shapes,
             strategy.reported, strategy.scheme,
             math.inf if strategy.protection is None else strategy.protection.clip_norm,
+            partial(strategy.check_reply, exchange.phase, exchange.send or {}),
         )  # fmt: skip
 
     def _protection(self, exchange: Exchange) -> dict[str, float]:

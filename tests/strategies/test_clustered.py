@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 from sklearn.cluster import AgglomerativeClustering
@@ -19,7 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
-from florilegium.clients.core.wire import Reply, of_network
+from florilegium.clients.core.reports import ALWAYS
+from florilegium.clients.core.wire import Reply, of_network, unpack
 from florilegium.clients.families.clustered import named, of_clusters
 from florilegium.clients.flux import ABSENT, MOMENTS, projection
 from florilegium.clients.hyper.clustered import FLHCHyper
@@ -36,6 +39,7 @@ from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.families.splits import cosines, gram
 from florilegium.strategies.fl_hc import hierarchical
 from florilegium.strategies.flux import dense, scaled
+from tests.grid import FIRST_NODE
 from tests.runs import Runs
 from tests.support import config, make_client, perform
 
@@ -154,6 +158,51 @@ def test_models_move_by_the_updates_of_the_clients_that_chose_them(run: Runs, av
         for name in named(cluster, of_clusters(first)[cluster]):
             mean = sum(reply.arrays[name] for reply in replies if name in reply.arrays) / divisor
             np.testing.assert_allclose(after[name], first[name] + mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("told", "returned"),
+    [
+        ([0.0], {1: "wb"}), ([2.0], {1: "wb"}), ([0.5], {1: "wb"}), ([], {1: "wb"}), ([1.0], {}), ([1.0], {1: "w"}),
+        ([1.0], {0: "wb", 1: "wb"}),
+    ],
+)  # fmt: skip
+def test_a_client_returns_the_whole_model_that_it_names(told: list[float], returned: dict[int, str]) -> None:
+    strategy = _strategy("ifca", **{"ifca.clusters": 3})
+    ones = {name: np.ones(2) for name in "wb"}
+    sent = {"body": np.ones(2)} | named(0, ones) | named(1, ones) | named(2, ones)
+    lie = {"body": np.ones(2)}
+    for cluster, names in returned.items():
+        lie |= named(cluster, {name: ones[name] for name in names})
+    strategy.check_reply("train", sent, Reply(["a"], sent | {}, {"cluster": [0.0, 1.0, 2.0]}, {}))
+    strategy.check_reply("train", sent, Reply(["a"], {"body": np.ones(2)} | named(1, ones), {"cluster": [1.0]}, {}))
+    strategy.check_reply("train", sent, Reply([], {}, {}, {"a": "failed"}))
+    strategy.check_reply("test", sent, Reply(["a"], {}, {"cluster": [1.0]}, {}))
+    with pytest.raises(ValueError, match="name the clusters"):
+        strategy.check_reply("train", sent, Reply(["a"], lie, {"cluster": told}, {}))
+
+
+def test_a_reply_that_contradicts_itself_is_not_used(run: Runs) -> None:
+    """The first of four nodes returns another cluster's model than it names: the model is that of the other three."""
+
+    def answers(told: float) -> Callable[[Message], Message | None]:
+        def answer(message: Message) -> Message | None:
+            if message.metadata.dst_node_id != FIRST_NODE or message.metadata.message_type != "train":
+                return None
+            clients = [str(client) for client in message.content["config"]["clients"]]  # type: ignore[call-overload]
+            numbers = {**{name: [1.0] for name in ALWAYS}, "loss": [0.5], "cluster": [told]}
+            zeros = {name: np.zeros_like(array) for name, array in unpack(message.content["arrays"]).items()}  # type: ignore[arg-type]
+            return Message(Reply(clients, named(1, of_clusters(zeros)[1]), numbers, {}).pack(), reply_to=message)
+
+        return answer
+
+    keys: dict[str, Value] = {"method": "ifca", "rounds": 1, "min-success": 0.5}
+    lied = run("lied", nodes=4, intercept=answers(0.0), **keys)
+    (line,) = (lied / "failures.jsonl").read_text().splitlines()
+    assert "name the clusters" in json.loads(line)["reason"]
+    assert sum(read_checkpoint(lied).facts["own"]["choices"]) == 3
+    honest = run("honest", nodes=4, intercept=answers(1.0), **keys)
+    assert sum(read_checkpoint(honest).facts["own"]["choices"]) == 4
 
 
 def test_clients_without_labels_get_the_model_that_most_chose() -> None:
