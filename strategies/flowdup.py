@@ -12,7 +12,7 @@ from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.strategies.core.round import Cohort
+from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.families.subspace import Subspace, no_network
 
 

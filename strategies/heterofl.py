@@ -27,8 +27,9 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup, whole_network
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.robust import refuse_robust
-from florilegium.strategies.core.round import Cohort, Group, Round
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 from florilegium.strategies.fedavg import FedAvg
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedl2p import FedL2P
 
 log = logging.getLogger("flwr")

@@ -19,7 +19,8 @@ from flwr.app import Message
 
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome, silent
-from florilegium.strategies.core.round import Posted, Round
+from florilegium.strategies.core.requests import Posted
+from florilegium.strategies.core.round import Round
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.clock import Clock

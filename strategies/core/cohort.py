@@ -38,8 +38,9 @@ from florilegium.strategies.core.flower import WithoutHooks
 from florilegium.strategies.core.health import Attendance, unmeasured
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.receipts import Receipts
+from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.roster import Member, Roster
-from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.rounds import Rounds
 from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, earlier_version
 from florilegium.strategies.core.secure_record import SecureRecord, check_sizes

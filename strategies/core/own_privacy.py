@@ -21,7 +21,8 @@ from florilegium.privacy.noise import secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.round import Cohort, Round
+from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.round import Round
 
 
 class OwnPrivacy(CohortStrategy):

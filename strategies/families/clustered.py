@@ -22,8 +22,9 @@ from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.robust import refuse_robust
-from florilegium.strategies.core.round import Cohort, Group, Round
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 
 log = logging.getLogger("flwr")

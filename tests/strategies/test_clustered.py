@@ -34,7 +34,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.cfl import bipartition
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.round import Cohort
+from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.families.splits import cosines, gram
 from florilegium.strategies.fl_hc import hierarchical
