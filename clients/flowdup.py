@@ -7,12 +7,16 @@ penalise the distance between v and ψ_r.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.base import Answer, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.stacked_examples import form_for
+from florilegium.clients.core.stacked_objectives import Batch, StackedObjective
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, least_batch
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.clients.hyper.subspace import FLowDUPHyper
@@ -27,6 +31,7 @@ class FLowDUPClient(SubspaceClient):
     """Makes its own model by one forward pass of h over its inputs."""
 
     example_gap = staticmethod(more_than_gradients)
+    vectorise_gap = staticmethod(stackable)
 
     hyper: FLowDUPHyper
 
@@ -35,21 +40,10 @@ class FLowDUPClient(SubspaceClient):
         """Train ψ on ℒ + λΩ; return the new ψ."""
         h = self._received(arrays)
         trained = [p for name, p in h.named_parameters() if name != "center" or self.hyper.learn_center]
-        x, y = self.data.train.x, self.data.train.y
-
-        def objective(rows: Tensor) -> Tensor:
-            """Return ℒ + λΩ of a batch; only λΩ for a batch of one example, or without labels."""
-            half = max(1, len(rows) // 2)
-            v = h(x[rows[:half]])
-            total: Tensor = self.hyper.penalty * (v - h.center).square().sum()
-            if self.data.labeled and len(rows) > half:
-                total = total + cross_entropy(self.logits(x[rows[half:]], v), y[rows[half:]])
-            return total
-
         pairs = max(least_batch(self.model, self.data.train), least_batch(h.inner, self.data.train)) > 1
         self.model.train()
         group = Group(trained, self.settings.learning_rate)
-        loss = self.descend(model=h, groups=[group], objective=objective, least=4 if pairs else 1)
+        loss = self.descend(model=h, groups=[group], objective=_Objective(self, h), least=4 if pairs else 1)
         return Answer(get_arrays(h), len(self.data.train), {"loss": loss})
 
     @phase
@@ -87,6 +81,53 @@ class FLowDUPClient(SubspaceClient):
         h.eval()
         total = torch.stack([h.inner(part).sum(dim=0) for part in x.split(EVALUATION_BATCH)]).sum(dim=0)
         return total / len(x)
+
+
+class _Objective(StackedObjective):
+    """ℒ + λΩ of a batch, whose first half makes the model; only λΩ for a batch of one example, or without labels.
+
+    Args:
+        client: the client.
+        h: its hypernetwork.
+    """
+
+    def __init__(self, client: FLowDUPClient, h: SetHypernetwork) -> None:
+        self._client, self._h = client, h
+        forms = [form_for(part, client.data.train) for part in (h.inner, h.outer, client.model)]
+        self._forms = [form for form in forms if form is not None]
+        whole = len(self._forms) == len(forms)
+        self.key = (*(form.signature for form in self._forms), client.hyper.penalty) if whole else None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return the loss of a batch of one client."""
+        data, h, half = self._client.data, self._h, max(1, len(rows) // 2)
+        v = h(data.train.x[rows[:half]])
+        total: Tensor = self._client.hyper.penalty * (v - h.center).square().sum()
+        if data.labeled and len(rows) > half:
+            logits = self._client.logits(data.train.x[rows[half:]], v)
+            total = total + cross_entropy(logits, data.train.y[rows[half:]])
+        return total
+
+    @staticmethod
+    def together(objectives: Sequence[_Objective], parameters: Sequence[Tensor], batch: Batch) -> Tensor:
+        """Return the loss of each client, (n,)."""
+        client, (inner, outer, network) = objectives[0]._client, objectives[0]._forms
+        center, split = parameters[0], 1 + len([*objectives[0]._h.inner.parameters()])
+        place = torch.arange(batch.y.shape[1], device=batch.y.device)
+        halves = (batch.sizes // 2).clamp(min=1)[:, None]
+        least, most = max(1, batch.least // 2), max(1, len(place) // 2)  # bounds of all halves
+        features = inner(parameters[1:split], batch.x[:, :most])
+        r = torch.einsum("nb,nbe->ne", (place[:most] < halves) / halves, features)
+        v = outer(parameters[split:], r[:, None])[:, 0]
+        total = client.hyper.penalty * (v - center).square().sum(dim=1)
+        judged = ((place >= halves) & (place < batch.sizes[:, None]))[:, least:]
+        labeled = torch.tensor([objective._client.data.labeled for objective in objectives], device=v.device)
+        if judged.shape[1]:
+            outputs = network(client.parameters(v), batch.x[:, least:])
+            losses = cross_entropy(outputs.flatten(0, 1), batch.y[:, least:].flatten(), reduction="none")
+            means = (losses.view_as(judged) * judged).sum(dim=1) / judged.sum(dim=1).clamp(min=1)
+            total = total + labeled * means
+        return total
 
 
 @remembered(2)

@@ -25,7 +25,7 @@ from tests.support import config
 VECTORISED = {
     "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll",
     "pfedhn", "knn-per", "pfedfda", "ppfe", "feddyn", "fednova", "fedala", "fedamp", "fedfomo", "ifca", "cfl",
-    "fl-hc", "flux",
+    "fl-hc", "flux", "flowdup",
 }  # fmt: skip
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 

@@ -66,6 +66,8 @@ def more_than_gradients(hyper: Any) -> str:
 def stackable(hyper: Any) -> str:
     """Promise of vectorised training, kept: the client trains by ``descend``, with no hook but a ``Correction``.
 
+    If it has an objective of its own, this is a ``StackedObjective``; any other is minimised by the client alone.
+
     It keeps nothing in objects that clients of a process share while others run, other than in its networks.
     """
     return ""

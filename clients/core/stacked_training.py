@@ -13,11 +13,12 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 
 from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
+from florilegium.clients.core.stacked_objectives import Batch, StackedCrossEntropy, StackedObjective
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import (
     Correction,
@@ -31,7 +32,6 @@ from florilegium.clients.core.training import (
     trained_groups,
     without_denormals,
 )
-from florilegium.models.stacked import StackedNetwork
 from florilegium.partitions.clientdata import Examples
 
 
@@ -40,14 +40,14 @@ class Training(Request):
     """A request for local training; see :func:`florilegium.clients.core.training.train` for the arguments.
 
     Attributes:
-        form: the network, in a form that can be stacked.
+        objective: what it minimises.
         steps: number of training steps, at least 1.
         places: for each group of parameters, their places in ``network.parameters()``.
         rates: the learning rate of each group.
     """
 
     network: nn.Module
-    form: StackedNetwork
+    objective: StackedObjective
     examples: Examples
     settings: ClientSettings
     generator: torch.Generator
@@ -80,24 +80,29 @@ class Training(Request):
     ) -> Self | None:
         """Return the request; None for what cannot be stacked, and without examples."""
         hook = gradient_hook if isinstance(gradient_hook, Correction) else None
-        special = objective or after_epoch or least or private or examples.redraw or gradient_hook is not hook
+        stackable = objective if isinstance(objective, StackedObjective) else None
+        special = after_epoch or (least or 1) > 1 or private or examples.redraw or gradient_hook is not hook
+        special = special or objective is not stackable or (stackable is not None and weights is not None)
         chosen = trained_groups(model, settings, groups)
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs
         steps = settings.local_steps if epochs is None and settings.local_steps else counted * epoch
-        form = None if special or not chosen or not steps or not epoch else form_for(model, examples)
-        if form is None:
+        if special or not chosen or not steps or not epoch:
+            return None
+        if stackable is None and (form := form_for(model, examples)) is not None:
+            stackable = StackedCrossEntropy(form)
+        if stackable is None or stackable.key is None:
             return None
         place = {id(parameter): index for index, parameter in enumerate(model.parameters())}
         places = tuple(tuple(place[id(parameter)] for parameter in group.parameters) for group in chosen)
         rates = tuple(group.learning_rate * (decay if group.decays else 1.0) for group in chosen)
         s = settings
         key = (
-            form.signature, places, rates, kind_of(examples),
+            type(stackable), stackable.key, places, rates, kind_of(examples),
             s.batch_size, s.optimizer, s.momentum, s.weight_decay, s.max_grad_norm,
             hook and (hook.strength, bool(hook.anchors), bool(hook.shifts)),
         )  # fmt: skip
-        return cls(model, form, examples, settings, generator, steps, places, rates, hook, weights, key)
+        return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, weights, key)
 
     @classmethod
     @without_denormals()
@@ -146,6 +151,7 @@ class _Batches:
         rows, weights = map(torch.stack, zip(*schedules, strict=True))
         sizes = (weights > 0).sum(dim=2)
         self._widths: list[int] = sizes.amax(dim=0).tolist()
+        self._least: list[int] = sizes.where(sizes > 0, self._widths[0]).amin(dim=0).tolist()
         self._sizes = sizes.to(device)
         self._weights = weights.to(device)
         for index, job in enumerate(jobs):
@@ -153,15 +159,12 @@ class _Batches:
                 self._weights[index] *= job.weights[rows[index].to(device)]
         self._rows = (rows + starts([job.examples for job in jobs])[:, None, None]).to(device)
 
-    def at(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return one batch of each of the first ``active`` = n clients.
-
-        Returns:
-            Inputs (n, b, …), classes and weights in the loss (n, b), and numbers of examples (n,).
-        """
+    def at(self, step: int, active: int) -> Batch:
+        """Return one batch of each of the first ``active`` clients."""
         width = self._widths[step]
         rows, weights = self._rows[:active, step, :width], self._weights[:active, step, :width]
-        return self._examples.x[rows], self._examples.y[rows], weights, self._sizes[:active, step]
+        x, y = self._examples.x[rows], self._examples.y[rows]
+        return Batch(x, y, weights, self._sizes[:active, step], self._least[step])
 
 
 class _Together:
@@ -199,39 +202,31 @@ class _Together:
                 optimizer.recall([tensor[:active] if tensor.dim() else tensor for tensor in kept])
             hook = _stacked_hook([job.hook for job in jobs[:active]])
             for step in range(begin, end):
-                x, y, weights, sizes = self._batches.at(step, active)
-                loss, gradients = self._step(now, optimizers, hook, x, y, weights)
+                batch = self._batches.at(step, active)
+                loss, gradients = self._step(now, optimizers, hook, batch)
                 if step == end - 1 or first.settings.max_grad_norm:
                     norms[:active] = _norms(gradients)
                 if first.settings.max_grad_norm:
                     _clip(gradients, norms[:active], first.settings.max_grad_norm)
                 for optimizer in optimizers:
                     optimizer.step()
-                total[:active] += loss * sizes
-                seen[:active] += sizes
+                total[:active] += loss * batch.sizes
+                seen[:active] += batch.sizes
             memory = [optimizer.memory() for optimizer in optimizers]
             begin = end
         measured = zip((total / seen).tolist(), norms.tolist(), strict=True)
         return [Trained(loss, norm) for loss, norm in measured]
 
     def _step(
-        self,
-        now: Sequence[Tensor],
-        optimizers: Sequence[Optimizer],
-        hook: Correction | None,
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor,
+        self, now: Sequence[Tensor], optimizers: Sequence[Optimizer], hook: Correction | None, batch: Batch
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of one batch of each client, (n,), and its gradients (n, *shape), corrected, not clipped."""
-        first = self._jobs[0]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        outputs = first.form(now, x)
-        losses = cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
-        loss = (losses * weights).sum(dim=1)
+        objectives = [job.objective for job in self._jobs[: len(batch.sizes)]]
+        loss = objectives[0].together(objectives, now, batch)
         loss.sum().backward()
-        trained = [place for places in first.places for place in places]
+        trained = [place for places in self._jobs[0].places for place in places]
         gradients = [gradient_of(now[place]) for place in trained]
         if hook is not None:
             for place, gradient in zip(trained, gradients, strict=True):

@@ -26,12 +26,18 @@ class SubspaceClient(BaseClient):
 
     def logits(self, x: Tensor, v: Tensor) -> Tensor:
         """Return f(x; θ₀ + Pv), (n, C), differentiable in v (k,)."""
-        θ = self._origin + self._expansion(v)(v)
-        named = dict(self.model.named_parameters())
-        parts = θ.split([parameter.numel() for parameter in named.values()])
-        tensors = {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
+        names = [name for name, _ in self.model.named_parameters()]
+        tensors = {name: one[0] for name, one in zip(names, self.parameters(v[None]), strict=True)}
         result: Tensor = functional_call(self.model, tensors, (x,))
         return result
+
+    def parameters(self, v: Tensor) -> list[Tensor]:
+        """Return θ₀ + Pv of n points v (n, k), as the network's parameters, (n, *shape) each; differentiable in v."""
+        P = self._expansion(v)
+        θ = self._origin + (P(v[0])[None] if len(v) == 1 else torch.vmap(P)(v))
+        shapes = [parameter.shape for parameter in self.model.parameters()]
+        parts = θ.split([shape.numel() for shape in shapes], dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
     @torch.no_grad()
     def become(self, v: Tensor, x: Tensor) -> None:

@@ -18,9 +18,10 @@ from florilegium.apps.methods import METHODS
 from florilegium.apps.personal import personalise
 from florilegium.apps.settings import parse
 from florilegium.clients.core.export import load_model
+from florilegium.clients.core.stacked_objectives import Batch
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply, Request, Work
-from florilegium.clients.flowdup import FLowDUPClient, make_hypernetwork
+from florilegium.clients.flowdup import FLowDUPClient, _Objective, make_hypernetwork
 from florilegium.clients.ld_fedavg import POINT, LDFedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -402,3 +403,27 @@ def test_a_folder_without_labels_gets_the_model_of_the_client_with_its_inputs(ru
     own = personalise(path, tmp_path / "own", "3")
     for name, tensor in load_model(own)[0].state_dict().items():
         torch.testing.assert_close(load_model(made)[0].state_dict()[name], tensor, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("expansion", ["dense", "kronecker", "fastfood"])
+def test_several_clients_at_once_learn_the_same(run: Runs, monkeypatch: pytest.MonkeyPatch, expansion: str) -> None:
+    """Clients of uneven sizes, some without labels; batches of 7 leave some with a batch of one example."""
+    together: list[list[int]] = []
+    stacked = _Objective.together
+
+    def counted(objectives: Any, parameters: Any, batch: Batch) -> torch.Tensor:
+        together.append(batch.sizes.tolist())
+        return stacked(objectives, parameters, batch)
+
+    monkeypatch.setattr(_Objective, "together", staticmethod(counted))
+    keys: dict[str, Value] = {
+        "labeled-fraction": 0.7, "flowdup.labeled-share": 0.7, "partitioner": "dirichlet", "alpha": 0.5,
+        "batch-size": 7, "momentum": 0.5, "max-grad-norm": 1.0, "rounds": 1, "flowdup.expansion": expansion,
+        "flowdup.penalty": 0.5,
+    }  # fmt: skip
+    one = read_checkpoint(run("one", **keys)).arrays
+    assert not together
+    four = read_checkpoint(run("four", vectorise=4, **keys)).arrays
+    assert any(len(sizes) > 1 and 1 in sizes for sizes in together)
+    for name, array in one.items():
+        np.testing.assert_allclose(four[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
