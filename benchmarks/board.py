@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from florilegium.apps.methods import METHODS
@@ -29,14 +30,14 @@ from florilegium.strategies.core.metrics_file import read_metrics
 
 KEYS: dict[str, Value] = {
     "dataset": "benchmarks.vectorised:pictures", "partitioner": "classes", "classes-per-client": 5, "model": "lenet",
-    "num-clients": 10, "samples-per-client": 100, "participation": 1.0, "local-epochs": 1, "batch-size": 10,
+    "num-clients": 5, "samples-per-client": 400, "participation": 1.0, "local-epochs": 1, "batch-size": 10,
     "learning-rate": 0.01, "evaluate-every": 0, "evaluate-clients": 1, "rounds": 4,
 }  # fmt: skip
-"""Ten clients with 100 training images of CIFAR-10's size each, all in every round, one epoch."""
+"""Five clients with 400 training images of CIFAR-10's size each, all in every round, one epoch."""
 OWN: Mapping[str, dict[str, Value]] = {
     "fedbn": {"model": "cnn-bn"},
-    "fedl2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 0},
-    "l2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1},
+    "fedl2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},
+    "l2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},
     "ppfe": {"ppfe.stage-rounds": "1,1,1,1"},
 }
 """What a method needs besides the common keys."""
@@ -60,6 +61,7 @@ class _Recorder:
     modules: dict[int, nn.Module] = field(default_factory=dict)
     inputs: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     calls: list[tuple[int, tuple[Any, ...], bool]] = field(default_factory=list)
+    _alive: list[nn.Module] = field(default_factory=list)  # so that no later module gets the id of one that is gone
     _round: int = 1
     _depth: int = 0
 
@@ -78,7 +80,9 @@ class _Recorder:
             return
         shapes = tuple(tuple(each.shape) for each in inputs if isinstance(each, Tensor))
         if id(module) not in self.modules:
-            self.modules[id(module)] = copy.deepcopy(module)
+            tensors = {id(each): each.detach().clone().requires_grad_(each.requires_grad) for each in module.parameters()}
+            self.modules[id(module)] = copy.deepcopy(module, tensors)  # computed parameters cannot be copied otherwise
+            self._alive.append(module)
         place = (id(module), shapes)
         if place not in self.inputs:
             self.inputs[place] = tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
@@ -148,6 +152,8 @@ def _total(result: Any) -> Tensor:
     """Return the sum of everything that a module returns."""
     if isinstance(result, Tensor):
         return result.sum()
+    if isinstance(result, Distribution):
+        return result.rsample().sum()
     values = result.values() if isinstance(result, Mapping) else result
     total: Tensor = sum((_total(each) for each in values), torch.zeros(()))
     return total
