@@ -377,8 +377,8 @@ Section `vectorised`: one worker on one core, a message to all clients, which ha
 LG-FedAvg's is missed because a third of its time goes into clients' state files, which are read and written one by one;
 they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
 
-Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain loop
-repeats the method's calls of modules, each with its backward pass and a step of SGD. What a method computes outside of
+Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain
+loop repeats the method's calls of modules, each with its backward pass and a step of SGD. What a method computes outside of
 modules is not in the loop, and most of those above the bound compute much there: APPLE mixes models in every step,
 FedAMP, FedFomo and FedALA weigh them, HyperFedZero makes a classifier for each input, FLowDUP and LD-FedAvg project
 a vector to a network, FedGTST and FedTTA need second derivatives. FedDistill, PPFE and PeFLL are at the bound (1.30 to

@@ -80,8 +80,8 @@ class _Recorder:
             return
         shapes = tuple(tuple(each.shape) for each in inputs if isinstance(each, Tensor))
         if id(module) not in self.modules:
-            tensors = {id(each): each.detach().clone().requires_grad_(each.requires_grad) for each in module.parameters()}
-            self.modules[id(module)] = copy.deepcopy(module, tensors)  # computed parameters cannot be copied otherwise
+            own = {id(p): p.detach().clone().requires_grad_(p.requires_grad) for p in module.parameters()}
+            self.modules[id(module)] = copy.deepcopy(module, own)  # parameters that are computed cannot be copied
             self._alive.append(module)
         place = (id(module), shapes)
         if place not in self.inputs:
