@@ -378,11 +378,11 @@ LG-FedAvg's is missed because a third of its time goes into clients' state files
 they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
 
 Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain
-loop repeats the method's calls of modules, each with its backward pass and a step of SGD. What a method computes outside of
-modules is not in the loop, and most of those above the bound compute much there: APPLE mixes models in every step,
-FedAMP, FedFomo and FedALA weigh them, HyperFedZero makes a classifier for each input, FLowDUP and LD-FedAvg project
-a vector to a network, FedGTST and FedTTA need second derivatives. FedDistill, PPFE and PeFLL are at the bound (1.30 to
-1.32).
+loop repeats the method's calls of modules, each with its backward pass and a step of SGD. What a method computes
+outside of modules is not in the loop, and most of those above the bound compute much there: APPLE mixes models in every
+step, FedAMP, FedFomo and FedALA weigh them, HyperFedZero makes a classifier for each input, FLowDUP and LD-FedAvg
+project a vector to a network, FedGTST and FedTTA need second derivatives. FedDistill, PPFE and PeFLL are at the bound
+(1.30 to 1.32).
 
 Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
 takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.
