@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,6 +24,9 @@ from florilegium.clients.core.wire import pack
 from florilegium.clients.core.worker import return_memory
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import Watcher
+
+_RUNS = count()
+"""Numbers the runs of this process."""
 
 
 class OneProcess(LocalGrid):
@@ -76,7 +80,8 @@ def run_here(
         ConfigurationError, RunError: as in a Flower simulation.
         Interrupted: if the watcher has stopped the run after a round.
     """
-    return_memory()  # what earlier runs in this process have freed is not to be charged to this one
+    if next(_RUNS):  # what earlier runs in this process have left is not to be charged to this one
+        return_memory()
     with one_thread():
         assembly = assemble(config, one_thread=False, one_process=workers == 1)
         run = open_folder(path, config, assembly.settings.method, watcher)

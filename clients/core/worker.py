@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from functools import lru_cache
@@ -52,8 +53,10 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
 def return_memory() -> None:
     """Give memory that is no longer used, and that glibc keeps (:func:`tune_process`), back to the system.
 
-    Without it, the peak memory of a run would include that of all runs before it in its process.
+    Without it, the peak memory of a run would include that of all runs before it in its process, strategies with their
+    models among them, which are parts of reference cycles.
     """
+    gc.collect()
     if glibc := _glibc():
         glibc.malloc_trim(0)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import psutil
 import pytest
 
+from florilegium.apps.method import Method
 from florilegium.apps.one_process import run_here
 from florilegium.apps.peak_memory import forget_peaks, peak_memory
 from florilegium.clients.core.worker import return_memory, tune_process
 from florilegium.strategies.core.attempts import read_provenance
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.fedavg import FedAvg
 from tests.support import config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells the peak of a process")
@@ -49,6 +54,27 @@ def test_what_was_freed_is_not_charged_to_the_next_run() -> None:
     kept = process.memory_info().rss
     return_memory()
     assert process.memory_info().rss < kept - 0.9 * LARGE
+
+
+def test_what_an_earlier_run_has_left_is_gone_when_the_next_begins(tmp_path: Path) -> None:
+    """Strategies are parts of reference cycles, which Python would collect at some later time."""
+    strategies: list[weakref.ref[CohortStrategy]] = []
+
+    class Watching(FedAvg):
+        def __init__(self, setup: Setup) -> None:
+            super().__init__(setup)
+            assert all(earlier() is None for earlier in strategies)
+            strategies.append(weakref.ref(self))
+
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Method, "strategy_class", lambda self: Watching)
+            for name in ("first", "second"):
+                run_here(config(rounds=0, **{"runs-dir": str(tmp_path), "run-name": name}), tmp_path / name)
+    finally:
+        gc.enable()
+    assert len(strategies) == 2
 
 
 def test_processes_are_added_up_and_an_ended_one_is_unknown() -> None:
