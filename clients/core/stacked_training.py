@@ -81,8 +81,8 @@ class Training(Request):
         """Return the request; None for what cannot be stacked, and without examples."""
         hook = gradient_hook if isinstance(gradient_hook, Correction) else None
         stackable = objective if isinstance(objective, StackedObjective) else None
-        special = after_epoch or (least or 1) > 1 or private or examples.redraw or gradient_hook is not hook
-        special = special or objective is not stackable or (stackable is not None and weights is not None)
+        alone = objective is not None and (stackable is None or weights is not None)
+        special = alone or after_epoch or (least or 1) > 1 or private or examples.redraw or gradient_hook is not hook
         chosen = trained_groups(model, settings, groups)
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs

@@ -46,11 +46,8 @@ class SubspaceClient(BaseClient):
         Raises:
             RunError: if batch norm would get the statistics of a single number.
         """
-        θ = self._origin + self._expansion(v)(v)
-        start = 0
-        for parameter in self.model.parameters():
-            parameter.copy_(θ[start : start + parameter.numel()].view(parameter.shape))
-            start += parameter.numel()
+        for parameter, own in zip(self.model.parameters(), self.parameters(v[None]), strict=True):
+            parameter.copy_(own[0])
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         if not norms:
             return
