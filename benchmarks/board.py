@@ -1,8 +1,9 @@
-"""Every method's round against its own arithmetic: the same passes through the same modules in a plain loop.
+"""Every method's round against its own arithmetic in a plain loop.
 
 A round is carried out once with hooks that note each outermost call of a module: the module, its inputs and whether
 gradients are computed. The plain loop repeats these calls, each with its backward pass and an SGD step where the method
-computed gradients. What a method computes outside of modules is not part of the loop.
+computed gradients. What a method computes outside of modules is not part of this loop; for some of the methods that
+compute much there, the loop is written by hand instead (``plain_methods.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from benchmarks import plain_methods
 from florilegium.apps.methods import METHODS
 from florilegium.apps.one_process import one_thread, run_here
 from florilegium.apps.settings import complete
@@ -35,6 +37,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 """Five clients with 400 training images of CIFAR-10's size each, all in every round, one epoch."""
 OWN: Mapping[str, dict[str, Value]] = {
+    "fedala": {"fedala.first-epochs": 1},  # as in all rounds but the first with weights
     "fedbn": {"model": "cnn-bn"},
     "fedl2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},
     "l2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},
@@ -112,19 +115,25 @@ def _config(method: str, folder: str, name: str) -> dict[str, Value]:
 
 
 def measure(method: str, repeats: int = 2) -> tuple[float, float]:
-    """Return the seconds of a method's round, and those of its passes in a plain loop; both on one core."""
+    """Return the seconds of a method's round, and those of its arithmetic in a plain loop; both on one core."""
     rounds, loops = [], []
     with tempfile.TemporaryDirectory() as folder:
-        recorder = _Recorder()
-        with _hooked(recorder):
-            run_here(_config(method, folder, "hooked"), Path(folder) / "hooked", recorder)
+        loop = plain_methods.ROUNDS.get(method) or _recorded(method, Path(folder) / "hooked")
         for repeat in range(repeats):
             run = run_here(_config(method, folder, str(repeat)), Path(folder) / str(repeat))
             seconds = [0.0, *(line["seconds"] for line in read_metrics(run))]
             rounds.append(seconds[2] - seconds[1])
             with one_thread():
-                loops.append(_repeated(recorder))
+                loops.append(loop())
     return float(np.median(rounds)), float(np.median(loops))
+
+
+def _recorded(method: str, folder: Path) -> Callable[[], float]:
+    """Return a function that repeats the calls of modules in a round, and returns their seconds."""
+    recorder = _Recorder()
+    with _hooked(recorder):
+        run_here(_config(method, str(folder.parent), folder.name), folder, recorder)
+    return lambda: _repeated(recorder)
 
 
 def _repeated(recorder: _Recorder) -> float:

@@ -8,7 +8,7 @@ falls from 1 to 0 in L rounds. Returns w_i and p_i; keeps w_i, and v_i to predic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import Group, Objective, gradients
+from florilegium.clients.core.training import Group, Objective, gradient_of
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import APPLEHyper
 from florilegium.models.batch_norm import has_lone_channels
@@ -51,24 +51,25 @@ class APPLEClient(BankedClient):
         named, device = trained(self.model), self.data.train.y.device
         weights = list(named.values())
         sent = torch.cat([torch.from_numpy(received[name]).flatten(1) for name in named], dim=1).to(device)
-        others, rest = sent[: len(relations) - 1], sent[len(relations) - 1 :].sum(dim=0)  # (m, d), (d,)
-        core = nn.Parameter(torch.cat([weight.detach().flatten() for weight in weights]))  # w_i, (d,)
-        p, p0 = nn.Parameter(torch.tensor(relations, device=device)), torch.from_numpy(initial).to(device)
-
-        def personal() -> Tensor:
-            """Return v_i as a vector (d,)."""
-            return p[0] * core + p[1:] @ others + rest
-
-        objective = self._objective(weights, personal, lambda: (p - p0).square().sum())
+        own = torch.cat([weight.detach().flatten() for weight in weights])
+        models = torch.cat([own[None], sent[: len(relations) - 1]])  # w_i and each w_j with a p_ij of its own
+        p, p0 = (torch.tensor(array, device=device) for array in (relations, initial))
+        pull = self.hyper.regularization * self.schedule()
+        mixture = _Mixture(weights, models, sent[len(relations) - 1 :].sum(dim=0), p, p0, pull)
         rate = self.settings.learning_rate * (count if self.hyper.scale_rate else 1)
-        rates = [Group([core], rate), Group([p], self.hyper.relation_learning_rate, plain=True)]
-        loss = self.descend(groups=rates, objective=objective, least=1)  # see _objective
-        _set(weights, personal())
+        rates = [Group([mixture.core], rate), Group([mixture.p], self.hyper.relation_learning_rate, plain=True)]
+        loss = self.descend(
+            groups=rates,
+            objective=self._objective(mixture),
+            gradient_hook=mixture.differentiate,
+            least=1,  # see _objective
+        )
+        mixture.write(mixture.personal())
         self.state.save(get_arrays(self.model))
-        _set(weights, core)
-        own = get_arrays(self.model)
-        self.state.save(own, CORE)
-        return Answer(own | {RELATIONS: p.detach().cpu().numpy()}, len(self.data.train), {"loss": loss})
+        mixture.write(mixture.core)
+        core = get_arrays(self.model)
+        self.state.save(core, CORE)
+        return Answer(core | {RELATIONS: mixture.p.detach().cpu().numpy()}, len(self.data.train), {"loss": loss})
 
     def schedule(self) -> float:
         """Return λ(r) of this round: 1 in the first round, 0 from the L-th on."""
@@ -79,33 +80,17 @@ class APPLEClient(BankedClient):
             return (math.cos(math.pi * past / rounds) + 1) / 2
         return float(LEAST ** (past / rounds))
 
-    def _objective(
-        self, weights: Sequence[nn.Parameter], personal: Callable[[], Tensor], distance: Callable[[], Tensor]
-    ) -> Objective:
-        """Return F_i(v_i) + λ(r)·μ/2·‖p_i − p_0‖² as a function of w_i and p_i.
-
-        The derivatives follow from ∇F_i(v_i), because v_i is linear in w_i and in p_i.
-
-        Args:
-            weights: the network's trained parameters.
-            personal: returns v_i as a vector, differentiable in w_i and p_i.
-            distance: returns ‖p_i − p_0‖².
-        """
+    def _objective(self, mixture: _Mixture) -> Objective:
+        """Return F_i(v_i) + λ(r)·μ/2·‖p_i − p_0‖², whose gradients are ``mixture``'s."""
         x, y = self.data.train.x, self.data.train.y
         lone = has_lone_channels(self.model, x[:1])
-        pull = self.hyper.regularization * self.schedule() / 2
 
         def objective(rows: Tensor) -> Tensor:
-            v = personal()
-            _set(weights, v)
-            for weight in weights:
-                weight.requires_grad_()  # the training loop steps along w_i and p_i instead
+            mixture.write(mixture.personal())
+            mixture.learn()
             if lone:  # batch norm has no statistics of a single example
                 self.model.train(len(rows) > 1)
-            loss = cross_entropy(self.model(x[rows]), y[rows])
-            slope = torch.cat([gradient.flatten() for gradient in gradients(loss, weights)])
-            linear = slope @ v
-            return loss.detach() + linear - linear.detach() + pull * distance()
+            return cross_entropy(self.model(x[rows]), y[rows]) + mixture.penalty()
 
         return objective
 
@@ -123,8 +108,58 @@ class APPLEClient(BankedClient):
         return first
 
 
-@torch.no_grad()
-def _set(weights: Sequence[nn.Parameter], vector: Tensor) -> None:
-    """Copy a vector (d,) into the parameters."""
-    for weight, part in zip(weights, vector.split([weight.numel() for weight in weights]), strict=True):
-        weight.copy_(part.view_as(weight))
+class _Mixture:
+    """The personal model v_i in a network's parameters, and the gradients of w_i and p_i that follow from v_i's.
+
+    v_i is linear in w_i and in p_i, so ∇_{w_i} F_i(v_i) = p_ii·∇F_i(v_i) and ∂F_i(v_i)/∂p_ij = ⟨∇F_i(v_i), w_j⟩.
+
+    Args:
+        weights: the network's trained parameters, d numbers.
+        models: w_i and the w_j that have a p_ij of their own, (1 + m, d).
+        rest: sum of the other models, each times its p_ij, (d,).
+        p: p_i, (1 + m,), in the order of ``models``.
+        initial: p_0, in the same order.
+        pull: λ(r)·μ.
+
+    Attributes:
+        core: w_i, (d,), to be trained; the first row of ``models``.
+        p: p_i, to be trained.
+    """
+
+    def __init__(
+        self, weights: Sequence[nn.Parameter], models: Tensor, rest: Tensor, p: Tensor, initial: Tensor, pull: float
+    ) -> None:
+        self.core, self.p = nn.Parameter(models[0]), nn.Parameter(p)
+        self._weights, self._models, self._rest, self._initial, self._pull = weights, models, rest, initial, pull
+
+    @torch.no_grad()
+    def personal(self) -> Tensor:
+        """Return v_i, (d,)."""
+        return torch.addmv(self._rest, self._models.T, self.p)
+
+    @torch.no_grad()
+    def write(self, vector: Tensor) -> None:
+        """Copy a vector (d,) into the network's parameters."""
+        parts = vector.split([weight.numel() for weight in self._weights])
+        torch._foreach_copy_(
+            [*self._weights], [part.view_as(weight) for part, weight in zip(parts, self._weights, strict=True)]
+        )
+
+    def learn(self) -> None:
+        """Have gradients computed for the network's parameters, although the training loop steps along w_i and p_i."""
+        for weight in self._weights:
+            weight.requires_grad_()
+
+    @torch.no_grad()
+    def penalty(self) -> Tensor | float:
+        """Return λ(r)·μ/2·‖p_i − p_0‖²."""
+        return self._pull / 2 * (self.p - self._initial).square().sum() if self._pull else 0.0
+
+    @torch.no_grad()
+    def differentiate(self, *_: object) -> None:
+        """Move from the gradients of the network's parameters to those of w_i and p_i; a gradient hook."""
+        slope = torch.cat([gradient_of(weight).flatten() for weight in self._weights])  # ∇F_i(v_i)
+        for weight in self._weights:
+            weight.grad = None
+        self.core.grad = self.p[0] * slope
+        self.p.grad = torch.addmv(self._pull * (self.p - self._initial), self._models, slope)

@@ -229,8 +229,7 @@ class _Together:
         trained = [place for places in self._jobs[0].places for place in places]
         gradients = [gradient_of(now[place]) for place in trained]
         if hook is not None:
-            for place, gradient in zip(trained, gradients, strict=True):
-                hook.apply(place, now[place], gradient)
+            hook.apply(trained, [now[place] for place in trained], gradients)
         return loss.detach(), gradients
 
 

@@ -151,17 +151,17 @@ class Correction:
     def __call__(self, model: nn.Module, rows: Tensor) -> None:
         """Change the gradients; frozen parameters stay as they are."""
         self.steps += 1
-        for index, parameter in enumerate(model.parameters()):
-            if parameter.requires_grad:
-                self.apply(index, parameter, gradient_of(parameter))
+        trained = {place: parameter for place, parameter in enumerate(model.parameters()) if parameter.requires_grad}
+        self.apply([*trained], [*trained.values()], [*map(gradient_of, trained.values())])
 
     @torch.no_grad()
-    def apply(self, index: int, parameter: Tensor, gradient: Tensor) -> None:
-        """Add the correction of the network's parameter number ``index`` to its gradient."""
+    def apply(self, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Add the corrections of the network's parameters with the numbers ``places`` to their gradients."""
         if self.anchors:
-            gradient.add_(parameter - self.anchors[index], alpha=self.strength)
+            distances = torch._foreach_sub(parameters, [self.anchors[place] for place in places])
+            torch._foreach_add_(gradients, distances, alpha=self.strength)
         if self.shifts:
-            gradient.add_(self.shifts[index])
+            torch._foreach_add_(gradients, [self.shifts[place] for place in places])
 
 
 def pull_towards(anchors: Sequence[Tensor], strength: float) -> Correction:
