@@ -380,12 +380,12 @@ LG-FedAvg's is missed because a third of its time goes into clients' state files
 they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
 
 Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain
-loop repeats the method's calls of modules, each with its backward pass and a step of SGD, without the losses and
-without what a method computes outside of modules. Six methods of other papers compute much there: APPLE mixes models in
-every step, FedAMP, FedFomo and FedALA weigh them, FedDistill sums logits by class, HyperFedZero makes a classifier for
-each input. Their loops are written by hand, with the losses (`benchmarks/plain_methods.py`). The rows above the bound
-are of methods for which this was not done: FLowDUP and LD-FedAvg project a vector to a network, FedGTST and FedTTA need
-second derivatives, PPFE and PeFLL are at the bound.
+loop repeats the method's calls of modules, each with its backward pass and a step of SGD; logits are given a
+cross-entropy loss. What else a method computes outside of modules is not in the loop. Seven methods of other papers
+compute much there: APPLE mixes models in every step, FedAMP, FedFomo and FedALA weigh them, FedDyn corrects gradients,
+FedDistill sums logits by class, HyperFedZero makes a classifier for each input. Their loops are written by hand
+(`benchmarks/plain_methods.py`). The rows above the bound are of methods for which this was not done: FLowDUP and
+LD-FedAvg project a vector to a network, FedGTST and FedTTA need second derivatives.
 
 Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
 takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.

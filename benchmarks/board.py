@@ -2,8 +2,8 @@
 
 A round is carried out once with hooks that note each outermost call of a module: the module, its inputs and whether
 gradients are computed. The plain loop repeats these calls, each with its backward pass and an SGD step where the method
-computed gradients. What a method computes outside of modules is not part of this loop; for some of the methods that
-compute much there, the loop is written by hand instead (``plain_methods.py``).
+computed gradients; logits are given a cross-entropy loss. What else a method computes outside of modules is not part of
+this loop; for some of the methods that compute much there, it is written by hand instead (``plain_methods.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from benchmarks import plain_methods
+from benchmarks.plain_methods import CLASSES
 from florilegium.apps.methods import METHODS
 from florilegium.apps.one_process import one_thread, run_here
 from florilegium.apps.settings import complete
@@ -158,8 +160,10 @@ def _repeated(recorder: _Recorder) -> float:
 
 
 def _total(result: Any) -> Tensor:
-    """Return the sum of everything that a module returns."""
+    """Return the cross-entropy of logits, and the sum of everything else that a module returns."""
     if isinstance(result, Tensor):
+        if result.shape[1:] == (CLASSES,):
+            return cross_entropy(result, torch.zeros(len(result), dtype=torch.int64))
         return result.sum()
     if isinstance(result, Distribution):
         return result.rsample().sum()

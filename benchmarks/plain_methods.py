@@ -87,6 +87,27 @@ def fedala() -> float:
     return time.perf_counter() - begun
 
 
+def feddyn() -> float:
+    """FedDyn: clients train under a pull towards the received model and along their memory of gradients."""
+    model, (x, y) = _network(), _data()
+    parameters = _parameters(model)
+    received = _flat(model)
+    memory = [torch.randn_like(p) for p in parameters]
+    begun = time.perf_counter()
+    for _ in range(CLIENTS):
+        _fill(model, received)
+        anchors = [p.detach().clone() for p in parameters]
+        for images, labels in _batches(x, y):
+            slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
+            with torch.no_grad():
+                torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=0.1)
+                torch._foreach_sub_(slopes, memory)
+                torch._foreach_add_(parameters, slopes, alpha=-RATE)
+        with torch.no_grad():
+            torch._foreach_add_(memory, torch._foreach_sub(parameters, anchors), alpha=-0.1)
+    return time.perf_counter() - begun
+
+
 def fedamp() -> float:
     """FedAMP: the server mixes the models by their distances; clients train under a pull towards the mixture."""
     model, (x, y) = _network(), _data()
@@ -188,7 +209,7 @@ def hyperfedzero() -> float:
 
 
 ROUNDS: Mapping[str, Callable[[], float]] = {
-    "fedala": fedala, "fedamp": fedamp, "fedfomo": fedfomo, "apple": apple, "feddistill": feddistill,
+    "feddyn": feddyn, "fedala": fedala, "fedamp": fedamp, "fedfomo": fedfomo, "apple": apple, "feddistill": feddistill,
     "hyperfedzero": hyperfedzero,
 }  # fmt: skip
 """The seconds of a round, for each method written here."""

@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
@@ -41,37 +40,43 @@ class APFLClient(BaseClient):
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train w and, with the same batches, v_i and α_i; keep the latter two."""
-        self._v = copy.deepcopy(self.model)
-        set_arrays(self._v, self.state.load() or self.initial)
-        self._α = self._weight().requires_grad_()
+        self._mixed = copy.deepcopy(self.model).train()  # v̄_i
+        set_arrays(self._mixed, self.state.load() or self.initial)
+        self._v = [parameter.detach().clone() for parameter in trained(self._mixed).values()]
+        self._α = self._weight()
         answer = super().train(arrays)
-        self.state.save(get_arrays(self._v))
-        α = float(self._α.detach())
-        self.state.save({ALPHA: np.array([α], np.float32)}, ALPHA)
-        return Answer(answer.arrays, answer.num_examples, answer.metrics | {ALPHA: α})
+        with torch.no_grad():
+            torch._foreach_copy_([*trained(self._mixed).values()], self._v)
+        self.state.save(get_arrays(self._mixed))
+        self.state.save({ALPHA: np.array([self._α], np.float32)}, ALPHA)
+        return Answer(answer.arrays, answer.num_examples, answer.metrics | {ALPHA: self._α})
 
     def gradient_hook(self) -> GradientHook:
-        """Return a hook that takes the step of v_i, and of α_i, and leaves the gradients of w as they are."""
+        """Return a hook that takes the step of v_i, and of α_i, and leaves the gradients of w as they are.
+
+        The gradients follow from that of the mixture, which is linear in v_i and in α_i.
+        """
         s, η = self.settings, self.settings.learning_rate * self.decay()
-        v, buffers, α = trained(self._v), dict(self._v.named_buffers()), self._α
-        optimizer = make_optimizer(s, Group([*v.values()], s.learning_rate), self.decay())
+        mixed, v = [*trained(self._mixed).values()], self._v
+        optimizer = make_optimizer(s, Group(v, s.learning_rate), self.decay())
         adapting = self.hyper.adapt != "never"
 
         def hook(model: nn.Module, rows: Tensor) -> None:
             nonlocal adapting
-            w = trained(model)
-            mixture = {name: torch.lerp(w[name].detach(), own, α) for name, own in v.items()}
-            outputs = functional_call(model, buffers | mixture, (self.data.train.x[rows],))
-            loss = cross_entropy(outputs, self.data.train.y[rows])
-            *slopes, slope = gradients(loss, [*v.values(), α])
-            for own, gradient in zip(v.values(), slopes, strict=True):
-                own.grad = gradient
+            w = [parameter.detach() for parameter in trained(model).values()]
+            with torch.no_grad():
+                torch._foreach_copy_([*mixed], torch._foreach_lerp(w, v, self._α))
+            loss = cross_entropy(self._mixed(self.data.train.x[rows]), self.data.train.y[rows])
+            slopes = gradients(loss, mixed)  # ∇f(v̄_i)
+            if adapting:
+                along = sum(float((g * (own - other)).sum()) for g, own, other in zip(slopes, v, w, strict=True))
+            for own, slope in zip(v, torch._foreach_mul(slopes, self._α), strict=True):
+                own.grad = slope
             if s.max_grad_norm:
-                nn.utils.clip_grad_norm_(v.values(), s.max_grad_norm)
+                nn.utils.clip_grad_norm_(v, s.max_grad_norm)
             optimizer.step()
             if adapting:
-                with torch.no_grad():
-                    α.sub_(η * slope).clamp_(0, 1)
+                self._α = min(max(self._α - η * along, 0.0), 1.0)
                 adapting = self.hyper.adapt == "step"
 
         return hook
@@ -87,8 +92,7 @@ class APFLClient(BaseClient):
                 w[name].lerp_(torch.from_numpy(array).to(w[name]), α)
         return True
 
-    def _weight(self) -> Tensor:
-        """Return α_i as a scalar on the client's device: the kept one, or the initial one."""
+    def _weight(self) -> float:
+        """Return α_i, the kept one or the initial one."""
         kept = self.state.load(ALPHA)
-        α = self.hyper.alpha if kept is None else float(kept[ALPHA][0])
-        return torch.tensor(α, device=self.data.train.y.device)
+        return self.hyper.alpha if kept is None else float(kept[ALPHA][0])
