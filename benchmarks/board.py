@@ -116,7 +116,7 @@ def _config(method: str, folder: str, name: str) -> dict[str, Value]:
     return complete({**KEYS, **OWN.get(method, {}), "method": method, "runs-dir": folder, "run-name": name})
 
 
-def measure(method: str, repeats: int = 2) -> tuple[float, float]:
+def measure(method: str, repeats: int = 3) -> tuple[float, float]:
     """Return the seconds of a method's round, and those of its arithmetic in a plain loop; both on one core."""
     rounds, loops = [], []
     with tempfile.TemporaryDirectory() as folder:
