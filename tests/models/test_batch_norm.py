@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from florilegium.clients.core.export import load_model, save_model
-from florilegium.models.batch_norm import BatchStatistics, DifferentiableStatistics, give, measure, norms_of
+from florilegium.models.batch_norm import (
+    BatchStatistics,
+    DifferentiableStatistics,
+    give,
+    has_lone_channels,
+    measure,
+    norms_of,
+)
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
@@ -52,6 +59,12 @@ def test_the_first_layer_is_then_normalised() -> None:
     normalised = network[0][1].eval()(network[0][0](x)).detach().transpose(0, 1).flatten(1)
     np.testing.assert_allclose(normalised.mean(dim=1), 0, atol=1e-4)
     np.testing.assert_allclose(normalised.std(dim=1), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize(("last", "lone"), [([nn.BatchNorm1d(2)], True), ([], False)])
+def test_one_layer_with_single_numbers_is_enough(last: list[nn.Module], lone: bool) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), *last)
+    assert has_lone_channels(network, _inputs(1)) == lone
 
 
 def test_statistics_of_each_batch() -> None:

@@ -53,8 +53,13 @@ def test_every_copy_computes_what_it_computes_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.BatchNorm1d(3), nn.Dropout(), nn.LSTM(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))]
-)
+    "layer",
+    [
+        nn.BatchNorm1d(3), nn.Dropout(), nn.LSTM(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+        nn.Embedding(3, 3, sparse=True), nn.Embedding(3, 3, scale_grad_by_freq=True), nn.Embedding(3, 3, padding_idx=0),
+        nn.Embedding(3, 3, max_norm=1.0),
+    ],
+)  # fmt: skip
 def test_other_layers_have_no_such_form(layer: nn.Module) -> None:
     assert stacked(nn.Sequential(nn.Linear(3, 3), layer)) is None
 

@@ -406,6 +406,10 @@ class TestMistakes:
             perform(client, "expect", MIXTURE)
         assert "49" not in str(caught.value)
 
+    @pytest.mark.parametrize("size", [1, 19])
+    def test_the_bins_hold_their_first_and_last_number(self, size: int) -> None:
+        perform(_lone_client([size, 0, 0], **{"mdm.privacy-unit": "none"}), "expect", MIXTURE)
+
     def test_there_are_no_models(self, run: Runs, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="method 'mdm' makes no models of clients"):
             personalise(run("none"), tmp_path / "model", "3")

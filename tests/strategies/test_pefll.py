@@ -716,8 +716,9 @@ class TestNewClients:
         fitted = run("fitted", **keys, **{"pfedhn.new-client-exchanges": 20})
         _same(without, fitted)
         assert {name.split("/")[1] for name in _everything(fitted) if name.startswith("descriptor/")} < set("012345")
-        before, after = (read_metrics(path)[-1]["unseen"]["loss"] for path in (without, fitted))
-        assert after < before
+        [first, last] = [read_metrics(path)[-1] for path in (without, fitted)]
+        assert last["unseen"]["loss"] < first["unseen"]["loss"]
+        assert [last[way] - first[way] for way in ("bytes_down", "bytes_up")] == [0, 0]  # fitting is no training
         seen = [read_metrics(path)[-1]["seen"]["loss"] for path in (without, fitted)]
         assert seen[0] == seen[1]
 

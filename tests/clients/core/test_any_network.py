@@ -118,6 +118,12 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("method", ["pefll", "pfedhn", "flowdup", "ld-fedavg", "hyperfedzero"])
+def test_methods_that_make_all_parameters_refuse_frozen_ones(tmp_path: Path, method: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"has frozen parameters .* method '{method}' makes all parameters"):
+        _run(tmp_path / "run", "frozen_body", method=method)
+
+
 @pytest.mark.parametrize(
     "keys",
     [pytest.param(keys, marks=() if keys["method"] in ("ditto", "fedprox") else pytest.mark.long) for keys in METHODS],
