@@ -477,6 +477,7 @@ class TestAPPLE:
     def test_one_client_has_nobody_to_combine_with(self, run: Runs) -> None:
         with pytest.raises(ConfigurationError, match="'apple' combines the models of several clients"):
             run("run", method="apple", **{"num-clients": 1, "unseen-fraction": 0.0, "classes-per-client": 10})
+        run("two", method="apple", rounds=1, **{"num-clients": 2, "unseen-fraction": 0.0, "classes-per-client": 10})
 
     def test_a_single_example_passes_batch_norm(self, tmp_path: Path) -> None:
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
