@@ -278,7 +278,8 @@ def board(workers: int) -> list[Row]:
         ours, loop = every_method.measure(method)
         details = f"{1000 * ours:.0f} ms against {1000 * loop:.0f} ms, five clients, one epoch of 400 images"
         kind = "a loop written by hand" if method in plain_methods.ROUNDS else "its passes in a plain loop"
-        rows.append(Row(f"`{method}`, `lenet`: a round ÷ {kind}", ours / loop, 1.3, "", details))
+        network = every_method.OWN.get(method, {}).get("model", every_method.KEYS["model"])
+        rows.append(Row(f"`{method}`, `{network}`: a round ÷ {kind}", ours / loop, 1.3, "", details))
     return rows
 
 
@@ -381,8 +382,8 @@ they are flushed while other clients work ([measured](../vectorised.md#state-on-
 
 Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain
 loop repeats the method's calls of modules, each with its backward pass and a step of SGD; logits are given a
-cross-entropy loss. What else a method computes outside of modules is not in the loop. Seven methods of other papers
-compute much there: APPLE mixes models in every step, FedAMP, FedFomo and FedALA weigh them, FedDyn corrects gradients,
+cross-entropy loss. What else a method computes outside of modules is not in the loop. Seven methods compute much
+there: APPLE mixes models in every step, FedAMP, FedFomo and FedALA weigh them, FedDyn corrects gradients,
 FedDistill sums logits by class, HyperFedZero makes a classifier for each input. Their loops are written by hand
 (`benchmarks/plain_methods.py`). The rows above the bound are of methods for which this was not done: FLowDUP and
 LD-FedAvg project a vector to a network, FedGTST and FedTTA need second derivatives, FedSR draws features and has a

@@ -39,7 +39,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 """Five clients with 400 training images of CIFAR-10's size each, all in every round, one epoch."""
 OWN: Mapping[str, dict[str, Value]] = {
-    "fedala": {"fedala.first-epochs": 1},  # as in all rounds but the first with weights
+    "fedala": {"fedala.first-epochs": 1},  # of learning W, as in every later round
     "fedbn": {"model": "cnn-bn"},
     "fedl2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},
     "l2p": {"model": "cnn-bn", "validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 1},

@@ -1,7 +1,7 @@
 """Rounds of methods that compute much outside of modules, as one would write them in plain PyTorch.
 
-Five clients train for an epoch, one after the other, and the server's part follows or precedes. There are no messages,
-files, checks or metrics. The networks are the suite's own, so that only what surrounds them differs.
+Five clients train for an epoch, one after the other; FedAMP's server mixes their models before. There are no averages,
+messages, files, checks or metrics. Networks and memory layout are the suite's, so that only the rest differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def _network(outputs: int = CLASSES) -> nn.Sequential:
 
 
 def _data() -> tuple[Tensor, Tensor]:
-    return torch.randn(IMAGES, *SHAPE), torch.randint(0, CLASSES, (IMAGES,))
+    x = torch.randn(IMAGES, *SHAPE).contiguous(memory_format=torch.channels_last)
+    return x, torch.randint(0, CLASSES, (IMAGES,))
 
 
 def _batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -68,7 +69,7 @@ def fedala() -> float:
     body, head = model[:-1], model[-1]
     received = copy.deepcopy(model.state_dict())
     last = _parameters(head)
-    old, weights = [torch.randn_like(p) for p in last], [torch.rand_like(p) for p in last]
+    old, weights = [0.1 * torch.randn_like(p) for p in last], [torch.rand_like(p) for p in last]
     begun = time.perf_counter()
     for _ in range(CLIENTS):
         model.load_state_dict(received)
@@ -76,13 +77,14 @@ def fedala() -> float:
         with torch.no_grad():
             rows = torch.randperm(IMAGES)[: 4 * IMAGES // 5]
             features, labels = body(x[rows]), y[rows]
+            for p, o, n, w in zip(last, old, new, weights, strict=True):
+                p.copy_(torch.lerp(o, n, w))
         for some, their in _batches(features, labels):
-            with torch.no_grad():
-                for p, o, n, w in zip(last, old, new, weights, strict=True):
-                    p.copy_(torch.lerp(o, n, w))
             slopes = torch.autograd.grad(cross_entropy(head(some), their), last)
-            for slope, o, n, w in zip(slopes, old, new, weights, strict=True):
-                w.sub_(slope * (n - o)).clamp_(0, 1)
+            with torch.no_grad():
+                for p, slope, o, n, w in zip(last, slopes, old, new, weights, strict=True):
+                    w.sub_(slope * (n - o)).clamp_(0, 1)
+                    p.copy_(torch.lerp(o, n, w))
         _train(model, x, y)
     return time.perf_counter() - begun
 
@@ -92,19 +94,19 @@ def feddyn() -> float:
     model, (x, y) = _network(), _data()
     parameters = _parameters(model)
     received = _flat(model)
-    memory = [torch.randn_like(p) for p in parameters]
+    memories = [[0.01 * torch.randn_like(p) for p in parameters] for _ in range(CLIENTS)]
     begun = time.perf_counter()
-    for _ in range(CLIENTS):
+    for memory in memories:
         _fill(model, received)
         anchors = [p.detach().clone() for p in parameters]
         for images, labels in _batches(x, y):
             slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
             with torch.no_grad():
-                torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=0.1)
+                torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=0.01)
                 torch._foreach_sub_(slopes, memory)
                 torch._foreach_add_(parameters, slopes, alpha=-RATE)
         with torch.no_grad():
-            torch._foreach_add_(memory, torch._foreach_sub(parameters, anchors), alpha=-0.1)
+            torch._foreach_add_(memory, torch._foreach_sub(parameters, anchors), alpha=-0.01)
     return time.perf_counter() - begun
 
 
@@ -114,8 +116,9 @@ def fedamp() -> float:
     parameters = _parameters(model)
     begun = time.perf_counter()
     models = torch.stack([_flat(model) for _ in range(CLIENTS)]).double()
-    ξ = torch.exp(-(torch.cdist(models, models) ** 2) / 10) / 10
-    mixtures = (ξ @ models).float()
+    ξ = torch.exp(-(torch.cdist(models, models) ** 2) / 10).fill_diagonal_(0)
+    ξ /= ξ.sum(dim=1, keepdim=True).clamp(min=1)
+    mixtures = ((ξ + torch.diag(1 - ξ.sum(dim=1))) @ models).float()
     for mixture in mixtures:
         _fill(model, mixture)
         anchors = [p.detach().clone() for p in parameters]
@@ -131,7 +134,7 @@ def fedfomo() -> float:
     """FedFomo: the client compares four received models and its own on 20 % of its images, and trains on the others."""
     model, (x, y) = _network(), _data()
     share = IMAGES // 5
-    bank = [_flat(model) + torch.randn(1) for _ in range(CLIENTS)]
+    bank = [_flat(model) * (1 + 0.01 * client) for client in range(CLIENTS)]
     begun = time.perf_counter()
     for _ in range(CLIENTS):
         start, losses = bank[0], []
@@ -181,6 +184,7 @@ def feddistill() -> float:
             counts += labels.bincount(minlength=CLASSES)
             distances = cross_entropy(logits, probabilities[labels], reduction="none")
             _descend(parameters, cross_entropy(logits, labels) + (known[labels] * distances).mean())
+        sums /= counts.clamp(min=1)[:, None]
     return time.perf_counter() - begun
 
 
@@ -199,12 +203,13 @@ def hyperfedzero() -> float:
     for _ in range(CLIENTS):
         for images, labels in _batches(x, y):
             f, noisy = extractor(images).chunk(2, dim=1)
-            e = torch.softmax(8 * f + torch.randn(len(f), m) * softplus(noisy), dim=1)
+            log_e = torch.log_softmax(8 * f + torch.randn(len(f), m) * softplus(noisy), dim=1)
+            e = log_e.exp()
             vectors = layers(descriptor(e)[:, None] + code(chunks)).flatten(1)[:, : sum(counts)]
             made = [part.unflatten(1, s) * 0.1 for part, s in zip(vectors.split(counts, dim=1), shapes, strict=True)]
-            totals, entropy = e.sum(dim=0), -(e * e.log()).sum(dim=1).mean()
+            totals, entropy = e.sum(dim=0), -(e * log_e).sum(dim=1).mean()
             loss = cross_entropy(one(made, images), labels)
-            _descend(parameters, loss + 0.03 * totals.var() / totals.mean() + 0.1 * entropy)
+            _descend(parameters, loss + 0.03 * totals.var(correction=0) / totals.mean() + 0.1 * entropy)
     return time.perf_counter() - begun
 
 

@@ -23,7 +23,7 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import GradientHook, Group, gradients, make_optimizer
 from florilegium.clients.hyper.mixing import APFLHyper
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
+from florilegium.models.parameters import Arrays, exchanged, frozen, get_arrays, set_arrays, trained
 
 ALPHA = "alpha"
 """Part of the client's state that holds α_i, and its name there."""
@@ -41,13 +41,16 @@ class APFLClient(BaseClient):
     def train(self, arrays: Arrays) -> Answer:
         """Train w and, with the same batches, v_i and α_i; keep the latter two."""
         self._mixed = copy.deepcopy(self.model).train()  # v̄_i
-        set_arrays(self._mixed, self.state.load() or self.initial)
+        set_arrays(self._mixed, arrays)  # frozen parameters are the received ones
+        fixed = {*frozen(self._mixed)}
+        own = self.state.load() or {name: array for name, array in self.initial.items() if name not in fixed}
+        set_arrays(self._mixed, own)
         self._v = [parameter.detach().clone() for parameter in trained(self._mixed).values()]
         self._α = self._weight()
         answer = super().train(arrays)
         with torch.no_grad():
             torch._foreach_copy_([*trained(self._mixed).values()], self._v)
-        self.state.save(get_arrays(self._mixed))
+        self.state.save({name: array for name, array in get_arrays(self._mixed).items() if name not in fixed})
         self.state.save({ALPHA: np.array([self._α], np.float32)}, ALPHA)
         return Answer(answer.arrays, answer.num_examples, answer.metrics | {ALPHA: self._α})
 
@@ -69,14 +72,14 @@ class APFLClient(BaseClient):
             loss = cross_entropy(self._mixed(self.data.train.x[rows]), self.data.train.y[rows])
             slopes = gradients(loss, mixed)  # ∇f(v̄_i)
             if adapting:
-                along = sum(float((g * (own - other)).sum()) for g, own, other in zip(slopes, v, w, strict=True))
+                along = torch.stack([(g * (o - other)).sum() for g, o, other in zip(slopes, v, w, strict=True)]).sum()
             for own, slope in zip(v, torch._foreach_mul(slopes, self._α), strict=True):
                 own.grad = slope
             if s.max_grad_norm:
                 nn.utils.clip_grad_norm_(v, s.max_grad_norm)
             optimizer.step()
             if adapting:
-                self._α = min(max(self._α - η * along, 0.0), 1.0)
+                self._α = min(max(self._α - η * float(along), 0.0), 1.0)
                 adapting = self.hyper.adapt == "step"
 
         return hook

@@ -50,7 +50,8 @@ class APPLEClient(BankedClient):
         set_arrays(self.model, self.state.load(CORE) or self._first(received, relations))
         named, device = trained(self.model), self.data.train.y.device
         weights = list(named.values())
-        sent = torch.cat([torch.from_numpy(received[name]).flatten(1) for name in named], dim=1).to(device)
+        parts = [torch.from_numpy(received[name]).reshape(-1, weight.numel()) for name, weight in named.items()]
+        sent = torch.cat(parts, dim=1).to(device)  # w_j, (m, d)
         own = torch.cat([weight.detach().flatten() for weight in weights])
         models = torch.cat([own[None], sent[: len(relations) - 1]])  # w_i and each w_j with a p_ij of its own
         p, p0 = (torch.tensor(array, device=device) for array in (relations, initial))
@@ -148,6 +149,7 @@ class _Mixture:
     def learn(self) -> None:
         """Have gradients computed for the network's parameters, although the training loop steps along w_i and p_i."""
         for weight in self._weights:
+            weight.grad = None  # the network is that of all clients of the process, and tests train it too
             weight.requires_grad_()
 
     @torch.no_grad()
@@ -159,7 +161,5 @@ class _Mixture:
     def differentiate(self, *_: object) -> None:
         """Move from the gradients of the network's parameters to those of w_i and p_i; a gradient hook."""
         slope = torch.cat([gradient_of(weight).flatten() for weight in self._weights])  # ∇F_i(v_i)
-        for weight in self._weights:
-            weight.grad = None
         self.core.grad = self.p[0] * slope
         self.p.grad = torch.addmv(self._pull * (self.p - self._initial), self._models, slope)

@@ -369,6 +369,8 @@ class TestAPPLE:
         p, p0 = np.array([0.5, 0.4, -0.1], np.float32), np.array([0.2, 0.3, 0.5], np.float32)
         sent = {BESIDE + name: array[1:] for name, array in stacked.items()}
         sent |= {BESIDE + RELATIONS: p, BESIDE + INITIAL: p0}
+        for weight in client.model.parameters():
+            weight.grad = torch.ones_like(weight)  # left there by the client before, which has the same network
         answer = perform(client, "train", sent, round=3, count=5)
         η1 = 0.5 if rest else 0.1
         factors = np.array([*p, *[1.0] * rest])

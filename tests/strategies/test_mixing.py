@@ -103,6 +103,23 @@ class TestAPFL:
             perform(α, "test", _drawn(3))
             _assert_equal(get_arrays(NETWORK), arrays)
 
+    def test_frozen_parameters_are_the_received_ones(self, tmp_path: Path) -> None:
+        """They may be those of an earlier run, which the client has not started from."""
+        w, frozen = _drawn(1), ["fc1.1.weight", "fc1.1.bias"]
+        try:
+            NETWORK[0].requires_grad_(False)
+            client = _client("apfl", tmp_path, **{"apfl.alpha": 1.0, "apfl.adapt": "never"})
+            perform(client, "train", w)
+            v = client.state.load()
+            assert v.keys() == w.keys() - {*frozen}
+            alone = make_client(_examples(), NETWORK, folder=tmp_path / "alone", **{**KEYS, "method": "fedavg"})
+            expected = perform(alone, "train", {**client.initial, **{name: w[name] for name in frozen}}).arrays
+            _assert_equal(v, {name: expected[name] for name in v})
+            perform(client, "test", w)
+            _assert_equal(get_arrays(NETWORK), {**w, **v})
+        finally:
+            NETWORK[0].requires_grad_(True)
+
     def test_running_statistics_of_the_personal_model_are_its_own(self, tmp_path: Path) -> None:
         """α = 1 is local training with batch norm, too."""
         arrays = []
