@@ -386,8 +386,8 @@ cross-entropy loss. What else a method computes outside of modules is not in the
 there: APPLE mixes models in every step, FedAMP, FedFomo and FedALA weigh them, FedDyn corrects gradients,
 FedDistill sums logits by class, HyperFedZero makes a classifier for each input. Their loops are written by hand
 (`benchmarks/plain_methods.py`). The rows above the bound are of methods for which this was not done: FLowDUP and
-LD-FedAvg project a vector to a network, FedGTST and FedTTA need second derivatives, FedSR draws features and has a
-penalty on them, PPFE weighs examples. Single rows vary by a tenth from pass to pass.
+LD-FedAvg project a vector to a network, FedGTST and FedTTA need second derivatives, PPFE weighs examples, PeFLL
+describes clients. Single rows vary by a tenth from pass to pass.
 
 Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
 takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.
