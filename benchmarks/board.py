@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from benchmarks import plain_methods
-from benchmarks.plain_methods import CLASSES
+from benchmarks.plain_methods import BATCH, CLASSES, CLIENTS, IMAGES, RATE
 from florilegium.apps.methods import METHODS
 from florilegium.apps.one_process import one_thread, run_here
 from florilegium.apps.settings import complete
@@ -34,8 +34,8 @@ from florilegium.strategies.core.metrics_file import read_metrics
 
 KEYS: dict[str, Value] = {
     "dataset": "benchmarks.vectorised:pictures", "partitioner": "classes", "classes-per-client": 5, "model": "lenet",
-    "num-clients": 5, "samples-per-client": 400, "participation": 1.0, "local-epochs": 1, "batch-size": 10,
-    "learning-rate": 0.01, "evaluate-every": 0, "evaluate-clients": 1, "rounds": 4,
+    "num-clients": CLIENTS, "samples-per-client": IMAGES, "participation": 1.0, "local-epochs": 1, "batch-size": BATCH,
+    "learning-rate": RATE, "evaluate-every": 0, "evaluate-clients": 1, "rounds": 4,
 }  # fmt: skip
 """Five clients with 400 training images of CIFAR-10's size each, all in every round, one epoch."""
 OWN: Mapping[str, dict[str, Value]] = {

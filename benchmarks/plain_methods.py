@@ -1,7 +1,7 @@
 """Rounds of methods that compute much outside of modules, as one would write them in plain PyTorch.
 
 Five clients train for an epoch, one after the other; FedAMP's server mixes their models before. There are no averages,
-messages, files, checks or metrics. Networks and memory layout are the suite's, so that only the rest differs.
+messages, files, checks or metrics. Networks, memory layout and the hyper-parameters' values are the suite's.
 """
 
 from __future__ import annotations
@@ -63,6 +63,22 @@ def _train(model: nn.Module, x: Tensor, y: Tensor) -> None:
         _descend(parameters, cross_entropy(model(images), labels))
 
 
+def _train_corrected(model: nn.Module, x: Tensor, y: Tensor, pull: float, memory: list[Tensor] | None = None) -> None:
+    """Train under a pull towards where the model starts, and along a memory of gradients."""
+    parameters = _parameters(model)
+    anchors = [p.detach().clone() for p in parameters]
+    for images, labels in _batches(x, y):
+        slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
+        with torch.no_grad():
+            torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=pull)
+            if memory is not None:
+                torch._foreach_sub_(slopes, memory)
+            torch._foreach_add_(parameters, slopes, alpha=-RATE)
+    if memory is not None:
+        with torch.no_grad():
+            torch._foreach_add_(memory, torch._foreach_sub(parameters, anchors), alpha=-pull)
+
+
 def fedala() -> float:
     """FedALA, a round after the first with weights: W is learned for an epoch on 80 % of the images."""
     model, (x, y) = _network(), _data()
@@ -92,41 +108,25 @@ def fedala() -> float:
 def feddyn() -> float:
     """FedDyn: clients train under a pull towards the received model and along their memory of gradients."""
     model, (x, y) = _network(), _data()
-    parameters = _parameters(model)
     received = _flat(model)
-    memories = [[0.01 * torch.randn_like(p) for p in parameters] for _ in range(CLIENTS)]
+    memories = [[0.01 * torch.randn_like(p) for p in _parameters(model)] for _ in range(CLIENTS)]
     begun = time.perf_counter()
     for memory in memories:
         _fill(model, received)
-        anchors = [p.detach().clone() for p in parameters]
-        for images, labels in _batches(x, y):
-            slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
-            with torch.no_grad():
-                torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=0.01)
-                torch._foreach_sub_(slopes, memory)
-                torch._foreach_add_(parameters, slopes, alpha=-RATE)
-        with torch.no_grad():
-            torch._foreach_add_(memory, torch._foreach_sub(parameters, anchors), alpha=-0.01)
+        _train_corrected(model, x, y, 0.01, memory)
     return time.perf_counter() - begun
 
 
 def fedamp() -> float:
     """FedAMP: the server mixes the models by their distances; clients train under a pull towards the mixture."""
     model, (x, y) = _network(), _data()
-    parameters = _parameters(model)
     begun = time.perf_counter()
     models = torch.stack([_flat(model) for _ in range(CLIENTS)]).double()
     ξ = torch.exp(-(torch.cdist(models, models) ** 2) / 10).fill_diagonal_(0)
     ξ /= ξ.sum(dim=1, keepdim=True).clamp(min=1)
-    mixtures = ((ξ + torch.diag(1 - ξ.sum(dim=1))) @ models).float()
-    for mixture in mixtures:
+    for mixture in ((ξ + torch.diag(1 - ξ.sum(dim=1))) @ models).float():
         _fill(model, mixture)
-        anchors = [p.detach().clone() for p in parameters]
-        for images, labels in _batches(x, y):
-            slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
-            with torch.no_grad():
-                torch._foreach_add_(slopes, torch._foreach_sub(parameters, anchors), alpha=0.1)
-                torch._foreach_add_(parameters, slopes, alpha=-RATE)
+        _train_corrected(model, x, y, 0.1)
     return time.perf_counter() - begun
 
 

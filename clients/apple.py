@@ -51,7 +51,7 @@ class APPLEClient(BankedClient):
         named, device = trained(self.model), self.data.train.y.device
         weights = list(named.values())
         parts = [torch.from_numpy(received[name]).reshape(-1, weight.numel()) for name, weight in named.items()]
-        sent = torch.cat(parts, dim=1).to(device)  # w_j, (m, d)
+        sent = torch.cat(parts, dim=1).to(device)  # a row for each w_j, perhaps one for the sum of others
         own = torch.cat([weight.detach().flatten() for weight in weights])
         models = torch.cat([own[None], sent[: len(relations) - 1]])  # w_i and each w_j with a p_ij of its own
         p, p0 = (torch.tensor(array, device=device) for array in (relations, initial))
@@ -65,7 +65,7 @@ class APPLEClient(BankedClient):
             gradient_hook=mixture.differentiate,
             least=1,  # see _objective
         )
-        mixture.write(mixture.personal())
+        mixture.mix()
         self.state.save(get_arrays(self.model))
         mixture.write(mixture.core)
         core = get_arrays(self.model)
@@ -87,8 +87,7 @@ class APPLEClient(BankedClient):
         lone = has_lone_channels(self.model, x[:1])
 
         def objective(rows: Tensor) -> Tensor:
-            mixture.write(mixture.personal())
-            mixture.learn()
+            mixture.mix()
             if lone:  # batch norm has no statistics of a single example
                 self.model.train(len(rows) > 1)
             return cross_entropy(self.model(x[rows]), y[rows]) + mixture.penalty()
@@ -133,24 +132,19 @@ class _Mixture:
         self.core, self.p = nn.Parameter(models[0]), nn.Parameter(p)
         self._weights, self._models, self._rest, self._initial, self._pull = weights, models, rest, initial, pull
 
-    @torch.no_grad()
-    def personal(self) -> Tensor:
-        """Return v_i, (d,)."""
-        return torch.addmv(self._rest, self._models.T, self.p)
+    def mix(self) -> None:
+        """Make the network v_i, ready for a backward pass, although the training loop steps along w_i and p_i."""
+        with torch.no_grad():
+            self.write(torch.addmv(self._rest, self._models.T, self.p))
+        for weight in self._weights:
+            weight.grad = None  # the network is that of all clients of the process, and tests train it too
+            weight.requires_grad_()
 
     @torch.no_grad()
     def write(self, vector: Tensor) -> None:
         """Copy a vector (d,) into the network's parameters."""
-        parts = vector.split([weight.numel() for weight in self._weights])
-        torch._foreach_copy_(
-            [*self._weights], [part.view_as(weight) for part, weight in zip(parts, self._weights, strict=True)]
-        )
-
-    def learn(self) -> None:
-        """Have gradients computed for the network's parameters, although the training loop steps along w_i and p_i."""
-        for weight in self._weights:
-            weight.grad = None  # the network is that of all clients of the process, and tests train it too
-            weight.requires_grad_()
+        parts = zip(vector.split([weight.numel() for weight in self._weights]), self._weights, strict=True)
+        torch._foreach_copy_([*self._weights], [part.view_as(weight) for part, weight in parts])
 
     @torch.no_grad()
     def penalty(self) -> Tensor | float:
