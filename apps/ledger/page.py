@@ -60,12 +60,13 @@ def page(papers: Sequence[Paper]) -> str:
         MEANING,
         "## Does the order hold?",
         "Rank correlations of our values and the paper's, where the paper claims an order of methods and at least "
-        "three of them have a value of ours: 1 is the same order, −1 the reverse.",
+        "three of them have a value of ours: 1 is the same order, −1 the reverse. Methods are compared on the seeds "
+        "that all of them have.",
         _table(
-            ("paper", "table", "column", "methods", "Kendall τ", "Spearman ρ"),
+            ("paper", "table", "column", "methods", "seeds", "Kendall τ", "Spearman ρ"),
             [
                 [paper.published.title, order.table, order.column, str(order.n),
-                 _signed(order.kendall), _signed(order.spearman)]
+                 ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall), _signed(order.spearman)]
                 for paper in papers
                 for order in orders(paper)
             ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -127,6 +127,12 @@ class Measured:
         if n == 1:
             return None
         return (sum(((value - self.mean) ** 2 for value in self.values), Decimal()) / (n * (n - 1))).sqrt()
+
+    def over(self, seeds: Collection[int]) -> Decimal:
+        """Return the mean over those of ``seeds`` that have a value; over all seeds, if only their mean is known."""
+        by_seed = dict(zip(self.runs.seeds, self.values, strict=False)) if len(self.values) > 1 else {}
+        chosen = [value for seed, value in by_seed.items() if seed in seeds]
+        return sum(chosen, Decimal()) / len(chosen) if chosen else self.mean
 
     def rounded(self, number: Decimal) -> str:
         """Return ``number`` with as many decimals as the recorded values have."""

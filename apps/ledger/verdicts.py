@@ -52,6 +52,7 @@ class Order:
     Attributes:
         table, column: where the order is.
         n: number of rows that have a value of ours.
+        seeds: the seeds that all these rows have, over which they are compared; none: each has its own.
         kendall: Kendall's τ_b, from −1 to 1; nan if all values of a side are equal.
         spearman: Spearman's ρ, likewise.
     """
@@ -59,22 +60,25 @@ class Order:
     table: str
     column: str
     n: int
+    seeds: list[int]
     kendall: float
     spearman: float
 
 
 def orders(paper: Paper) -> list[Order]:
-    """Return the rank correlations of all columns of ordered tables with at least ``FEWEST`` values of ours."""
+    """Return the rank correlations of all columns of ordered tables with at least ``FEWEST`` values of ours.
+
+    Rows are compared on the same seeds, as far as their values are known by seed.
+    """
     result = []
     for table in paper.tables:
         for column in table.printed.columns if table.printed.ordered else []:
-            pairs = [
-                (float(cell.published.value), float(cell.measured.mean))
-                for cell in table.cells
-                if cell.column == column and cell.measured
-            ]
+            cells = [cell for cell in table.cells if cell.column == column]
+            pairs = [(cell.published.value, cell.measured) for cell in cells if cell.measured]
             if len(pairs) >= FEWEST:
-                theirs, ours = zip(*pairs, strict=True)
+                seeds = set.intersection(*(set(measured.runs.seeds) for _, measured in pairs))
+                theirs = [float(value) for value, _ in pairs]
+                ours = [float(measured.over(seeds)) for _, measured in pairs]
                 tau, rho = kendalltau(theirs, ours).statistic, spearmanr(theirs, ours).statistic
-                result.append(Order(table.printed.name, column, len(pairs), float(tau), float(rho)))
+                result.append(Order(table.printed.name, column, len(pairs), sorted(seeds), float(tau), float(rho)))
     return result

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from scipy.stats import sem
+from scipy.stats import kendalltau, sem
 from typer.testing import CliRunner
 
 from florilegium.apps.cli import cli
@@ -73,6 +73,17 @@ tables = ["Table 2"]
 why = "forgotten"
 """
 
+X_OF_SEED_1 = """
+[[runs]]
+table = "Table 1"
+columns = ["a"]
+section = "Toy"
+budget = "1×"
+setting = "one seed"
+commands = ["florilegium run toy"]
+[runs.values]
+"x" = [60.0]
+"""
 UNORDERED = """
 [[runs]]
 table = "Table 2"
@@ -148,7 +159,16 @@ def test_rank_correlations(tmp_path: Path) -> None:
     assert (order.table, order.column, order.n) == ("Table 1", "a", 4)
     assert order.kendall == pytest.approx((2 * sum(agreeing) - len(agreeing)) / len(agreeing))
     assert order.kendall == pytest.approx(2 / 3)
+    assert order.seeds == [1, 2, 3]
     assert order.spearman == pytest.approx(1 - 6 * (1 + 1) / (4 * 15))  # ranks of two rows are exchanged
+
+
+def test_orders_compare_methods_on_the_same_seeds(tmp_path: Path) -> None:
+    """Row w is first by its mean and last with seed 1, the only one of row x; y and z have means alone."""
+    measured = MEASURED.replace("[80.0, 81.0, 82.0]", "[10.0, 90.0, 95.0]").replace('"x" = [30.0, ""]\n', "")
+    (order,) = orders(_toy(tmp_path, measured=measured + X_OF_SEED_1 + UNORDERED))
+    assert order.seeds == [1]
+    assert order.kendall == pytest.approx(kendalltau((80, 60, 40, 20), (10, 60, 50, 20)).statistic)
 
 
 def test_cells_and_counts(tmp_path: Path) -> None:
