@@ -204,12 +204,18 @@ def resize(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def as_seen(
-    federation: Federation, client: int, x: NDArray[np.generic], rows: NDArray[np.int64], test_split: bool
+    federation: Federation,
+    spec: DatasetSpec,
+    client: int,
+    x: NDArray[np.generic],
+    rows: NDArray[np.int64],
+    test_split: bool,
 ) -> NDArray[np.generic]:
     """Return decoded rows of a client, with its rotation and its noise, if its partitioner gives it any.
 
     Args:
         federation: the federation.
+        spec: the dataset of the rows.
         client: the client, 0..n-1.
         x: the decoded rows, (m, …).
         rows: their numbers in their split, (m,).
@@ -222,7 +228,8 @@ def as_seen(
     if federation.noise is not None:
         from florilegium.partitions.partitioners.noise import add_noise
 
-        x = add_noise(x, float(federation.noise.levels[client]), federation.noise.seed, rows, int(test_split))
+        level = spec.brightest * float(federation.noise.levels[client])
+        x = add_noise(x, level, federation.noise.seed, rows, int(test_split))
     return x
 
 
@@ -235,7 +242,7 @@ def decoded(
     0..255.
     """
     split, rows = client_rows(federation, dataset, client, part)
-    x = as_seen(federation, client, np.asarray(split.x)[rows], rows, split is not dataset.train)
+    x = as_seen(federation, dataset.spec, client, np.asarray(split.x)[rows], rows, split is not dataset.train)
     return x, labels(federation, dataset, client, part)
 
 

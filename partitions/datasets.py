@@ -5,6 +5,8 @@ How they are read is in :mod:`florilegium.partitions.loading`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import folder
@@ -44,8 +46,8 @@ def _colour(
 _OWN = {
     spec.name: spec
     for spec in (
-        # Pixel values are 0..16 instead of 0..255, so mean and deviation are small.
-        _grey("digits", "", "label", 10, 0.01915, 0.02359, side=8),
+        # Pixel values are 0..16, but are divided by 255 like all others, so mean and deviation are small.
+        replace(_grey("digits", "", "label", 10, 0.01915, 0.02359, side=8), brightest=16),
         _colour(
             "cifar10", "uoft-cs/cifar10", "img", "label", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         ),

@@ -38,6 +38,7 @@ class DatasetSpec:
         tokens: number of different tokens, each in 0..tokens-1.
         made: "module:function" that generates a synthetic dataset from the run's settings.
         derived: "module:function" that computes the splits from those of the source.
+        brightest: the largest value of a pixel, if the inputs are images.
     """
 
     name: str
@@ -59,6 +60,7 @@ class DatasetSpec:
     tokens: int = 0
     made: str = ""
     derived: str = ""
+    brightest: int = 255
 
     @property
     def coded(self) -> bool:

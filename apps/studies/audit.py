@@ -170,7 +170,7 @@ def _check(again: Reopened) -> None:
 def _examples(federation: Federation, dataset: Dataset, client: int, own: NDArray[np.int64]) -> Examples:
     """Return the canaries ``own`` of a client as the client sees them: with wrong classes, rotated if it rotates."""
     rows = federation.canaries.rows[own]
-    x = as_seen(federation, client, np.asarray(dataset.train.x[rows]), rows, test_split=False)
+    x = as_seen(federation, dataset.spec, client, np.asarray(dataset.train.x[rows]), rows, test_split=False)
     return Examples(
         to_inputs(dataset.spec, x, dataset.vocabulary), torch.from_numpy(federation.canaries.classes[own].copy())
     )

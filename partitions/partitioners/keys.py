@@ -141,7 +141,7 @@ class NoiseKeys(Section):
     title = "Partitioner `noise`"
 
     sigma: float = key(
-        0.1, "σ: client i of 1..n has noise of standard deviation σ·i/n, where pixels range from 0 to 1", ge=0, le=100
+        0.1, "σ: client i of 1..n has noise of standard deviation σ·i/n, where the brightest pixel is 1", ge=0, le=100
     )
 
 

@@ -24,13 +24,13 @@ def views(settings: FederationSettings) -> dict[str, Noise]:
 
 
 def add_noise(images: NDArray[Any], level: float, seed: int, rows: Rows, split: int) -> NDArray[np.float32]:
-    """Add noise to decoded images (n, height, width, channels), whose pixels are 0..255; it is not clipped.
+    """Add noise to decoded images (n, height, width, channels); the result is not clipped.
 
     An image's noise depends on nothing but seed, split and row, so that it is the same in every round.
 
     Args:
         images: the images.
-        level: standard deviation, as a share of 255.
+        level: standard deviation, in units of a pixel's value.
         seed: seed of the noise, 0..2⁶³ − 1.
         rows: row of each image in its split, (n,).
         split: 0 for the training split, 1 for the test split.
@@ -39,5 +39,5 @@ def add_noise(images: NDArray[Any], level: float, seed: int, rows: Rows, split: 
     for image, row in zip(noisy, rows.tolist(), strict=True):
         # Philox is made for streams with neighbouring keys, and cheaper to start than NumPy's default.
         generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2 * row + split], np.uint64)))
-        image += 255 * level * generator.standard_normal(image.shape, np.float32)
+        image += level * generator.standard_normal(image.shape, np.float32)
     return noisy
