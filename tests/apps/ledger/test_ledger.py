@@ -171,6 +171,15 @@ def test_orders_compare_methods_on_the_same_seeds(tmp_path: Path) -> None:
     assert order.kendall == pytest.approx(kendalltau((80, 60, 40, 20), (10, 60, 50, 20)).statistic)
 
 
+def test_orders_compare_means_where_no_seed_is_common(tmp_path: Path) -> None:
+    other = X_OF_SEED_1.replace('budget = "1×"', 'seeds = [4]\nbudget = "1×"')
+    toy = _toy(tmp_path, measured=MEASURED.replace('"x" = [30.0, ""]\n', "") + other + UNORDERED)
+    (order,) = orders(toy)
+    assert order.seeds == []
+    assert order.kendall == pytest.approx(kendalltau((80, 60, 40, 20), (81, 60, 50, 20)).statistic)
+    assert "| Toy | Table 1 | a | 4 | each its own | 1.00 | 1.00 |" in page([toy])
+
+
 def test_cells_and_counts(tmp_path: Path) -> None:
     toy = _toy(tmp_path)
     assert counts(toy.cells) == {"reproduced": 2, "higher": 2, "lower": 1, "not run": 5}
