@@ -14,7 +14,7 @@ from florilegium.clients.core.training import Group, features, only_trainable, t
 from florilegium.clients.core.wire import unpack
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import torch_generator
-from florilegium.models.blocks import block_names, cut, last_blocks
+from florilegium.models.blocks import block_names, block_of, cut, last_blocks
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples, simulated
@@ -201,6 +201,23 @@ class TestEvaluation:
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
             expected = start[name] - (0.3 * parameter.grad.numpy() if name in tuned else 0)
+            np.testing.assert_allclose(get_arrays(client.model)[name], expected, atol=1e-6)
+
+    def test_fedbabus_head_is_tuned_on_features_with_the_batchs_own_statistics(self, tmp_path: Path) -> None:
+        """With batch norm, the head's full-batch step is that of the network in training mode."""
+        keys: dict[str, Value] = {"method": "fedbabu", "model": "cnn-bn", "finetune-epochs": 1, "batch-size": 100,
+                                  "learning-rate": 0.3, "fedbabu.finetune": "head"}  # fmt: skip
+        data = simulated(*federate(settings(num_clients=40)), 0).train
+        client = make_client(data, build("cnn-bn", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        model = build("cnn-bn", (1, 8, 8), 10, 1)
+        start = get_arrays(model)
+        (block,) = last_blocks(start, 1, "")
+        head = {name for name in start if block_of(name) == block}
+        perform(client, "test", {name: array for name, array in start.items() if name not in head})
+        torch.nn.functional.cross_entropy(model.train()(data.x), data.y).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            expected = start[name] - (0.3 * parameter.grad.numpy() if name in head else 0)
             np.testing.assert_allclose(get_arrays(client.model)[name], expected, atol=1e-6)
 
     @pytest.mark.parametrize("part", ["whole", "head", "body"])
