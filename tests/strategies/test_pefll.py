@@ -722,6 +722,22 @@ class TestNewClients:
         seen = [read_metrics(path)[-1]["seen"]["loss"] for path in (without, fitted)]
         assert seen[0] == seen[1]
 
+    def test_new_clients_that_cannot_be_fitted_are_left_out(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = {"method": "pfedhn", "unseen-fraction": 0.34, "num-clients": 6}
+        federation, _ = federate(settings(**{**SMALL, **keys}))
+        unseen, original = set(map(str, np.flatnonzero(federation.unseen))), PeFLLClient.perform
+
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
+            if client.client_id in unseen and name == "adapt":
+                raise RuntimeError("out of order")
+            return original(client, name, arrays, arguments)
+
+        monkeypatch.setattr(GeneratedClient, "perform", perform)
+        last = read_metrics(run("fails", **keys))[-1]
+        assert len(unseen) == 2
+        assert "seen" in last
+        assert "unseen" not in last
+
     def test_that_vector_goes_down_the_loss_of_the_new_client(self, run: Run) -> None:
         # With one full-batch step each exchange is a gradient step on f_i(h(v)) by v alone.
         β, factor, exchanges = 0.5, 2.0, 3
