@@ -287,11 +287,11 @@ def test_the_last_step_is_the_one_that_was_taken(epochs: int) -> None:
         torch.testing.assert_close(before.detach() - rate * step.gradient, step.reached, rtol=1e-6, atol=1e-9)
 
 
-def _fixed(nets: MetaNets, β: float) -> None:
-    """Make the meta-nets constant: β, and factors of 1."""
+def _fixed(nets: MetaNets, β: float, factor: float = 1.0) -> None:
+    """Make the meta-nets constant: β, and equal factors."""
     with torch.no_grad():
         assert nets.bn is not None
-        for net, value in ((nets.bn, β), (nets.lr, 1.0)):
+        for net, value in ((nets.bn, β), (nets.lr, factor)):
             last = net[2]
             last.weight.zero_()  # type: ignore[union-attr, operator]
             last.bias.fill_(value)  # type: ignore[union-attr, operator]
@@ -353,6 +353,17 @@ def test_initial_values() -> None:
     # A hidden unit's answer to nothing is its bias; weights of Xavier's deviation g·√(2/(in + out)) add 100 of them.
     β = hidden.mixing(torch.zeros(3)) - 0.5
     assert 0 < β.abs().max() < 4 * 0.1 * (2 / 103) ** 0.5 * 0.5 * 10
+
+
+@pytest.mark.parametrize(
+    ("made", "β", "factor"), [(-0.5, 0, 0), (0.2, 0.2, 0.2), (0.9, 0.9, 0.9), (7, 1, 7), (1001, 1, 1000)]
+)
+def test_outputs_are_kept_in_their_ranges(made: float, β: float, factor: float) -> None:
+    """β is in [0, 1]; the multipliers' factors are in [0, 1,000]."""
+    nets = build_meta_nets(build("cnn-bn", (1, 8, 8), 10, 1), 0.02, 1)
+    _fixed(nets, made, made)
+    assert nets.mixing(torch.zeros(3)).tolist() == pytest.approx([β] * 3)
+    assert nets.rates(torch.zeros(14)).tolist() == pytest.approx([0.02 * factor] * 11)
 
 
 def test_a_new_client_needs_one_pass() -> None:
