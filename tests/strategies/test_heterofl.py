@@ -171,6 +171,8 @@ def test_a_client_is_served_again_by_its_sub_network(run: Runs, tmp_path: Path) 
         own = {capacity: {*arrays} for capacity, arrays in strategy.statistics.items()}
         assert set(map(len, own.values())) == {6}  # mean and variance of three layers
         assert own.keys() == {strategy.capacity(client) for client in strategy.trainable()}
+        for name, array in strategy.statistics[1.0].items():  # the whole model has those of whole networks alone
+            assert np.array_equal(again.checkpoint.arrays[name], array)
         sizes = strategy.by_capacity(strategy.roster.clients)
         assert len(sizes) > 1
         for members in sizes.values():
