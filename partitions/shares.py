@@ -56,7 +56,7 @@ class Noise:
     """Gaussian noise in the images of n clients (:mod:`florilegium.partitions.partitioners.noise`).
 
     Attributes:
-        levels: standard deviation of each client's noise, where the brightest pixel is 1, (n,).
+        levels: standard deviation of each client's noise, as a share of the largest pixel value, (n,).
         seed: seed of the noise, 0..2⁶³ − 1.
     """
 

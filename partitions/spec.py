@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ class DatasetSpec:
         tokens: number of different tokens, each in 0..tokens-1.
         made: "module:function" that generates a synthetic dataset from the run's settings.
         derived: "module:function" that computes the splits from those of the source.
-        brightest: the largest value of a pixel, if the inputs are images.
+        brightest: the largest value that a pixel can have, if the inputs are images.
     """
 
     name: str
@@ -60,7 +60,7 @@ class DatasetSpec:
     tokens: int = 0
     made: str = ""
     derived: str = ""
-    brightest: int = 255
+    brightest: int = field(default=255, repr=False)  # not in the names of cached custom datasets
 
     @property
     def coded(self) -> bool:

@@ -141,7 +141,10 @@ class NoiseKeys(Section):
     title = "Partitioner `noise`"
 
     sigma: float = key(
-        0.1, "σ: client i of 1..n has noise of standard deviation σ·i/n, where the brightest pixel is 1", ge=0, le=100
+        0.1,
+        "σ: client i of 1..n has noise of standard deviation σ·i/n, times the largest pixel value, 255 (`digits`: 16)",
+        ge=0,
+        le=100,
     )
 
 

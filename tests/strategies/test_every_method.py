@@ -69,9 +69,9 @@ def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monk
     resumed = read_evaluations(broken)[-1]
     assert all(figures[group] == resumed[group] for group in ("seen", "unseen"))
     assert all(0 <= figures[group]["accuracy"] <= 1 for group in ("seen", "unseen"))
-    records = read_metrics(whole)
-    for way in ("bytes_down", "bytes_up"):  # of training alone
-        assert records[-1][way] == sum(record["training"][way] for record in records)
+    for records in map(read_metrics, (whole, broken)):
+        for way in ("bytes_down", "bytes_up"):  # of training alone
+            assert records[-1][way] == sum(record["training"][way] for record in records)
     failures = (whole / "failures.jsonl").read_text(encoding="utf-8").splitlines()
     assert failures
     assert all("it has no power left" in line for line in failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -733,10 +734,13 @@ class TestNewClients:
             return original(client, name, arrays, arguments)
 
         monkeypatch.setattr(GeneratedClient, "perform", perform)
-        last = read_metrics(run("fails", **keys))[-1]
+        path = run("fails", **keys)
+        said = (path / "failures.jsonl").read_text(encoding="utf-8").splitlines()
+        assert {json.loads(line)["client"] for line in said} == unseen
+        assert all("out of order" in line for line in said)
         assert len(unseen) == 2
-        assert "seen" in last
-        assert "unseen" not in last
+        assert "seen" in read_metrics(path)[-1]
+        assert "unseen" not in read_metrics(path)[-1]
 
     def test_that_vector_goes_down_the_loss_of_the_new_client(self, run: Run) -> None:
         # With one full-batch step each exchange is a gradient step on f_i(h(v)) by v alone.

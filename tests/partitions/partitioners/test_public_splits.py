@@ -269,6 +269,13 @@ class TestNoise:
         again = as_seen(federation, dataset.spec, 1, np.asarray(dataset.train.x[rows]), rows, test_split=False)
         assert (again == x[3:5]).all()
 
+    def test_noise_is_a_share_of_the_largest_pixel_value(self):
+        federation = _built("noise", clients=4, sigma=0.2)[0]
+        black, rows = np.zeros((100, 4, 4, 1), np.uint8), np.arange(100)
+        for name, largest in (("digits", 16), ("mnist", 255)):
+            x = as_seen(federation, DATASETS[name], 1, black, rows, test_split=False)
+            assert x.std() == pytest.approx(0.1 * largest, rel=0.1)
+
     def test_federations_without_noise_keep_their_hash(self):
         """The hash of a run's federation must not change with a field that says nothing of it."""
         plain, noisy = _built("iid", clients=4)[0], _built("noise", clients=4)[0]
