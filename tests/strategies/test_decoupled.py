@@ -187,38 +187,26 @@ class TestEvaluation:
         path = run("learned", method=method, rounds=8, **keys)
         assert read_metrics(path)[-1]["seen"]["accuracy"] > 0.7
 
-    @pytest.mark.parametrize("part", ["whole", "head", "body"])
-    def test_fedbabus_step_before_a_test_is_in_the_part_that_is_named(self, part: str, tmp_path: Path) -> None:
-        """One full-batch step: θ − η∇F(θ) in the arrays of that part, θ in the others."""
-        keys: dict[str, Value] = {"method": "fedbabu", "finetune-epochs": 1, "batch-size": 100, "learning-rate": 0.3,
-                                  "fedbabu.finetune": part}  # fmt: skip
+    @pytest.mark.parametrize(("name", "part"), [("mlp", "whole"), ("mlp", "head"), ("mlp", "body"), ("cnn-bn", "head")])
+    def test_fedbabus_step_before_a_test_is_in_the_part_that_is_named(
+        self, name: str, part: str, tmp_path: Path
+    ) -> None:
+        """One full-batch step in training mode: θ − η∇F(θ) in the arrays of that part, θ in the others."""
+        keys: dict[str, Value] = {"method": "fedbabu", "model": name, "finetune-epochs": 1, "batch-size": 100,
+                                  "learning-rate": 0.3, "fedbabu.finetune": part}  # fmt: skip
         data = simulated(*federate(settings(num_clients=40)), 0).train
-        client = make_client(data, build("mlp", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
-        model, start = build("mlp", (1, 8, 8), 10, 1), _initial()
-        torch.nn.functional.cross_entropy(model(data.x), data.y).backward()
-        perform(client, "test", {name: array for name, array in start.items() if name not in HEAD})
-        tuned = {"whole": set(start), "head": HEAD, "body": start.keys() - HEAD}[part]
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None
-            expected = start[name] - (0.3 * parameter.grad.numpy() if name in tuned else 0)
-            np.testing.assert_allclose(get_arrays(client.model)[name], expected, atol=1e-6)
-
-    def test_fedbabus_head_is_tuned_on_features_with_the_batchs_own_statistics(self, tmp_path: Path) -> None:
-        """With batch norm, the head's full-batch step is that of the network in training mode."""
-        keys: dict[str, Value] = {"method": "fedbabu", "model": "cnn-bn", "finetune-epochs": 1, "batch-size": 100,
-                                  "learning-rate": 0.3, "fedbabu.finetune": "head"}  # fmt: skip
-        data = simulated(*federate(settings(num_clients=40)), 0).train
-        client = make_client(data, build("cnn-bn", (1, 8, 8), 10, 1), folder=tmp_path, **keys)
-        model = build("cnn-bn", (1, 8, 8), 10, 1)
+        client = make_client(data, build(name, (1, 8, 8), 10, 1), folder=tmp_path, **keys)
+        model = build(name, (1, 8, 8), 10, 1).train()
         start = get_arrays(model)
         (block,) = last_blocks(start, 1, "")
-        head = {name for name in start if block_of(name) == block}
-        perform(client, "test", {name: array for name, array in start.items() if name not in head})
-        torch.nn.functional.cross_entropy(model.train()(data.x), data.y).backward()
-        for name, parameter in model.named_parameters():
+        head = {array for array in start if block_of(array) == block}
+        torch.nn.functional.cross_entropy(model(data.x), data.y).backward()
+        perform(client, "test", {array: values for array, values in start.items() if array not in head})
+        tuned = {"whole": set(start), "head": head, "body": start.keys() - head}[part]
+        for array, parameter in model.named_parameters():
             assert parameter.grad is not None
-            expected = start[name] - (0.3 * parameter.grad.numpy() if name in head else 0)
-            np.testing.assert_allclose(get_arrays(client.model)[name], expected, atol=1e-6)
+            expected = start[array] - (0.3 * parameter.grad.numpy() if array in tuned else 0)
+            np.testing.assert_allclose(get_arrays(client.model)[array], expected, atol=1e-6)
 
     @pytest.mark.parametrize("part", ["whole", "head", "body"])
     def test_fedbabu_tunes_what_it_was_told(self, part: str, run: Run) -> None:

@@ -1,6 +1,7 @@
 """What holds for every method that learns from classes, whatever it computes.
 
-Resuming is exact, a client that fails does not end the run, and new clients have a model.
+Resuming is exact, a client that fails does not end the run, new clients have a model, and the traffic of tests is not
+counted as training's.
 """
 
 from __future__ import annotations
