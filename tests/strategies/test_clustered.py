@@ -383,6 +383,22 @@ def test_a_cluster_has_come_to_rest_compared_with_the_largest_mean_update_so_far
         assert {*of_clusters(model)} == clusters
 
 
+@pytest.mark.parametrize(("replies", "splits"), [(0, False), (1, False), (2, True)])
+def test_a_cluster_of_cfl_is_split_by_those_of_its_clients_that_reply(replies: int, splits: bool) -> None:
+    """A client that did not reply goes down the tree later, as a new one does."""
+    clients = ["p", "q", "r", "s"]
+    strategy = _strategy("cfl", tuple(clients), **{"cfl.epsilon-1": 1.5, "cfl.epsilon-2": 0.1})
+    arrays, _ = _updates(4)
+    θ: Arrays = {name: np.zeros(array.shape[1:], np.float32) for name, array in arrays.items()}
+    some = {name: array[:replies] for name, array in arrays.items()} if replies else {}
+    strategy.updates = lambda *args: Outcome(clients[:replies], some, {"weight": np.ones(replies)})
+    sums = {name: array.sum(axis=0) for name, array in arrays.items()}
+    outcome = Outcome(clients, sums, {"weight": np.ones(4), "update-norm": np.full(4, 3.0)})
+    model = strategy.review(SimpleNamespace(number=1), named(0, θ), named(0, θ), {0: outcome})
+    assert {*of_clusters(model)} == ({1, 2} if splits else {0})
+    assert {*strategy.places} == ({"p", "q"} if splits else set())
+
+
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
 def test_hierarchical_clustering_is_that_of_the_updates_themselves(linkage: Any) -> None:
     arrays, rows = _updates(9)
