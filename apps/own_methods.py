@@ -104,7 +104,7 @@ OWN_METHODS: dict[str, Method] = {
     ),
     "knn-per": Method(
         "Nearest neighbours beside a global model", "Marfoq et al. 2022",
-        _FEDAVG, f"{_CLIENTS}.knn_per:KNNPerClient", f"{_KEYS}.personal:KNNPerHyper",
+        f"{_STRATEGIES}.knn_per:KNNPer", f"{_CLIENTS}.knn_per:KNNPerClient", f"{_KEYS}.personal:KNNPerHyper",
         new_clients="the global model and its own nearest neighbours",
     ),
     "pefll": Method(

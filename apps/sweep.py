@@ -39,7 +39,7 @@ class Sweep(BaseModel):
     values: list[bool | int | float | str] = []
     seeds: list[int] = []
     clients: Literal["seen", "unlabeled", "unseen", "target"] = "seen"
-    figure: Literal["", "accuracy", "loss", "validation_accuracy", "validation_loss"] = ""
+    figure: Literal["", "accuracy", "accuracy_weighted", "loss", "validation_accuracy", "validation_loss"] = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Sweep:

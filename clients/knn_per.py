@@ -2,9 +2,10 @@
 
 Training is that of FedAvg. Before a test the client stores the features of its training examples, which are the inputs
 of the global model's last block, and predicts with λ·p_kNN + (1 − λ)·p_global. k and λ are those with the highest
-leave-one-out accuracy on the training examples. No state is kept, so unseen clients are treated in the same way.
+leave-one-out accuracy on the training examples, or with the highest accuracy on held-out ones. No state is kept, so
+unseen clients are treated in the same way.
 
-Strategy: FedAvg (``strategies/fedavg.py``).
+Strategy: ``strategies/knn_per.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import nn
 from florilegium.clients.core.base import BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.training import features
 from florilegium.clients.hyper.personal import KNNPerHyper
+from florilegium.common.errors import RunError
 from florilegium.common.settings import parse_whole
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.neighbours import Neighbours, index, probabilities
@@ -39,15 +41,23 @@ class KNNPerClient(BaseClient):
             return False
         body, classifier = body_and_classifier(self.model)
         z = features(body, train)
-        own = features(classifier, Examples(z, train.y)).softmax(dim=1).cpu().numpy()
         remembered = z.flatten(1)
-        kept, y = remembered.cpu().numpy(), train.y.cpu().numpy()
-        best = (-1.0, 1, 0.0)  # leave-one-out accuracy, k, λ
-        for k in sorted({min(k, len(y) - 1) for k in parse_whole(self.hyper.neighbors)}):
-            near = probabilities(index(kept, y, k, self.hyper.scale), None, own.shape[1])
+        judged, asked = train, None  # each example by the others
+        if self.hyper.choose_on == "held-out":
+            judged = self.data.validation
+            if not len(judged):
+                raise RunError("it holds out no example to choose k and λ on; raise validation-fraction")
+            z = features(body, judged)
+            asked = z.flatten(1).cpu().numpy()
+        own = features(classifier, Examples(z, judged.y)).softmax(dim=1).cpu().numpy()
+        kept, labels, y = remembered.cpu().numpy(), train.y.cpu().numpy(), judged.y.cpu().numpy()
+        choices = []
+        for k in sorted({min(k, len(labels) - 1) for k in parse_whole(self.hyper.neighbors)}):
+            near = probabilities(index(kept, labels, k, self.hyper.scale), asked, own.shape[1])
             for weight in np.linspace(0, 1, self.hyper.weights + 1).tolist():
-                right = float(((weight * near + (1 - weight) * own).argmax(axis=1) == y).mean())
-                best = max(best, (right, k, weight), key=lambda choice: choice[0])
-        _, k, weight = best
-        self.predictor = Neighbours(self.model, remembered, train.y, k, weight, self.hyper.scale)
+                right = int(((weight * near + (1 - weight) * own).argmax(axis=1) == y).sum())
+                choices.append((right, weight, -k))
+        # In leave-one-out only the global model has seen the example: it must be better than the neighbours, not equal.
+        _, weight, negative = max(choices)
+        self.predictor = Neighbours(self.model, remembered, train.y, -negative, weight, self.hyper.scale)
         return True

@@ -72,4 +72,9 @@ class KNNPerHyper(Section):
 
     neighbors: Annotated[str, AfterValidator(_check_whole)] = key("5,10", "numbers of neighbours k to choose from")
     weights: int = key(10, "n: the weight λ of the neighbours is chosen from 0, 1/n, …, 1", ge=1)
+    choose_on: Literal["training", "held-out"] = key(
+        "training",
+        "examples on which a client chooses k and λ: its training examples, each by the others; or those that "
+        "`validation-fraction` holds out",
+    )
     scale: float = key(100.0, "σ: a neighbour at distance d has weight exp(−d²/(σ·number of features))", gt=0)

@@ -15,6 +15,7 @@ from florilegium.apps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.core.results import read_clients
 from tests.grid import run_app
 from tests.support import CACHE, config
 
@@ -37,6 +38,8 @@ variants = ["", "prox"]
 seeds = [1, 2]
 [sweeps.held]
 figure = "validation_accuracy"
+[sweeps.weighted]
+figure = "accuracy_weighted"
 [sweeps.losses]
 figure = "validation_loss"
 [sweeps.numbers]
@@ -122,6 +125,16 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
             assert lines[2] == f"| accuracy (%) | {' | '.join(shown)} |"
         assert (tmp_path / name / "report.png").stat().st_size > 1000
         assert table in (tmp_path / name / "report.md").read_text()
+
+
+def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_path: Path) -> None:
+    wanted = cells(recipe, "weighted", {**_overrides(tmp_path), "partitioner": "dirichlet"})
+    (path,) = run_cells(wanted, tmp_path, _run).all()
+    (table,) = write_sweep("small", read_sweep(recipe, "weighted"), wanted, [path], tmp_path / "weighted").tables
+    clients = [(int(line["examples"]), float(line["accuracy"])) for line in read_clients(path)]
+    expected = 100 * sum(n * accuracy for n, accuracy in clients) / sum(n for n, _ in clients)
+    assert len({n for n, _ in clients}) > 1
+    assert markdown(table).splitlines()[2] == f"| accuracy weighted (%) | {expected:.1f} |"
 
 
 def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> None:
@@ -211,7 +224,7 @@ def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Pat
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
     for name, said in (
-        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, losses, numbers, "),
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, weighted, losses, "),
         ("halved", "sweep 'halved': halved: Value error, over and values go together"),
         ("misspelt", "sweep 'misspelt': varaints"),
         ("seeds", "a sweep cannot go over 'seed'"),

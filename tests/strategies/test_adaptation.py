@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.apps.personal import personalise
 from florilegium.clients.core.export import load_model
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.models.networks import build
@@ -305,10 +305,67 @@ class TestKNNPer:
                         mixed = weight * votes / votes.sum() + (1 - weight) * own[i]
                         hits += int(mixed.argmax() == y[i])
                     right[k, weight] = hits
-            best = max(right, key=lambda pair: right[pair])  # the first of the best
+            best = max(right, key=lambda pair: (right[pair], pair[1], -pair[0]))
             assert tuple(client.predictor.mixture.tolist()) == (*best, 1.0)
             chosen.add(best)
         assert len(chosen) > 2
+
+    def test_a_client_chooses_what_predicts_most_of_its_held_out_examples(self, tmp_path: Path) -> None:
+        """Against a search by brute force; the network is right on every training example, so these say nothing."""
+        network = build("linear", (1, 8, 8), 3, 1)
+        chosen = set()
+        for seed in range(12):
+            generator = torch.Generator().manual_seed(seed)
+            x = torch.randn(40, 1, 8, 8, generator=generator)
+            with torch.no_grad():
+                own = network(x).softmax(dim=1).numpy()
+            y = torch.from_numpy(own.argmax(axis=1))
+            nearest = y[torch.cdist(x[20:].flatten(1), x[:20].flatten(1)).argmin(dim=1)]
+            y[20:] = torch.where(torch.rand(20, generator=generator) < seed / 12, nearest, y[20:])
+            keys = {"method": "knn-per", "model": "linear", "knn-per.neighbors": "1,6", "knn-per.weights": 4}
+            keys |= {"knn-per.scale": 1.0, "knn-per.choose-on": "held-out", "validation-fraction": 0.5}
+            client = make_client(Examples(x[:20], y[:20]), network, folder=tmp_path, **keys)
+            client.data.validation = Examples(x[20:], y[20:])
+            assert client.personalise()
+            squares = ((x[20:, None] - x[None, :20]) ** 2).flatten(2).sum(dim=2).numpy()
+            right = {}
+            for k in (1, 6):
+                near = np.zeros((20, 3))
+                for i, row in enumerate(squares):
+                    for j in np.argsort(row)[:k]:
+                        near[i, y[j]] += np.exp((row.min() - row[j]) / 64)
+                near /= near.sum(axis=1, keepdims=True)
+                for weight in (0.0, 0.25, 0.5, 0.75, 1.0):
+                    mixed = weight * near + (1 - weight) * own[20:]
+                    right[k, weight] = int((mixed.argmax(axis=1) == y[20:].numpy()).sum())
+            best = max(right, key=lambda pair: (right[pair], pair[1], -pair[0]))
+            assert tuple(client.predictor.mixture.tolist()) == (*best, 1.0)
+            chosen.add(best)
+        assert len(chosen) > 2
+
+    def test_neighbours_count_where_the_model_has_learned_the_examples_by_heart(self, tmp_path: Path) -> None:
+        """Every λ is right on all training examples: the largest is taken."""
+        network = build("linear", (1, 8, 8), 3, 1)
+        x = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            y = network(x).argmax(dim=1)
+            x += 20 * network[-1][-1].weight[y].reshape(x.shape)  # classes lie apart, where the network has them
+            assert torch.equal(network(x).argmax(dim=1), y)
+        client = make_client(Examples(x, y), network, folder=tmp_path, method="knn-per", model="linear")
+        assert client.personalise()
+        assert client.predictor.mixture.tolist() == [5, 1.0, 100.0]
+
+    def test_held_out_examples_are_needed_before_a_run_and_by_every_client(self, run: Run, tmp_path: Path) -> None:
+        keys = {"method": "knn-per", "knn-per.choose-on": "held-out"}
+        with pytest.raises(ConfigurationError, match=r"knn-per\.choose-on: .*set validation-fraction"):
+            run("none", **keys)
+        figures = read_metrics(run("some", **keys, **{"validation-fraction": 0.3}))[-1]["seen"]
+        assert figures["accuracy"] > figures["accuracy_global"]
+        network = build("mlp", (1, 8, 8), 10, 1)
+        examples = Examples(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long))
+        client = make_client(examples, network, folder=tmp_path, **keys, **{"validation-fraction": 0.3})
+        with pytest.raises(RunError, match="holds out no example to choose k and λ on; raise validation-fraction"):
+            client.personalise()
 
     def test_a_network_of_one_block_has_its_inputs_as_features(self, run: Run) -> None:
         assert read_metrics(run("linear", method="knn-per", model="linear"))[-1]["seen"]["accuracy"] > 0.5
