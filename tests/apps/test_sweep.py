@@ -131,7 +131,7 @@ def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_pa
     wanted = cells(recipe, "weighted", {**_overrides(tmp_path), "partitioner": "dirichlet"})
     (path,) = run_cells(wanted, tmp_path, _run).all()
     (table,) = write_sweep("small", read_sweep(recipe, "weighted"), wanted, [path], tmp_path / "weighted").tables
-    clients = [(int(line["examples"]), float(line["accuracy"])) for line in read_clients(path)]
+    clients = [(int(line["test_examples"]), float(line["accuracy"])) for line in read_clients(path)]
     expected = 100 * sum(n * accuracy for n, accuracy in clients) / sum(n for n, _ in clients)
     assert len({n for n, _ in clients}) > 1
     assert markdown(table).splitlines()[2] == f"| accuracy weighted (%) | {expected:.1f} |"
