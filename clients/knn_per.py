@@ -57,7 +57,7 @@ class KNNPerClient(BaseClient):
             for weight in np.linspace(0, 1, self.hyper.weights + 1).tolist():
                 right = int(((weight * near + (1 - weight) * own).argmax(axis=1) == y).sum())
                 choices.append((right, weight, -k))
-        # In leave-one-out only the global model has seen the example: it must be better than the neighbours, not equal.
+        # Leave-one-out favours the global model, which was trained on the example itself: ties go to the neighbours.
         _, weight, negative = max(choices)
         self.predictor = Neighbours(self.model, remembered, train.y, -negative, weight, self.hyper.scale)
         return True

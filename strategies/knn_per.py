@@ -16,7 +16,7 @@ from florilegium.strategies.fedavg import FedAvg
 
 
 class KNNPer(FedAvg):
-    """FedAvg; clients may need held-out examples."""
+    """FedAvg; clients may need held-out examples, which then cannot measure them."""
 
     privacy_gap = staticmethod(sums_of_updates)
     secure_gap = staticmethod(only_sums)
@@ -28,5 +28,12 @@ class KNNPer(FedAvg):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        if self.hyper.choose_on == "held-out" and not self.settings.validation_fraction:
+        if self.hyper.choose_on == "training":
+            return
+        if not self.settings.validation_fraction:
             raise ConfigurationError("knn-per.choose-on: 'held-out' needs held-out examples; set validation-fraction")
+        if self.settings.evaluate_on == "validation":
+            raise ConfigurationError(
+                "knn-per.choose-on: with 'held-out' clients choose on the examples that evaluate-on = 'validation' "
+                "would measure them by, and that tuning does; choose on 'training' there"
+            )

@@ -62,7 +62,8 @@ def write_sweep(
                 )
     found = {place: estimate for place, pool in pools.items() if (estimate := pool.figure(sweep.clients, figure))}
     labels, values = list(dict.fromkeys(label for label, _ in pools)), list(dict.fromkeys(value for _, value in pools))
-    unit = figure.replace("_", " ") + ("" if "loss" in figure else " (%)")
+    words = "accuracy, weighted by test examples" if figure == "accuracy_weighted" else figure.replace("_", " ")
+    unit = words + ("" if "loss" in figure else " (%)")
     rows = [
         [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
         for value in values
@@ -73,19 +74,22 @@ def write_sweep(
     main = Table(meaning, [sweep.over, *labels], rows)
     sections_of = [Section(tuple(pool for place, pool in pools.items() if place[1] == value)) for value in values]
     tables = [main]
+    by_client, unweighted = figure.removesuffix("_weighted"), ", clients unweighted"  # a client has no weighted mean
     for value, section in zip(values, sections_of, strict=True):
-        if sweep.clients != TARGET and (between := pairs(section, figure, sweep.clients)):
-            tables.append(pairs_table(between, f"{sweep.over} = {value}" if sweep.over else "paired differences"))
+        if sweep.clients != TARGET and (between := pairs(section, by_client, sweep.clients)):
+            heading = f"{sweep.over} = {value}" if sweep.over else "paired differences"
+            tables.append(pairs_table(between, heading + (unweighted if by_client != figure else "")))
     remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
     picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
     remove_report(target)
     write_picture(picture, target / "report.png")
     report = Report(tables, remarks)
+    explained = f"{PAIRS_MEANING}\n\n" if len(tables) > 1 else ""
     about = Section(tuple(pools.values())).title(without=sweep.over)
     runs = "\n".join(f"- `{path.name}`" for path in paths)
     write_text(
         target / "report.md",
-        f"# {title}\n\n{about}.\n\n{report.markdown()}\n{PAIRS_MEANING}\n\n![{title}](report.png)\n\nRuns:\n\n{runs}\n",
+        f"# {title}\n\n{about}.\n\n{report.markdown()}\n{explained}![{title}](report.png)\n\nRuns:\n\n{runs}\n",
     )
     if html:
         from florilegium.apps.reports.html import FILE, Lead, write_html

@@ -74,7 +74,7 @@ class KNNPerHyper(Section):
     weights: int = key(10, "n: the weight λ of the neighbours is chosen from 0, 1/n, …, 1", ge=1)
     choose_on: Literal["training", "held-out"] = key(
         "training",
-        "examples on which a client chooses k and λ: its training examples, each by the others; or those that "
+        "examples on which a client chooses k and λ: leave-one-out on its training examples; or those that "
         "`validation-fraction` holds out",
     )
     scale: float = key(100.0, "σ: a neighbour at distance d has weight exp(−d²/(σ·number of features))", gt=0)

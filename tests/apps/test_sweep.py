@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from florilegium.apps.cells import run_cells, unfinished
@@ -39,6 +40,7 @@ seeds = [1, 2]
 [sweeps.held]
 figure = "validation_accuracy"
 [sweeps.weighted]
+variants = ["", "prox"]
 figure = "accuracy_weighted"
 [sweeps.losses]
 figure = "validation_loss"
@@ -129,12 +131,16 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
 
 def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_path: Path) -> None:
     wanted = cells(recipe, "weighted", {**_overrides(tmp_path), "partitioner": "dirichlet"})
-    (path,) = run_cells(wanted, tmp_path, _run).all()
-    (table,) = write_sweep("small", read_sweep(recipe, "weighted"), wanted, [path], tmp_path / "weighted").tables
-    clients = [(int(line["test_examples"]), float(line["accuracy"])) for line in read_clients(path)]
-    expected = 100 * sum(n * accuracy for n, accuracy in clients) / sum(n for n, _ in clients)
-    assert len({n for n, _ in clients}) > 1
-    assert markdown(table).splitlines()[2] == f"| accuracy weighted (%) | {expected:.1f} |"
+    paths = run_cells(wanted, tmp_path, _run).all()
+    table, paired = write_sweep("small", read_sweep(recipe, "weighted"), wanted, paths, tmp_path / "weighted").tables
+    clients = [np.array([[float(line[name]) for name in ("test_examples", "accuracy")] for line in read_clients(path)])
+               for path in paths]  # fmt: skip
+    one, other = (100 * np.average(own[:, 1], weights=own[:, 0]) for own in clients)
+    assert abs(one - 100 * clients[0][:, 1].mean()) > 0.1
+    assert markdown(table).splitlines()[2] == f"| accuracy, weighted by test examples (%) | {one:.1f} | {other:.1f} |"
+    assert paired.title == "paired differences, clients unweighted"
+    mean = 100 * (clients[1][:, 1] - clients[0][:, 1]).mean()
+    assert f"| {mean:+.1f} |" in markdown(paired)
 
 
 def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.apps.personal import personalise
 from florilegium.clients.core.export import load_model
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Value
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.models.networks import build
@@ -355,12 +356,29 @@ class TestKNNPer:
         assert client.personalise()
         assert client.predictor.mixture.tolist() == [5, 1.0, 100.0]
 
+    def test_the_model_of_a_run_has_the_choice_on_what_was_held_out(self, run: Run, tmp_path: Path) -> None:
+        path = run("some", method="knn-per", **{"knn-per.choose-on": "held-out", "validation-fraction": 0.3})
+        for client in ("0", "3"):
+            model, _ = load_model(personalise(path, tmp_path / client, client))
+            data = simulated(*federate(settings(**{"num-clients": 6})), int(client))
+            held = data.hold_back(0.3, torch_generator(settings().seed, "validation", client))
+            hits = {}
+            for k in (5, 10):
+                for weight in np.linspace(0, 1, 11):
+                    model.mixture[:2] = torch.tensor([k, weight])
+                    model._index = None
+                    hits[k, weight] = int((model(held.validation.x).argmax(dim=1) == held.validation.y).sum())
+            best = max(hits, key=lambda pair: (hits[pair], pair[1], -pair[0]))
+            again, _ = load_model(tmp_path / client)
+            assert again.mixture[:2].tolist() == pytest.approx(best)
+            assert len(again.features) == len(held.train)
+
     def test_held_out_examples_are_needed_before_a_run_and_by_every_client(self, run: Run, tmp_path: Path) -> None:
         keys = {"method": "knn-per", "knn-per.choose-on": "held-out"}
         with pytest.raises(ConfigurationError, match=r"knn-per\.choose-on: .*set validation-fraction"):
             run("none", **keys)
-        figures = read_metrics(run("some", **keys, **{"validation-fraction": 0.3}))[-1]["seen"]
-        assert figures["accuracy"] > figures["accuracy_global"]
+        with pytest.raises(ConfigurationError, match=r"knn-per\.choose-on: .*evaluate-on = 'validation'"):
+            run("both", **keys, **{"validation-fraction": 0.3, "evaluate-on": "validation"})
         network = build("mlp", (1, 8, 8), 10, 1)
         examples = Examples(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long))
         client = make_client(examples, network, folder=tmp_path, **keys, **{"validation-fraction": 0.3})
