@@ -51,13 +51,13 @@ class KNNPerClient(BaseClient):
             asked = z.flatten(1).cpu().numpy()
         own = features(classifier, Examples(z, judged.y)).softmax(dim=1).cpu().numpy()
         kept, labels, y = remembered.cpu().numpy(), train.y.cpu().numpy(), judged.y.cpu().numpy()
-        choices = []
+        choices = []  # correct predictions, λ, k
         for k in sorted({min(k, len(labels) - 1) for k in parse_whole(self.hyper.neighbors)}):
             near = probabilities(index(kept, labels, k, self.hyper.scale), asked, own.shape[1])
             for weight in np.linspace(0, 1, self.hyper.weights + 1).tolist():
                 right = int(((weight * near + (1 - weight) * own).argmax(axis=1) == y).sum())
-                choices.append((right, weight, -k))
+                choices.append((right, weight, k))
         # Leave-one-out favours the global model, which was trained on the example itself: ties go to the neighbours.
-        _, weight, negative = max(choices)
-        self.predictor = Neighbours(self.model, remembered, train.y, -negative, weight, self.hyper.scale)
+        _, weight, k = max(choices, key=lambda choice: (choice[0], choice[1], -choice[2]))
+        self.predictor = Neighbours(self.model, remembered, train.y, k, weight, self.hyper.scale)
         return True

@@ -344,7 +344,7 @@ class TestKNNPer:
             chosen.add(best)
         assert len(chosen) > 2
 
-    def test_neighbours_count_where_the_model_has_learned_the_examples_by_heart(self, tmp_path: Path) -> None:
+    def test_neighbours_count_where_the_model_has_memorised_the_examples(self, tmp_path: Path) -> None:
         """Every λ is right on all training examples: the largest is taken."""
         network = build("linear", (1, 8, 8), 3, 1)
         x = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(1))
