@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from florilegium.clients.hyper.personal import KNNPerHyper
-from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.cohort import (
     Setup,
     mean_of_updates,
@@ -28,12 +27,5 @@ class KNNPer(FedAvg):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        if self.hyper.choose_on == "training":
-            return
-        if not self.settings.validation_fraction:
-            raise ConfigurationError("knn-per.choose-on: 'held-out' needs held-out examples; set validation-fraction")
-        if self.settings.evaluate_on == "validation":
-            raise ConfigurationError(
-                "knn-per.choose-on: with 'held-out' clients choose on the examples that evaluate-on = 'validation' "
-                "would measure them by, and that tuning does; choose on 'training' there"
-            )
+        if self.hyper.choose_on == "held-out":
+            self.settings.need_held_out("knn-per.choose-on")

@@ -41,8 +41,8 @@ class PPFE(FedAvg):
         self._plan = plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
         if s.patience:
             raise ConfigurationError("patience: the stages of ppfe have lengths of their own; set it to 0")
-        if self.hyper.coefficients == "held-out" and not s.validation_fraction:
-            raise ConfigurationError("ppfe.coefficients: 'held-out' needs held-out examples; set validation-fraction")
+        if self.hyper.coefficients == "held-out":
+            s.need_held_out("ppfe.coefficients")
         if self._plan.rounds != s.rounds:
             raise ConfigurationError(
                 f"ppfe.stage-rounds: '{self.hyper.stage_rounds}' is {self._plan.rounds} rounds, but rounds = {s.rounds}"

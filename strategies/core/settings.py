@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import NAME, Section, key
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.core.buffer_settings import BufferSettings
@@ -137,6 +138,20 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and info.data.get("final_participation"):
             raise ValueError("the last round is not known in advance then: set final-participation to 0")
         return patience
+
+    def need_held_out(self, name: str) -> None:
+        """Refuse key ``name`` at "held-out" if clients hold out no examples, or are measured by those they learn from.
+
+        Raises:
+            ConfigurationError: ``validation-fraction`` is 0, or ``evaluate-on`` is "validation".
+        """
+        if not self.validation_fraction:
+            raise ConfigurationError(f"{name}: 'held-out' needs held-out examples; set validation-fraction")
+        if self.evaluate_on == "validation":
+            raise ConfigurationError(
+                f"{name}: with 'held-out' clients learn from the examples that evaluate-on = 'validation' would "
+                "measure them by, and that tuning does; set 'training' there"
+            )
 
 
 TABLES: Mapping[str, type[Section]] = {

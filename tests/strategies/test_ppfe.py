@@ -319,6 +319,11 @@ class TestStages:
         with pytest.raises(ConfigurationError, match=r"ppfe.coefficients: .* set validation-fraction"):
             run("none", **{"ppfe.coefficients": "held-out"})
 
+    def test_held_out_coefficients_leave_no_held_out_examples_to_measure_by(self, run: Run) -> None:
+        keys = {"ppfe.coefficients": "held-out", "validation-fraction": 0.3, "evaluate-on": "validation"}
+        with pytest.raises(ConfigurationError, match=r"ppfe\.coefficients: .*evaluate-on = 'validation'"):
+            run("both", **keys)
+
     @pytest.mark.parametrize(("later_stage", "shared_rate"), [(2, 0.02), (3, 0.1)])
     def test_each_part_has_its_rate(self, later_stage: int, shared_rate: float, run: Run) -> None:
         # One full batch of plain SGD in stage 2: from what stage 1 has left, −η times the gradient.
