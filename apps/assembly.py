@@ -27,7 +27,7 @@ from florilegium.apps.origins import origins_of
 from florilegium.apps.packages import in_notebook, used_code, versions
 from florilegium.apps.privacy_checks import check_client_privacy, check_example_privacy, check_secure_aggregation
 from florilegium.apps.provenance import provenance_of
-from florilegium.apps.settings import Settings, parse
+from florilegium.apps.settings import Settings, defaults_of, parse
 from florilegium.apps.sources import SimulatedClients
 from florilegium.clients.core.augmentation import Augmentation, augmentation_of
 from florilegium.clients.core.host import Host, Source
@@ -162,7 +162,7 @@ def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: W
     """Return a :class:`RunFolder` at ``path`` for a run with this configuration; nothing is written yet."""
     from florilegium.strategies.core.run_folder import RunFolder
 
-    return RunFolder(path, config, table_of(method), watcher)
+    return RunFolder(path, config, table_of(method), watcher, defaults_of(config))
 
 
 @contextmanager

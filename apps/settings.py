@@ -112,6 +112,11 @@ def defaults() -> dict[str, Value]:
     return _flat(sections())
 
 
+def defaults_of(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return every key that a run with the method and partitioner of ``config`` may have, with its default."""
+    return {**defaults(), **_flat(package_sections(config))}
+
+
 def complete(given: Mapping[str, Value]) -> dict[str, Value]:
     """Return a complete run configuration: the given keys, and the defaults of all others that the run may have.
 

@@ -123,6 +123,7 @@ class RunFolder:
         config: the complete run configuration, with flat keys.
         table: name of the table with the method's own keys.
         watcher: follows the run in this process.
+        defaults: of all keys; runs of earlier versions lack newer keys, and behaved as with their defaults.
 
     Attributes:
         metrics: its ``metrics.jsonl``.
@@ -138,12 +139,14 @@ class RunFolder:
         config: Mapping[str, bool | int | float | str],
         table: str,
         watcher: Watcher | None = None,
+        defaults: Mapping[str, bool | int | float | str] | None = None,
     ) -> None:
         self.path = path
         self.watcher: Watcher = watcher or Unwatched()
         self.ended = False
         self._table = table
         self._config = dict(config)
+        self._defaults = dict(defaults or {})
         self.metrics = MetricsFile(path)
         self.attempts = Attempts(path)
         self.opened = False
@@ -187,7 +190,8 @@ class RunFolder:
                 from has changed, or the run has more than ``rounds`` rounds already.
             RunError: if the checkpoint is damaged.
         """
-        if differing := differing_settings(read_config(self.path), self._config, self._table):
+        before = {**self._defaults, **read_config(self.path)}
+        if differing := differing_settings(before, self._config, self._table):
             raise ConfigurationError(f"resume: run '{self.name}' had other settings. " + "; ".join(differing))
         if changed := changed_origins(self.path, origins):
             raise ConfigurationError(

@@ -325,6 +325,17 @@ class TestResume:
         with pytest.raises(RunError, match=f"run 'parts' is of an earlier version, whose checkpoints have no '{fact}'"):
             run("parts", resume="parts", rounds=2, method=method)
 
+    def test_a_key_that_an_earlier_version_did_not_know_had_its_default(self, run: Run) -> None:
+        path = run("parts", rounds=1, method="fedprox")
+        written = path / "config.toml"
+        lines = written.read_text().splitlines(keepends=True)
+        written.write_text("".join(line for line in lines if not line.startswith(("mu =", "server-momentum ="))))
+        assert not read_config(path).keys() & {"fedprox.mu", "server-momentum"}
+        with pytest.raises(ConfigurationError, match=r"fedprox\.mu: was 0\.01, is 0\.5"):
+            run("parts", resume="parts", rounds=2, method="fedprox", **{"fedprox.mu": 0.5})
+        run("parts", resume="parts", rounds=2, method="fedprox")
+        assert [line["round"] for line in read_metrics(path)] == [1, 2]
+
     def test_init_starts_from_another_runs_model(self, run: Run) -> None:
         first = run("first", rounds=1)
         second = run("second", rounds=1, init="first", seed=1, **{"server-learning-rate": 1e-12})
