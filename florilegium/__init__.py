@@ -34,13 +34,8 @@ if _TYPE_CHECKING:
     from florilegium.partitions.partitioning import Partitioning
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
-    from florilegium.strategies.core.cohort import (
-        CohortStrategy,
-        mean_of_updates,
-        only_sums,
-        sums_of_updates,
-        trains_by_updates,
-    )
+    from florilegium.strategies.core.cohort import CohortStrategy
+    from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -75,10 +70,10 @@ _PUBLIC = {
     "phase": "clients.core.phases:phase",
     "Range": "clients.core.reports:Range",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
-    "mean_of_updates": "strategies.core.cohort:mean_of_updates",
-    "only_sums": "strategies.core.cohort:only_sums",
-    "sums_of_updates": "strategies.core.cohort:sums_of_updates",
-    "trains_by_updates": "strategies.core.cohort:trains_by_updates",
+    "mean_of_updates": "strategies.core.promises:mean_of_updates",
+    "only_sums": "strategies.core.promises:only_sums",
+    "sums_of_updates": "strategies.core.promises:sums_of_updates",
+    "trains_by_updates": "strategies.core.promises:trains_by_updates",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",
     "Round": "strategies.core.round:Round",

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from florilegium.clients.hyper.bank import FedAMPHyper
 from florilegium.models.parameters import BLOCK, Arrays, without_statistics
-from florilegium.strategies.core.cohort import whole_network
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.bank import Banked, individual_models, shapes_of_models
 

@@ -15,16 +15,15 @@ from typing import Any
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import (
-    CohortStrategy,
-    Setup,
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import (
     mean_of_updates,
     only_sums,
     sums_of_updates,
     trains_by_updates,
     whole_network,
 )
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
 

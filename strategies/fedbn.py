@@ -12,7 +12,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.fedavg import FedAvg
 
 

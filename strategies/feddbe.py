@@ -16,7 +16,7 @@ from florilegium.clients.feddbe import MEAN
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, trains_by_updates, whole_network
+from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

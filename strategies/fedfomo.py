@@ -16,8 +16,9 @@ from florilegium.clients.fedfomo import AFFINITY
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients, shapes_of_models
 

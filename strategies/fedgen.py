@@ -23,8 +23,8 @@ from florilegium.common.seeds import torch_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

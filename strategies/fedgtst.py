@@ -17,8 +17,9 @@ from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup, trains_by_updates, whole_network
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

@@ -19,8 +19,9 @@ from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup, trains_by_updates
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

@@ -15,7 +15,8 @@ import numpy as np
 from florilegium.clients.fednova import normaliser
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.cohort import Setup, trains_by_updates, whole_network
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.promises import trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

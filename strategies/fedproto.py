@@ -9,7 +9,7 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums
+from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.families.classwise import Classwise, personal_networks, unbounded_sums
 
 

@@ -6,7 +6,7 @@ from florilegium.clients.hyper.mixing import FedRoDHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
 from florilegium.models.personal_heads import HeadNetwork, build_head_network
-from florilegium.strategies.core.cohort import (
+from florilegium.strategies.core.promises import (
     mean_of_updates,
     only_sums,
     sums_of_updates,

@@ -6,7 +6,7 @@ channels, so that in C rounds all of them are trained alike. All else is HeteroF
 
 from __future__ import annotations
 
-from florilegium.strategies.core.cohort import whole_network
+from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.heterofl import HeteroFL, means_of_holders, sums_by_size
 
 

@@ -10,7 +10,7 @@ from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 

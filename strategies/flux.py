@@ -23,7 +23,8 @@ from florilegium.clients.flux import MOMENTS
 from florilegium.clients.hyper.clustered import FLUXHyper
 from florilegium.models.clustering import elbow
 from florilegium.models.parameters import Arrays, part
-from florilegium.strategies.core.cohort import Setup, single_replies
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, networks_of_clusters
 

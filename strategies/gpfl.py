@@ -6,7 +6,7 @@ from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.conditioned import Guidance, build_guidance
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import (
+from florilegium.strategies.core.promises import (
     mean_of_updates,
     only_sums,
     sums_of_updates,

@@ -24,9 +24,10 @@ from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, num_bytes
 from florilegium.models.width import Entries, axes_of, check, entries, taken
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup, whole_network
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round

@@ -6,7 +6,7 @@ import numpy as np
 
 from florilegium.clients.ld_fedavg import POINT
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.families.subspace import Subspace, no_network
 
 

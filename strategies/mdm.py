@@ -28,10 +28,11 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.cohort import Setup, only_sums
+from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import Figures
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.own_privacy import OwnPrivacy
+from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 

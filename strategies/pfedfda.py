@@ -12,7 +12,7 @@ from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
 

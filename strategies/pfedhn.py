@@ -18,7 +18,8 @@ from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.hyper.hypernetworks import PFedHNHyper
 from florilegium.common.seeds import torch_generator
 from florilegium.models.parameters import Arrays, part
-from florilegium.strategies.core.cohort import Setup, single_replies
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.generated import Generated, no_network
 

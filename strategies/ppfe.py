@@ -18,7 +18,8 @@ from florilegium.common.errors import BudgetSpentError, ConfigurationError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 

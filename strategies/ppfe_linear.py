@@ -19,7 +19,8 @@ from florilegium.clients.ppfe_linear import BIAS, WEIGHT
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import CohortStrategy, Setup, single_replies
+from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 
 Array = NDArray[np.float64]

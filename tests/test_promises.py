@@ -34,8 +34,8 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import ClientData, Examples
-from florilegium.strategies.core.cohort import sums_of_updates
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import sums_of_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedavg import FedAvg

@@ -9,7 +9,7 @@ import numpy as np
 
 from florilegium.models.clustering import Array
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
-from florilegium.strategies.core.cohort import only_sums
+from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
 
 

@@ -55,41 +55,6 @@ log = logging.getLogger("flwr")
 GROUPS = ("seen", "unseen", "unlabeled")
 
 
-def sums_of_updates(hyper: Any) -> str:
-    """Promise of client privacy, kept: the server uses only sums of the clients' updates of the arrays it sent."""
-    return ""
-
-
-def whole_network(hyper: Any) -> str:
-    """Promise of transfer, kept: the server's arrays contain all blocks of the network but the last."""
-    return ""
-
-
-def only_sums(hyper: Any) -> str:
-    """Promise of secure sums, kept: the server needs sums over a cohort alone, of arrays, examples and metrics."""
-    return ""
-
-
-def trains_by_updates(hyper: Any) -> str:
-    """Promise of compression, kept: all that clients train reaches the server as updates of the arrays it sent."""
-    return ""
-
-
-def needs_individuals(hyper: Any) -> str:
-    """Promise of secure sums, not kept: the server needs single clients' replies."""
-    return "the server needs the replies of single clients"
-
-
-def mean_of_updates(hyper: Any) -> str:
-    """Promise of buffered rounds, kept: the server's step is a weighted mean of updates, whoever they are from."""
-    return ""
-
-
-def single_replies(hyper: Any) -> str:
-    """Promise of client privacy, not kept: the server uses individual replies of clients."""
-    return "the server uses the replies of single clients, and these are not bounded"
-
-
 @dataclass(frozen=True)
 class Setup:
     """Everything that a strategy is built from.

@@ -9,8 +9,8 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
