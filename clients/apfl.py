@@ -37,6 +37,11 @@ class APFLClient(BaseClient):
     hyper: APFLHyper
     reports: ClassVar[Reports] = {ALPHA: SHARE}
 
+    @classmethod
+    def init_gap(cls, hyper: APFLHyper) -> str:
+        """Return what starts from the seed even with ``init``."""
+        return "the clients' own models v_i"
+
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train w and, with the same batches, v_i and α_i; keep the latter two."""

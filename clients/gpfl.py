@@ -34,6 +34,11 @@ class GPFLClient(BaseClient):
     hyper: GPFLHyper
     model: nn.Sequential
 
+    @classmethod
+    def init_gap(cls, hyper: GPFLHyper) -> str:
+        """Return what starts from the seed even with ``init``."""
+        return "the clients' heads"
+
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train body, embeddings, valve and head; keep the head, return the others."""

@@ -24,6 +24,7 @@ from florilegium.clients.core.training import GradientHook, Group, evaluate, fea
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import Plan, plan
 from florilegium.common.errors import DataError, RunError
+from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import of_blocks
 from florilegium.models.ensemble import Ensemble, combine
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -150,6 +151,18 @@ class PPFEClient(BaseClient):
                 self.predictor = model
                 metrics |= {"loss": loss, "accuracy": accuracy}
         return Answer({}, len(self.data.test), metrics)
+
+    @classmethod
+    def reportable(cls, hyper: PPFEHyper) -> list[str]:
+        """Return the names of all numbers that a client may report: also those of each stage."""
+        stages = range(1, len(parse_counts(hyper.personal_blocks)) + 1)
+        names = [f"accuracy_{of}{stage}" for of in ("stage", "ensemble") for stage in stages]
+        return [*super().reportable(hyper), *names]
+
+    @classmethod
+    def init_gap(cls, hyper: PPFEHyper) -> str:
+        """Return what starts from the seed even with ``init``: personal blocks of stage 1, if there are any."""
+        return "the personal blocks of stage 1" if parse_counts(hyper.personal_blocks)[0] else ""
 
     @staticmethod
     def example_gap(hyper: PPFEHyper) -> str:

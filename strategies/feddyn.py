@@ -55,9 +55,7 @@ class FedDyn(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Update h: a cohort's share of the clients' total weight is |P_t|/m with uniform weights."""
-        clients = self.trainable()
-        uniform = self.settings.weighting == "uniform"
-        total = len(clients) if uniform else sum(self._trained_on(self.roster.clients[client]) for client in clients)
+        total = sum(self.weights(self.enrolled()))
         self._h = {name: h - self.hyper.alpha / total * outcome.arrays[name] for name, h in self._h.items()}
 
     def direction(self, update: Arrays) -> Arrays:

@@ -50,7 +50,9 @@ class FedGTST(FedAvg):
         """Carry out a training round; with ``fedgtst.diagnose``, first measure the variance of clients' gradients."""
         self._course.append({"round": round.number})
         if self.hyper.diagnose:
-            outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
+            cohort = round.sample()
+            outcome = round.ask("gradient", cohort, send=model, reduce="sum")
+            round = round.keeping(cohort)
             count = len(outcome.clients)
             mean_square = sum(float(np.square(total / count).sum()) for total in outcome.arrays.values())
             self._course[-1]["vector_variance"] = float(np.mean(outcome.told("square"))) - mean_square

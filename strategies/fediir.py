@@ -42,10 +42,11 @@ class FedIIR(FedAvg):
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Update ḡ in a first exchange, then train as in FedAvg."""
         m = self.hyper.momentum
-        outcome = round.ask("gradient", round.sample(), send=model, reduce="sum")
+        cohort = round.sample()
+        outcome = round.ask("gradient", cohort, send=model, reduce="sum")
         self.beside = {
             name: (m * past + (1 - m) * outcome.arrays[name] / len(outcome.clients)).astype(past.dtype)
             for name, past in self.beside.items()
             if name in outcome.arrays  # a frozen parameter has no gradient
         }
-        return super().train_round(round, model)
+        return super().train_round(round.keeping(cohort), model)

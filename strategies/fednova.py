@@ -60,5 +60,5 @@ class FedNova(FedAvg):
             return {"steps": self.hyper.effective_steps}
         counts = [self._trained_on(self.roster.clients[client]) for client in cohort]
         norms = [normaliser(self.settings, self.hyper, count, round.number) for count in counts]
-        weights = None if self.settings.weighting == "uniform" else counts
+        weights = self.weights(self.roster.clients[client] for client in cohort)
         return {"steps": float(np.average(norms, weights=weights))}

@@ -50,10 +50,11 @@ class FLowDUP(Subspace):
         """
         drawn = super().sample(server_round)
         size = len(drawn)
-        labeled = self.roster.ids("seen")
-        if len(labeled) == len(self.trainable()):
+        if len(self.roster.ids("seen")) == len(self.trainable()):
             return drawn  # all clients are labeled
-        unlabeled = [client for client in self.trainable() if not self.roster.clients[client].labeled]
+        clients = self.online(self.trainable())
+        labeled = [client for client in clients if self.roster.clients[client].labeled]
+        unlabeled = [client for client in clients if not self.roster.clients[client].labeled]
         wanted = max(1, round(self.hyper.labeled_share * size))
         count = min(len(labeled), max(wanted, size - len(unlabeled)))
         rng = numpy_generator(self.settings.seed, "cohort", server_round, "labels")
@@ -62,4 +63,4 @@ class FLowDUP(Subspace):
             for group, n in ((labeled, count), (unlabeled, min(size - count, len(unlabeled))))
             for i in rng.choice(len(group), size=n, replace=False)
         }
-        return Cohort((client for client in self.trainable() if client in chosen), drawn.wanted)
+        return Cohort((client for client in clients if client in chosen), min(drawn.wanted, len(chosen)))

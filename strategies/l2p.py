@@ -33,15 +33,19 @@ class L2P(FedL2P):
         return "it learns how to fine-tune features, not features"
 
     def sample(self, server_round: int) -> Cohort:
-        """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one."""
+        """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one.
+
+        The turn of a client that is offline goes to the next one.
+        """
         learned = server_round - 1 - self.hyper.pretraining_rounds
         if learned < 0:
             return super().sample(server_round)
         clients = self.trainable()
         size = min(self.cohort_size(server_round), len(clients))
         order = numpy_generator(self.settings.seed, "turns").permutation(len(clients))
-        turn = np.take(order, range(learned * size, (learned + 1) * size), mode="wrap")
-        return Cohort((clients[i] for i in sorted(turn)), size)
+        places = {clients[i]: place for place, i in enumerate(np.roll(order, -learned * size))}
+        turn = {*sorted(self.online(clients), key=places.__getitem__)[:size]}
+        return Cohort((client for client in clients if client in turn), len(turn))
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have the cohort continue to learn, each client alone; in the pretraining rounds, train the model θ_g."""

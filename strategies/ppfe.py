@@ -78,7 +78,7 @@ class PPFE(FedAvg):
             model = super().train_round(round, model)
         if self._plan.is_last(round.number):
             with _as_far_as_paid(round.number):
-                outcome = round.ask("finish", self.trainable(), send=model, reduce="sum")
+                outcome = round.ask("finish", self.online(self.trainable()), send=model, reduce="sum")
                 means = {name: outcome.mean(name, "clients") for name in ("beta", "largest_weight")}
                 self._stages.append({"parameters_sent": sum(array.size for array in model.values()), **means})
         return model

@@ -58,7 +58,9 @@ class PPFELinear(CohortStrategy):
             outcome = self._ask("validate", round, candidates, penalties, personal=stage == "personal")
             penalties = penalties[[int(outcome["errors"].argmin())]]
             ψ = self._average(round, ψ, penalties, whole=True)
-        done = round.ask("finish", self.trainable(), send=_message(ψ, penalties), reduce="sum", stage=stage)
+        done = round.ask(
+            "finish", self.online(self.trainable()), send=_message(ψ, penalties), reduce="sum", stage=stage
+        )
         chosen = {"penalty": float(penalties[0])} if stage != "local" else {}
         self._stages.append({"stage": stage, **chosen, "beta": float(np.mean(done.told("beta")))})
         return {WEIGHT: ψ.astype(np.float32), BIAS: model[BIAS]}

@@ -52,7 +52,7 @@ class Scaffold(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Update c; clients return no control variates for buffers, which have no gradient."""
-        share = len(outcome.clients) / len(self.trainable())
+        share = len(outcome.clients) / len(self.enrolled())
         self.beside |= {
             name: (self.beside[name] + share * change / outcome.weight).astype(np.float32)
             for name, change in outcome.arrays.items()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
-from florilegium.clients.core.reports import FIGURES, VALIDATION, Reports
+from florilegium.clients.core.reports import FIGURES, VALIDATION, Reports, named
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
@@ -150,6 +150,20 @@ class BaseClient(NumPyClient):
         if cls.uses_finetuning == "never" and epochs:
             return f"finetune-epochs is {epochs}, but has no effect: the method does not tune so before a test"
         return ""
+
+    @classmethod
+    def init_gap(cls, hyper: Any) -> str:
+        """Return which parts of clients' models start from the run's seed even with ``init``, "" if none do."""
+        return ""
+
+    @classmethod
+    def reportable(cls, hyper: Any) -> list[str]:
+        """Return the names of all numbers that a client may report in a run.
+
+        With secure aggregation every client sends a number for each of these, or that it has none, since sums need the
+        same names from all. By default: the names in :attr:`reports`; a class with patterns there adds what they mean.
+        """
+        return named(cls)
 
     @staticmethod
     def example_gap(hyper: Any) -> str:

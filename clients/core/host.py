@@ -116,6 +116,7 @@ class Host:
         self._augmentation = augmentation
         self._scheme = scheme_of(settings.compression)
         self._known = {**reports_of(client_class), **VALIDATION, **COST}
+        self._reportable = [*client_class.reportable(hyper), *(VALIDATION if settings.validation_fraction else ())]
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -223,10 +224,9 @@ class Host:
         updates = request.reduce == "delta"
         if updates and terms.noise != (request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0):
             raise RunError("the terms of the secure sum have other noise than the request")
-        optional = tuple(VALIDATION) if request.phase == "test" and s.validation_fraction else ()
         return MaskedSum(
             s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),
-            lambda client: self._state_folder(client, work.run, work.identity), optional, updates=updates,
+            lambda client: self._state_folder(client, work.run, work.identity), self._reportable, updates=updates,
         )  # fmt: skip
 
     def _said(self, error: Exception) -> str:

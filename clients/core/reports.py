@@ -51,6 +51,11 @@ def reports_of(client: type) -> Reports:
     return found
 
 
+def named(client: type) -> list[str]:
+    """Return the names in :func:`reports_of` that are no patterns."""
+    return [name for name in reports_of(client) if re.fullmatch(r"[\w-]+", name)]
+
+
 def usable(number: float) -> float:
     """Return ``number``, or NaN if it is infinite or larger than what may be reported."""
     return number if number in NUMBER else math.nan

@@ -172,7 +172,20 @@ class Clock:
         """
         if self._fleet.always_online:
             return [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
-        order = rng.permutation(len(clients))
+        return self._look(clients, rng.permutation(len(clients)), count, wait=wait)
+
+    def online(self, clients: Sequence[str]) -> list[str]:
+        """Return the clients that are online, in their order; if none is, let the time pass until one is.
+
+        Raises:
+            RunError: if nobody is online for a week.
+        """
+        if self._fleet.always_online or not clients:
+            return list(clients)
+        return [clients[i] for i in self._look(clients, np.arange(len(clients)), len(clients), wait=True)]
+
+    def _look(self, clients: Sequence[str], order: NDArray[np.int64], count: int, *, wait: bool) -> list[int]:
+        """Return the first ``count`` indices of ``order`` whose clients are online, as soon as there is one."""
         begun = self.now
         while not (found := self._online(clients, order, count)) and wait:
             devices = self._fleet.devices(clients)

@@ -271,6 +271,11 @@ class CohortStrategy(WithoutHooks):
             raise ConfigurationError(
                 f"init: method '{self.settings.method}' sends no model, so there is none to start from"
             )
+        if gap := self.client.init_gap(self.hyper):
+            raise ConfigurationError(
+                f"init: with method '{self.settings.method}' and its present keys {gap} would start from this run's "
+                "seed, and all else from what init names; leave it empty"
+            )
         return self.server_part(replaced(self.settings, network, trained.arrays))
 
     @abstractmethod
@@ -300,6 +305,13 @@ class CohortStrategy(WithoutHooks):
             return dict.fromkeys(clients, 1.0)
         most = self.heaviest or math.inf  # the median of all clients
         return {client: min(float(self.roster.clients[client].train), most) for client in clients}
+
+    def weights(self, clients: Iterable[Member]) -> list[float]:
+        """Return the weights of clients' updates in an average, wᵢ: 1, or the number of examples they train on."""
+        if self.settings.weighting == "uniform":
+            return [1.0 for _ in clients]
+        most = self.heaviest or math.inf
+        return [min(float(self._trained_on(client)), most) for client in clients]
 
     @property
     def heaviest(self) -> float | None:
@@ -359,6 +371,10 @@ class CohortStrategy(WithoutHooks):
         """Return the ids of the clients that may train. By default: the seen clients with labels."""
         return self.roster.ids("seen")
 
+    def enrolled(self) -> list[Member]:
+        """Return the seen clients, with those whose devices are offline now."""
+        return [self.roster.clients[client] for client in self.roster.ids("seen")] + self.roster.absent("seen")
+
     @property
     def poisson(self) -> bool:
         """Whether each client takes part independently of the others, so that the size of cohorts varies."""
@@ -403,6 +419,10 @@ class CohortStrategy(WithoutHooks):
         else:
             chosen = [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
         return Cohort((clients[i] for i in sorted(chosen)), min(needed, len(chosen)))
+
+    def online(self, clients: Sequence[str]) -> list[str]:
+        """Return those of ``clients`` that are online in a fleet; if none is, wait until one is, for a week at most."""
+        return list(clients) if self.clock is None else self.clock.online(clients)
 
     def _asked(self, needed: int, of: int) -> int:
         """Return how many clients are asked for ``needed`` replies: ``oversample`` times as many, of devices."""

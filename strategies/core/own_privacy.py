@@ -40,6 +40,11 @@ class OwnPrivacy(CohortStrategy):
                 "others; set cohort-size to 0, oversample to 1, and participation to the probability that a client "
                 "takes part"
             )
+        if self.poisson and self.settings.fleet.availability != "always":
+            raise ConfigurationError(
+                "fleet.availability: how long a client takes decides who is online afterwards, which the account of "
+                "privacy-unit = 'client' does not cover; set it to 'always'"
+            )
 
     @property
     def poisson(self) -> bool:

@@ -101,7 +101,7 @@ class Roster:
         deployed: whether the nodes are real devices.
         unfit: returns why a client cannot take part in the run, "" if it can; set by the strategy.
         left_out: clients that cannot take part in the run, by id, with the reasons.
-        away: ids of clients that took part in the run, and whose devices are offline.
+        away: clients that took part in the run, and whose devices are offline, by id.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Roster:
         self.clients: dict[str, Member] = {}
         self.deployed = False
         self.left_out: dict[str, str] = {}
-        self.away: set[str] = set()
+        self.away: dict[str, Member] = {}
         self._refused: dict[int, str] = {}
         self._looks = 0
         self._failed: dict[int, Failed] = {}
@@ -192,7 +192,7 @@ class Roster:
         self._refused = {node: reason for node, reason in self._refused.items() if node in online}
         if not set(self.nodes) <= set(online):
             self.nodes = [node for node in self.nodes if node in online]
-            self.away |= {i for i, c in self.clients.items() if c.node is not None and c.node not in online}
+            self.away |= {i: c for i, c in self.clients.items() if c.node is not None and c.node not in online}
             self.clients = {i: c for i, c in self.clients.items() if i not in self.away}
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
         held = {client.id for client in self.clients.values()}
@@ -288,7 +288,7 @@ class Roster:
     def _admit(self, clients: Iterable[Member]) -> None:
         """Add the clients that are fit for the run; note why others are not."""
         for client in clients:
-            self.away.discard(client.id)
+            self.away.pop(client.id, None)
             if not (reason := self.unfit(client)):
                 self.clients[client.id] = client
                 self.left_out.pop(client.id, None)
@@ -299,6 +299,10 @@ class Roster:
     def ids(self, *groups: str) -> list[str]:
         """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order."""
         return sorted((client.id for client in self.clients.values() if client.group in groups), key=_place)
+
+    def absent(self, *groups: str) -> list[Member]:
+        """Return the clients in ``groups`` whose devices are offline, sorted by id."""
+        return [client for _, client in sorted(self.away.items()) if client.group in groups]
 
     def heaviest(self, ratio: float) -> float | None:
         """Return the largest weight of a device's update: ``ratio`` times the median number of training examples.

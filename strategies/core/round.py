@@ -42,6 +42,7 @@ class Round:
         number: the round's number, from 1 on; 0 for exchanges before the first round.
         final: whether the run ends with this round; then devices save the model that they test.
         record: collects what the exchanges report; by default a new one.
+        cohort: what :meth:`sample` returns, if it has been drawn already.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Round:
         *,
         final: bool = False,
         record: RoundRecord | None = None,
+        cohort: Cohort | None = None,
     ) -> None:
         self._strategy = strategy
         self._grid = grid
+        self._cohort = cohort
         self.number = number
         self.final = final
         self.record = record or RoundRecord()
@@ -64,9 +67,16 @@ class Round:
         """Return this round with another number, which determines its cohort and its random draws."""
         return Round(self._strategy, self._grid, number, final=self.final, record=self.record)
 
+    def keeping(self, cohort: Cohort) -> Round:
+        """Return this round with a cohort that it has drawn, for a method that asks it in two exchanges.
+
+        To draw again may give another cohort, since the first exchange takes time, in which clients go offline.
+        """
+        return Round(self._strategy, self._grid, self.number, final=self.final, record=self.record, cohort=cohort)
+
     def sample(self) -> Cohort:
         """Draw the round's cohort (:meth:`florilegium.strategies.core.cohort.CohortStrategy.sample`)."""
-        return self._strategy.sample(self.number)
+        return self._strategy.sample(self.number) if self._cohort is None else self._cohort
 
     def ask(
         self,

@@ -310,3 +310,17 @@ class TestTools:
         for name, array in get_arrays(model).items():
             rate = 0.1 if name in HEAD else 0.3
             np.testing.assert_allclose(array, start[name] - rate * gradients[name], atol=1e-6)
+
+
+OWN_STAGES: dict[str, Value] = {
+    "ppfe.personal-blocks": "1,1", "ppfe.stage-rounds": "1,1", "ppfe.reduction": "none", "rounds": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "keys"), [("apfl", {}), ("gpfl", {}), ("ppfe", OWN_STAGES)])
+def test_methods_whose_clients_begin_with_the_seeds_network_refuse_another_runs_model(
+    method: str, keys: dict[str, Value], run: Run
+) -> None:
+    run("whole", method="fedavg")
+    with pytest.raises(ConfigurationError, match=r"init: .* would start from this run's seed"):
+        run("again", method=method, init="whole", **keys)

@@ -437,6 +437,10 @@ class TestCohorts:
             run("fixed", **{**self.CLIENT, **keys})
         run("example", **FAST, **keys)  # an example more or less changes no cohort
 
+    def test_availability_is_refused(self, run: Runs) -> None:
+        with pytest.raises(ConfigurationError, match="decides who is online afterwards"):
+            run("fleet", **{**self.CLIENT, "fleet.speed": 50.0, "fleet.availability": "diurnal"})
+
 
 class TestBudget:
     def test_the_total_is_dp_accountings(self, tmp_path: Path) -> None:
