@@ -51,7 +51,7 @@ def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: b
         )  # fmt: skip
         assert program is not None
     except ModuleNotFoundError as error:
-        raise RunError(f"ONNX needs the package {error.name}: pip install 'florilegium[onnx]'") from error
+        raise RunError(f"ONNX needs the package {error.name}: pip install onnx onnxscript") from error
     except Exception as error:  # the exporter raises many kinds of errors
         raise RunError(f"this network cannot be written as ONNX: {str(error).splitlines()[0]}") from error
     write_atomically(path, lambda temporary: program.save(str(temporary)))

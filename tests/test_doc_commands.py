@@ -51,11 +51,12 @@ NOT_HERE = {
 """Commands that are not carried out here, by how they begin, and why."""
 OTHERS = {
     r"make (install|run)|(uv )?pip install": "downloads packages; a wheel is installed in tests/apps/test_package.py",
+    r"uv build": "as a wheel is built in tests/apps/test_package.py",
     r"make (test|bench|docs|pictures)": "of a checkout; the site is built in tests/test_docs.py",
     r"python -m (tests\.fingerprints|benchmarks)": "takes minutes on an idle machine",
     r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/test_deployment.py",
     r"ssh-keygen|deploy/certificates": "carried out in tests/site.py",
-    r"mkdir|cat|export|cd": "of the shell",
+    r"mkdir|cat|cp|export|cd": "of the shell",
     r"ray start": "needs several machines",
 }
 """Commands of other programs, by how they begin, and where they are carried out, or why nowhere."""

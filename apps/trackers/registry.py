@@ -48,8 +48,9 @@ def check_tracker(name: str) -> None:
         return
     tracker = TRACKERS[name]
     if tracker.package and find_spec(tracker.package) is None:
-        how = f"florilegium[{name}]" if name in TRACKERS.own else tracker.package
-        raise ConfigurationError(f"tracker: '{name}' needs the package {tracker.package}: pip install '{how}'")
+        own = name in TRACKERS.own
+        how = f"install Florilegium with its extra [{name}]" if own else f"pip install {tracker.package}"
+        raise ConfigurationError(f"tracker: '{name}' needs the package {tracker.package}: {how}")
     try:
         tracker.check()
     except Exception as error:  # every tracker has its own errors

@@ -40,7 +40,7 @@ def require_optuna() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError(f"tuning needs Optuna: pip install 'florilegium[tune]' ({error})") from error
+        raise ConfigurationError(f"tuning needs Optuna: pip install optuna ({error})") from error
 
 
 @contextmanager

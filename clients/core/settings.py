@@ -34,8 +34,9 @@ class SharedSettings(SourceSettings):
     model: str = key(
         "mlp",
         "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
-        values="`lenet`, `cnn64`, `cnn128`, `cnn`, `cnn-bn`, `linear`, `mlp`, `resnet18`, `resnet18-imagenet`, "
-        "`resnet20`, `char-lstm`, `word-lstm`, `centers`, `torchvision:…`, `timm:…`, `package.module:function`",
+        values="`lenet`, `cnn64`, `cnn128`, `cnn512`, `cnn`, `cnn-bn`, `linear`, `mlp`, `resnet18`, "
+        "`resnet18-imagenet`, `resnet20`, `char-lstm`, `word-lstm`, `centers`, `torchvision:…`, `timm:…`, "
+        "`package.module:function`",
     )  # fmt: skip
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
     local_epochs: int = key(5, "epochs of local training per round", ge=1)
