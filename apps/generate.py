@@ -1,8 +1,9 @@
 """``python -m florilegium.apps.generate``: generate parts of a checkout's files from the declarations of the keys.
 
-These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods and
-commands in ``docs/configuration.md``, ``docs/methods/README.md`` and ``docs/commands.md``; and the facts at the head of
-each method's page. All stand between two marker lines; a test compares them with the declarations.
+These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
+commands and networks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md`` and
+``docs/models.md``; and the facts at the head of each method's page. All stand between two marker lines; a test compares
+them with the declarations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from florilegium.apps.keys import groups
 from florilegium.apps.method_pages import index, read_page, with_facts
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_text
+from florilegium.models.networks import NETWORKS
 
 TOML_MARKS = ("# begin generated: python -m florilegium.apps.generate\n", "# end generated\n")
 MARKDOWN_MARKS = ("<!-- begin generated: python -m florilegium.apps.generate -->\n", "<!-- end generated -->\n")
@@ -45,6 +47,12 @@ def key_tables() -> str:
     return "\n".join(parts)
 
 
+def network_table() -> str:
+    """Return the table of the suite's own networks in Markdown, as their docstrings describe them."""
+    facts = {name: (NETWORKS[name].__doc__ or "").partition("\n")[0].replace("``", "`") for name in NETWORKS.own}
+    return "\n".join(["| `model` | |", "|---|---|", *(f"| `{name}` | {fact} |" for name, fact in facts.items())]) + "\n"
+
+
 def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str:
     """Return ``text`` with ``content`` in place of what stands between the two ``marks``.
 
@@ -66,6 +74,7 @@ def generated(root: Path) -> dict[Path, str]:
         root / "pyproject.toml": (TOML_MARKS, config_tables()),
         docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
         docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
+        docs / "models.md": (MARKDOWN_MARKS, network_table()),
         docs / "methods" / "README.md": (MARKDOWN_MARKS, index([read_page(path) for path in pages])),
     }
     return {page: with_facts(page.read_text(encoding="utf-8")) for page in pages} | {

@@ -28,7 +28,7 @@ class Centers(nn.Module):
 
 
 def centers(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Return a network of ``classes`` cluster centres, all at the origin, for inputs of ``shape``."""
+    """C cluster centres, all at the origin, which predict the nearest; for the clusterings."""
     blocks = nn.Sequential()
     blocks.add_module("nearest", Centers(math.prod(shape), classes))
     return blocks

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ValidationInfo, field_validator
 from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.common.calls import parse_calls
 from florilegium.common.settings import check_folder, key
+from florilegium.models.networks import NETWORKS
 from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
 
@@ -34,10 +35,8 @@ class SharedSettings(SourceSettings):
     model: str = key(
         "mlp",
         "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
-        values="`lenet`, `cnn64`, `cnn128`, `cnn512`, `cnn`, `cnn-bn`, `linear`, `mlp`, `resnet18`, "
-        "`resnet18-imagenet`, `resnet20`, `char-lstm`, `word-lstm`, `centers`, `torchvision:…`, `timm:…`, "
-        "`package.module:function`",
-    )  # fmt: skip
+        values=", ".join(f"`{name}`" for name in (*NETWORKS.own, "torchvision:…", "timm:…", "package.module:function")),
+    )
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
     local_epochs: int = key(5, "epochs of local training per round", ge=1)
     local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
