@@ -32,6 +32,7 @@ from florilegium.apps.settings import complete, parse
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value, folder
 from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.core.claim import is_carried_out
 from florilegium.strategies.core.results import SUMMARY
 from florilegium.strategies.core.run_folder import (
     FIGURES_ON_RESUME,
@@ -280,6 +281,8 @@ def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]
             if has_checkpoint(path):
                 keys |= {"run-name": "", "resume": cell.name}
             elif path.exists():
+                if is_carried_out(path):  # not by a sweep
+                    raise RunError(f"another command is working on {path}")
                 shutil.rmtree(path)  # it ended before its first checkpoint
             return run(keys)
     except Timeout as error:

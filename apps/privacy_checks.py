@@ -77,6 +77,10 @@ def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError(
             "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation cannot carry"
         )
+    if settings.patience:
+        raise ConfigurationError(
+            "patience: it follows the median of clients' validation losses, which secure-aggregation hides; set it to 0"
+        )
     if p.clip_quantile:
         raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")
     if not math.isfinite(p.clip_norm) and p.unit == "client":

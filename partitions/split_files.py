@@ -286,6 +286,8 @@ def _read_npz(path: Path) -> _Content:
         with np.load(path, allow_pickle=False) as file:
             for name in file.files:
                 arrays[name] = file[name]
+                if not isinstance(arrays[name], np.ndarray):
+                    raise ValueError(f"'{name}' is no array")
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise DataError(
             f"{path} cannot be read: {error}. Expected an .npz of plain arrays; pickled objects are not read, since "
@@ -294,7 +296,7 @@ def _read_npz(path: Path) -> _Content:
     facts = {name: arrays.pop(name).tolist() for name in _FACTS if name in arrays}
     if set(arrays) == set(_COLUMNS):
         names, parts, rows = (arrays[name] for name in _COLUMNS)
-        if not len(names) == len(parts) == len(rows) or names.ndim != 1 or rows.ndim != 1 or parts.ndim != 1:
+        if {array.ndim for array in (names, parts, rows)} != {1} or not len(names) == len(parts) == len(rows):
             raise DataError(f"{path}: client, part and row must be one-dimensional and equally long")
         return _Content(
             _grouped(path, [str(name) for name in names], list(map(str, parts)), _rows(path, "row", rows)), facts

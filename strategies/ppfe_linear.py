@@ -21,6 +21,7 @@ from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 Array = NDArray[np.float64]
@@ -35,6 +36,7 @@ class PPFELinear(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        refuse_robust(self.settings, "averages solutions, not updates")
         self._plan = parse_stages(self.hyper.stages)
         self._stages: list[dict[str, Any]] = []
         if len(self._plan) != self.settings.rounds or self.settings.model != "linear":

@@ -143,7 +143,7 @@ class Carrier:
             strategy.receipts.add(exchange.phase, outcome.clients, self._number)
         if exchange.robust and outcome.clients:
             s = strategy.settings
-            outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers, exchange.wanted)
+            outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers)
         if strategy.protection is not None and not exchange.updates and outcome.arrays:
             raise RunError(f"phase '{exchange.phase}' returns arrays that privacy.unit = 'client' cannot protect")
         if strategy.protection is not None and exchange.updates:

@@ -139,16 +139,16 @@ class ClientPrivacy:
             asked: the clients that were asked.
         """
         p, (own, count) = self._settings.privacy, self._deviations(expected)
-        z = self._z
+        z, summed = self._z, len(outcome.clients) or outcome.revealed
         if self._kind == "discrete":  # those who collude with the server know their own noise
-            honest = len(outcome.clients) - colluding(expected, self._settings.secure_colluding)
+            honest = summed - colluding(expected, self._settings.secure_colluding)
             if outcome.clients and honest < 1:
                 raise RunError(
                     f"privacy.noise-at: {len(outcome.clients)} clients, all of whom may collude, add no noise"
                 )
             z, own = z * math.sqrt(max(honest, 0) / self._least_honest(expected)), 0.0
         elif p.noise_at == "device":  # each client has added 1/m of the noise's variance
-            z, own, count = z * math.sqrt(len(outcome.clients) / expected), 0.0, 0.0
+            z, own, count = z * math.sqrt(summed / expected), 0.0, 0.0
         self._record(z, expected / of, phase, number)  # before the sum is used
         noisy = {name: sent.shape for name, sent in like.items() if name not in self.frozen}
         if self.slots is not None:

@@ -39,6 +39,7 @@ from florilegium.strategies.core.health import Attendance, unmeasured
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.receipts import Receipts
 from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.robust import check_cohorts
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.rounds import Rounds
@@ -227,6 +228,9 @@ class CohortStrategy(WithoutHooks):
                 f"cohort-size: a cohort of {self.settings.cohort_size} was asked for, but only {trainable} clients can "
                 f"train, of {self._population()}"
             )
+        if self.settings.aggregation != "mean":
+            rounds = range(1, self.settings.rounds + 1)
+            check_cohorts(self.settings, [self._asked(self.cohort_size(r), trainable) for r in rounds])
         if self.makes_models and not self.roster.deployed and not self.evaluated():
             measured = self.settings.evaluate_on
             remedy = "Give clients more rows, or test rows of their own"
@@ -359,7 +363,8 @@ class CohortStrategy(WithoutHooks):
         if not self.settings.patience or not evaluations:
             return False
         losses = [line.get("seen", {}).get(MEDIAN) for line in evaluations]
-        if None in losses:
+        losses = [loss for loss in losses if loss is not None]  # an evaluation may have reached nobody who validates
+        if not losses:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
         stale = len(losses) - 1 - int(np.argmin(losses))
         if stale < self.settings.patience:
@@ -433,6 +438,10 @@ class CohortStrategy(WithoutHooks):
         """Return for each round of the run the share of the trainable clients that are asked to train."""
         count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
         return [self._asked(self.cohort_size(r), count) / count for r in rounds]
+
+    def can_pay(self) -> bool:
+        """Return whether some client may train and has not spent its privacy budget."""
+        return not self.accounts.spent >= {*self.trainable()}
 
     def able(self, drawn: Cohort) -> int:
         """Return how many replies to expect from a drawn cohort: clients with a spent privacy budget do not count."""

@@ -185,6 +185,7 @@ class Outcome:
         failures: the error of each client that failed.
         divisor: with client-level privacy, the expected total weight, which replaces the true, secret Σ wᵢ.
         totals: with secure aggregation, sums over the clients; then ``metrics`` is empty.
+        revealed: number of clients in a secure sum that the server has seen, though it does not use it.
     """
 
     clients: list[str]
@@ -193,6 +194,7 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
     divisor: float | None = None
     totals: Totals | None = None
+    revealed: int = 0
 
     @property
     def weight(self) -> float:

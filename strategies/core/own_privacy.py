@@ -22,6 +22,7 @@ from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 
@@ -34,6 +35,7 @@ class OwnPrivacy(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        refuse_robust(self.settings, "adds up statistics, not updates")
         if self.poisson and (self.settings.cohort_size or self.settings.oversample > 1):
             raise ConfigurationError(
                 "cohort-size, oversample: with privacy-unit = 'client' each client must take part independently of the "

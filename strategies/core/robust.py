@@ -6,13 +6,14 @@ Each replaces the mean of a cohort's updates, and needs the individual updates: 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from florilegium.clients.core.wire import pack
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.settings import ServerSettings
@@ -36,7 +37,17 @@ def least(rule: str, attackers: int) -> int:
     return LEAST[rule] + 2 * attackers
 
 
-def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Arrays:
+def check_cohorts(settings: ServerSettings, sizes: Sequence[int]) -> None:
+    """Raise :class:`ConfigurationError` if a cohort is too small for the rule; ``sizes``: of each round's cohort."""
+    rule, attackers = settings.aggregation, settings.attackers
+    if sizes and min(sizes) < (needed := least(rule, attackers)):
+        raise ConfigurationError(
+            f"aggregation: '{rule}' with attackers = {attackers} needs {needed} clients, but a cohort has {min(sizes)} "
+            "(keys cohort-size, participation, final-participation)"
+        )
+
+
+def robust_sum(outcome: Outcome, rule: str, attackers: int) -> Arrays:
     """Return the combined update of a cohort times its total weight, to be used like a weighted sum of updates.
 
     Zeros if too few clients have returned a usable update.
@@ -44,17 +55,8 @@ def robust_sum(outcome: Outcome, rule: str, attackers: int, asked: int) -> Array
     Args:
         outcome: the clients' updates, stacked.
         rule, attackers: those of :func:`combine`.
-        asked: number of clients that were asked for an update.
-
-    Raises:
-        RunError: if fewer clients were asked than the rule needs.
     """
     needed, count = least(rule, attackers), len(outcome.clients)
-    if asked < needed:
-        raise RunError(
-            f"aggregation: '{rule}' with {attackers} attackers (key attackers) needs {needed} clients, but {asked} "
-            "were asked"
-        )
     if count < needed:
         log.warning("the model stays as it is: %d clients have replied, '%s' needs %d", count, rule, needed)
         return {name: np.zeros(changes.shape[1:]) for name, changes in outcome.arrays.items()}

@@ -226,9 +226,11 @@ class Roster:
             answer = Announcement.unpack(reply.content)
             simulated = not (real or answer.pinned)
             own = self._announced(node, answer, real)
+            self._check_same(node, own)
         except Exception as error:  # a device may reply anything
             if simulated:
                 raise
+            self._forget(node)
             self._refused[node] = printable(error)
             log.warning("node %d is skipped: %s", node, self._refused[node])
             return
@@ -243,8 +245,23 @@ class Roster:
             return
         if node not in self.nodes:
             self.nodes.append(node)
+        if self.deployed:
+            self._forget(node)
         if self.deployed or not self.clients:
             self._admit(own if self.deployed else self._population())
+
+    def _check_same(self, node: int, own: Sequence[Member]) -> None:
+        """Raise :class:`RunError` if a device announces another client than before: it is one for a whole run."""
+        earlier = {client.id for client in (*self.clients.values(), *self.away.values()) if client.node == node}
+        if own and earlier - {client.id for client in own}:
+            raise RunError(
+                f"node {node} announces client {own[0].id}, and was client {min(earlier)} in this run; a device is one"
+            )
+
+    def _forget(self, node: int) -> None:
+        """Remove the clients of a device, which announces them anew or can no longer take part."""
+        if gone := [client.id for client in self.clients.values() if client.node == node]:
+            self.clients = {i: client for i, client in self.clients.items() if i not in gone}
 
     def _announced(self, node: int, answer: Announcement, real: bool) -> list[Member]:
         """Return the clients that a node announces: one for a device; none for a node of a simulation.

@@ -183,9 +183,8 @@ class Rounds:
         if roster.away:
             away = dict.fromkeys(sorted(roster.away), "its device is offline")
             strategy.run.note_failures(server_round, "roster", away)
-        if not strategy.trainable():
-            timeout = strategy.settings.round_timeout
-            roster.wait(grid, timeout, "round-timeout", lambda: bool(strategy.trainable()))
+        if not strategy.trainable() or (roster.away and not strategy.can_pay()):
+            roster.wait(grid, strategy.settings.round_timeout, "round-timeout", strategy.can_pay)
         this, before = Round(strategy, grid, server_round), model
         down, up, started = strategy.bytes_down, strategy.bytes_up, time.perf_counter()
         try:
@@ -202,7 +201,8 @@ class Rounds:
     def _spent_after(self, server_round: int, *, new: bool) -> bool:
         """Return whether the privacy budgets do not suffice for another round after ``server_round``."""
         strategy = self._strategy
-        if strategy.accounts.spent and strategy.accounts.spent >= {*strategy.trainable()}:
+        members = {*strategy.trainable(), *(client.id for client in strategy.roster.absent("seen"))}
+        if strategy.accounts.spent and strategy.accounts.spent >= members:
             log.warning("round %d is the last: all clients have spent their budgets", server_round)
             return True
         return (

@@ -76,6 +76,12 @@ def plan_for(settings: ServerSettings, parties: int) -> Plan:
     return plan(parties, settings.secure_colluding, settings.secure_vanishing, settings.secure_failure)
 
 
+def _check_public(party: int, keys: bytes) -> None:
+    """Raise :class:`ProtocolError` unless a party's public keys are as long as such keys are."""
+    if len(keys) != PUBLIC:
+        raise ProtocolError(f"its public keys have {len(keys)} bytes, expected {PUBLIC}")
+
+
 class SecureExchange:
     """Carries out a task.
 
@@ -96,6 +102,7 @@ class SecureExchange:
         self._numbers = {client: number for number, client in enumerate(task.cohort)}
         self._failures: dict[str, str] = {}
         self._down = self._up = 0.0
+        self._revealed = 0
         self.plan: Plan | None = None
         self.error = 0.0
 
@@ -106,11 +113,10 @@ class SecureExchange:
         except (ImpossibleError, TooFewError) as error:
             log.warning("the secure sum has failed: %s", error)
             reasons = dict.fromkeys(self._task.cohort, f"the secure sum has failed: {error}")
-            return Outcome([], {}, {}, reasons | self._failures)
+            return Outcome([], {}, {}, reasons | self._failures, revealed=self._revealed)
 
     def _carry_out(self) -> Outcome:
-        said = self._stage("keys", dict.fromkeys(self._numbers.values(), b""), lambda party, public: None)
-        public = {party: keys for party, keys in said.items() if len(keys) == PUBLIC}
+        public = self._stage("keys", dict.fromkeys(self._numbers.values(), b""), _check_public)
         self._check_enough(len(public))
         self.plan = plan_for(self._settings, len(public))
         tally = Tally(self._token, self.plan, public)
@@ -118,6 +124,7 @@ class SecureExchange:
         summed, layout, scale, total = self._masked(tally.forwarded())
         self._check_enough(len(summed))
         self._stage("reveal", tally.questions({*summed}), tally.take_revealed)
+        self._revealed = len(summed)  # from here on the sum is known, whether or not it is used
         tally.unmask(total)
         sums = scale.decode(layout, total)
         self._check(sums, len(summed), scale)

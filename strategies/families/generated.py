@@ -22,6 +22,7 @@ from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, s
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.core.server_step import ADAPTIVE
@@ -44,6 +45,7 @@ class Generated(CohortStrategy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s = self.settings
+        refuse_robust(s, "trains networks on the server")
         if s.server_optimizer in ADAPTIVE:
             raise ConfigurationError(
                 f"server-optimizer: '{s.server_optimizer}' averages models; '{s.method}' trains networks on the "

@@ -15,6 +15,7 @@ from florilegium.apps.reports.tables import markdown
 from florilegium.apps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
+from florilegium.strategies.core.claim import claimed
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.results import read_clients
 from tests.grid import run_app
@@ -247,3 +248,14 @@ def test_mistakes(recipe: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=said):
             cells(recipe, name, {**_overrides(tmp_path), **wrong})
+
+
+def test_a_run_that_is_being_carried_out_is_not_deleted(recipe: str, tmp_path: Path) -> None:
+    """Its cell's lock is free, since not a sweep carries it out, and it has no checkpoint yet."""
+    first = cells(recipe, "rates", _overrides(tmp_path))[0]
+    folder = tmp_path / first.name
+    with claimed(folder):
+        (folder / "run.log").write_text("round 1")
+        outcome = run_cells([first], tmp_path, _run)
+        assert "another command is working on" in outcome.failed[first.name]
+        assert (folder / "run.log").exists()

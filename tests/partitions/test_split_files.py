@@ -233,6 +233,7 @@ OTHER_ERRORS: dict[str, tuple[str, Any, str]] = {
     "npz array": ("s.npz", {"who": np.array([1])}, "there is no array 'who'"),
     "npz lengths": ("s.npz", {"client": np.array(["a"]), "part": np.array(["train"]), "row": np.array([1, 2])},
                     "equally long"),
+    "npz scalars": ("s.npz", {"client": np.array("a"), "part": np.array("train"), "row": np.array(1)}, "equally long"),
     "npz float": ("s.npz", {"client": np.array(["a"]), "part": np.array(["train"]), "row": np.array([1.0])},
                   "array 'row' must be one-dimensional and hold whole numbers"),
     "npz huge": ("s.npz", {"client": np.array(["a"]), "part": np.array(["train"]), "row": np.array([2**63], np.uint64)},

@@ -15,11 +15,12 @@ from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import Reply, unpack
 from florilegium.clients.fedavg import FedAvgClient
-from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.robust import combine, least
 from florilegium.strategies.core.run_folder import read_checkpoint
+from tests.fingerprints import cases
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {
@@ -76,8 +77,15 @@ def test_too_few_clients(run: Runs, rule: str, needed: int) -> None:
     assert least(rule, 2) == needed
     combine(_changes(needed), rule, 2)
     keys: dict[str, Value] = {"aggregation": rule, "attackers": 2, "rounds": 2, "min-success": 0.1}
-    with pytest.raises(RunError, match=f"'{rule}' with 2 attackers .* needs {needed} clients, but {needed - 1} were"):
-        run("refused", **{**keys, "cohort-size": needed - 1})
+    for fewer in ({"cohort-size": needed - 1}, {"participation": 1.0, "final-participation": 0.5}):
+        with pytest.raises(ConfigurationError, match=rf"'{rule}' with attackers = 2 needs {needed} clients, but a coh"):
+            run("refused", **{**keys, **fewer})
+
+
+@pytest.mark.parametrize("method", ["pefll", "pfedhn", "ppfe-linear", "mdm", "server-lloyds", "fedproto"])
+def test_methods_that_average_no_updates_refuse_other_rules(run: Runs, method: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"aggregation: method '{method}' .* use 'mean'"):
+        run("refused", **{**cases()[method], "method": method, "aggregation": "median"})
 
 
 def test_a_round_in_which_too_few_answer_changes_nothing(run: Runs) -> None:

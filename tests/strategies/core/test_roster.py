@@ -195,6 +195,29 @@ def test_a_device_that_has_more_data_by_now_is_asked_anew() -> None:
     assert (roster.clients["a"].train, roster.nodes, grid.asked) == (8, [1, 2], [1, 2, 1])
 
 
+def test_a_device_that_names_another_client_when_it_is_asked_anew_is_refused() -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("b")})
+    _refresh(roster, grid)
+    grid.nodes[1] = _device("c")
+    roster.ask_again("a")
+    assert _refresh(roster, grid) == {"b": 2}
+    assert "was client a" in roster._refused[1]
+    grid.nodes = {2: _device("b")}
+    _refresh(roster, grid)
+    grid.nodes = {1: _device("a"), 2: _device("b")}  # its operator has put it right
+    assert _refresh(roster, grid) == {"b": 2, "a": 1}
+
+
+def test_a_device_that_is_unfit_by_now_takes_no_part() -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("b")})
+    roster.unfit = lambda client: "" if client.train else "it has no training examples"
+    _refresh(roster, grid)
+    grid.nodes[1] = _device("a", train=0)
+    roster.ask_again("a")
+    assert _refresh(roster, grid) == {"b": 2}
+    assert roster.left_out == {"a": "it has no training examples"}
+
+
 class _SlowGrid(_Grid):
     """Nodes that answer one after the other, each for the client it is asked for; one is of no use."""
 

@@ -188,8 +188,10 @@ def test_a_client_that_fails_or_sends_nonsense_is_left_out(run: Runs, monkeypatc
     assert not [*(secure / "clients" / "4").glob(SECRETS)]
 
 
-def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
-    layout = '[[["fc.1.bias", [10]], ["fc.1.weight", [10, 64]]], ["gradient-norm", "loss", "update-norm"]]'
+def _masks_of_its_own(*norms: str) -> Callable[[Message], Message | None]:
+    """Return what lets client 1 send a random vector in training; ``norms``: metrics without privacy."""
+    metrics = sorted(["accuracy", "accuracy_global", "loss", "loss_global", *norms])
+    layout = json.dumps([[["fc.1.bias", [10]], ["fc.1.weight", [10, 64]]], metrics])
     rng = np.random.default_rng(1)
 
     def random(message: Message) -> Message | None:
@@ -199,14 +201,20 @@ def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
         if "1" not in clients:
             return None
         arrays: Arrays = {
-            "wide": rng.integers(0, 2**64, 15, np.uint64), "narrow": rng.integers(0, 2**32, 650, np.uint32),
-        }  # fmt: skip
+            "wide": rng.integers(0, 2**64, 3 + 4 * len(metrics), np.uint64),
+            "narrow": rng.integers(0, 2**32, 650, np.uint32),
+        }
         content = Reply(clients, arrays, {}, {}).pack()
         content[RECORD] = ConfigRecord({"layout": layout})
         return Message(content, reply_to=message)
 
+    return random
+
+
+def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
+    keys: dict[str, Value] = {"secure-aggregation": True, "min-success": 0.0, "secure-vanishing": 0.4}
     with pytest.raises(RunError, match="more than was agreed"):
-        run("random", 6, random, rounds=1, **{"secure-aggregation": True, "min-success": 0.0, "secure-vanishing": 0.4})
+        run("random", 6, _masks_of_its_own("gradient-norm", "update-norm"), rounds=1, **keys)
 
 
 @pytest.mark.long
@@ -234,6 +242,10 @@ def test_devices_add_noise_that_is_right_if_as_many_collude_and_vanish_as_may(tm
         "privacy.noise-at": "device", "privacy.noise-multiplier": z,
     }  # fmt: skip
     runs = Runs(tmp_path, keys)
+    with pytest.raises(RunError, match="more than was agreed"):
+        runs("refused", 6, _masks_of_its_own())
+    charged = json.loads((tmp_path / "refused" / "privacy.json").read_text(encoding="utf-8"))["releases"]
+    assert len(charged) == 1  # the sum was not used, but the server has seen it
     quiet = read_checkpoint(runs("quiet", 6, **{"privacy.noise-multiplier": 1e-3})).arrays
     done = runs("loud", 6, _loses({"train": {0, 1}}))  # of six; one more may collude
     noise = np.concatenate([(array - quiet[n]).ravel() for n, array in read_checkpoint(done).arrays.items()])
@@ -264,6 +276,7 @@ def test_methods_that_need_single_clients_are_refused(run: Runs) -> None:
     [
         ({"aggregation": "median", "attackers": 1}, "aggregation"),
         ({"oversample": 1.5}, "oversample"),
+        ({"patience": 2, "validation-fraction": 0.2}, "patience"),
         ({"max-update-norm": 0.0}, "max-update-norm"),
         ({"num-clients": 3}, "secure-vanishing"),
         ({"evaluate-clients": 2}, "seen clients, which are evaluated, has 2 clients"),
