@@ -31,7 +31,7 @@ def find_in_zoo(name: str) -> Callable[[tuple[int, ...], int], nn.Module] | None
     if not of_zoo(name):
         return None
     if find_spec(package) is None:
-        raise ConfigurationError(f"model: '{name}' needs the package {package}: pip install 'florilegium[vision]'")
+        raise ConfigurationError(f"model: '{name}' needs the package {package}: pip install {package}")
     return partial(_BUILDERS[package], network)
 
 

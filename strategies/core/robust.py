@@ -42,8 +42,8 @@ def check_cohorts(settings: ServerSettings, sizes: Sequence[int]) -> None:
     rule, attackers = settings.aggregation, settings.attackers
     if sizes and min(sizes) < (needed := least(rule, attackers)):
         raise ConfigurationError(
-            f"aggregation: '{rule}' with attackers = {attackers} needs {needed} clients, but a cohort has {min(sizes)} "
-            "(keys cohort-size, participation, final-participation)"
+            f"aggregation: '{rule}' with attackers = {attackers} needs {needed} clients, but a cohort has {min(sizes)}"
+            ". Ask more (cohort-size, participation, final-participation), or lower attackers"
         )
 
 

@@ -204,5 +204,5 @@ def test_names_that_torchvision_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="takes images"):
         build("torchvision:resnet18", (5,), 10, 1)
     monkeypatch.setattr(zoo, "find_spec", lambda package: None)
-    with pytest.raises(ConfigurationError, match=r"needs the package timm: pip install 'florilegium\[vision\]'"):
+    with pytest.raises(ConfigurationError, match=r"needs the package timm: pip install timm"):
         find_network("timm:resnet18")

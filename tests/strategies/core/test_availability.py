@@ -29,8 +29,6 @@ SOME: dict[str, Value] = {
     "num-clients": 20, "participation": 0.5, "min-success": 0.0, "evaluate-every": 0,
 }  # fmt: skip
 """Two in five clients are online."""
-
-
 ASKING = ["fedavg", "flowdup", "l2p", "ppfe", "ppfe-linear", "feddbe"]
 
 
@@ -64,7 +62,7 @@ def test_both_exchanges_of_a_round_ask_the_same_cohort(method: str, keys: dict[s
 
 
 def _on_devices(sizes: Sequence[int], **keys: Value) -> Any:
-    """Return a strategy whose clients are devices with so many examples, and what makes some go offline."""
+    """Return a strategy whose clients are devices with so many training examples."""
     app = assemble(config(**{"model": "linear", "num-clients": len(sizes), **keys}), one_thread=True, one_process=True)
     roster = Roster(lambda: [], len(sizes), "")
     roster.deployed, roster.nodes = True, [*range(len(sizes))]
@@ -77,6 +75,7 @@ def _on_devices(sizes: Sequence[int], **keys: Value) -> Any:
 
 
 def _lose(strategy: Any, nodes: Sequence[int]) -> None:
+    """Let these nodes go offline."""
     left = set(strategy.roster.nodes) - {*nodes}
     strategy.roster.refresh(
         cast(Any, SimpleNamespace(get_node_ids=lambda: left, push_messages=list, pull_messages=list))
