@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +21,6 @@ from florilegium.clients.core.base import Answer, BaseClient, more_than_gradient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import Range, Reports
 from florilegium.clients.core.training import gradients, mean_gradient
-from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
@@ -65,14 +65,18 @@ class FedGTSTClient(BaseClient):
 
     @phase
     def gradient(self, arrays: Arrays) -> Answer:
-        """Return the gradient at the received model and its squared norm, as a diagnosis in simulations."""
+        """Return the gradient at the received model and its squared norm, as a diagnosis in simulations.
+
+        It has zeros for what is frozen, and for running statistics.
+        """
         if not self.data.simulated:
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
         set_arrays(self.model, arrays)
         named = trained(self.model)
         slopes = mean_gradient(self.model, self.data.train, [*named.values()])
-        answer = {BESIDE + name: g.cpu().numpy() for name, g in zip(named, slopes, strict=True)}
-        return Answer(answer, len(self.data.train), {"square": float(_length(slopes)) ** 2})
+        gradient = {name: np.zeros_like(array) for name, array in arrays.items()}
+        gradient |= {name: g.cpu().numpy() for name, g in zip(named, slopes, strict=True)}
+        return Answer(gradient, len(self.data.train), {"square": float(_length(slopes)) ** 2})
 
     def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
         """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""

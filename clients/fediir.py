@@ -7,6 +7,7 @@ of these gradients; the client minimises ℓ + γ‖∇ℓ − ḡ‖² and retu
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -30,12 +31,14 @@ class FedIIRClient(BaseClient):
 
     @phase
     def gradient(self, arrays: Arrays) -> Answer:
-        """Return the classifier's gradient at the received model."""
+        """Return the classifier's gradient at the received model; zeros for what is frozen."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
         slopes = mean_gradient(self.model, self.data.train, [*classifier.values()])
-        named = {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, slopes, strict=True)}
-        return Answer(named, len(self.data.train))
+        whole = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
+        ḡ = {BESIDE + name: np.zeros_like(array) for name, array in whole.items()}
+        ḡ |= {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, slopes, strict=True)}
+        return Answer(ḡ, len(self.data.train))
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

@@ -52,12 +52,17 @@ class FLUXClient(BaseClient):
         set_arrays(self.model, arrays)
         z = features(body_and_classifier(self.model)[0], examples).flatten(1).cpu().double()
         classes = dataset_of(self.settings).classes
-        size = min(self.hyper.dimensions or classes, z.shape[1])
+        size = dimensions(self.hyper, classes, z.shape[1])
         z = z @ torch.from_numpy(projection(z.shape[1], size, self.settings.seed))
         members = torch.ones(len(z), 1, dtype=z.dtype)
         if labels:
             members = torch.cat([members, one_hot(examples.y.cpu(), classes).to(z.dtype)], dim=1)
         return Answer({MOMENTS: moments(z, members).numpy()}, len(examples))
+
+
+def dimensions(hyper: FLUXHyper, classes: int, features: int) -> int:
+    """Return l, the number of dimensions of a descriptor, for this many classes, and features of the network."""
+    return min(hyper.dimensions or classes, features)
 
 
 def moments(z: Tensor, members: Tensor) -> Tensor:

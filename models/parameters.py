@@ -129,6 +129,11 @@ def part(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def shapes_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array, by name."""
+    return {name: array.shape for name, array in arrays.items()}
+
+
 def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the size of ``arrays`` in bytes, without names and headers."""
     return sum(array.nbytes for array in arrays.values())

@@ -19,12 +19,12 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.bank import APPLEHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import Banked, models_reach_clients, shapes_of_models
+from florilegium.strategies.families.bank import Banked, models_reach_clients
 
 BASE = 1.5
 """The least base b of the probabilities ∝ b^|p_ij| with which models are drawn; that of the authors' code."""
@@ -71,7 +71,7 @@ class APPLE(Banked):
         scatter[INITIAL] = np.array([[p0[j] for j in row] for row in rows], dtype=np.float32)
         outcome = round.ask(
             "train", cohort, reduce="stack", scatter={BESIDE + name: array for name, array in scatter.items()},
-            shapes={**shapes_of_models(model), RELATIONS: (m + 1,)}, count=len(p0),
+            shapes={**shapes_of(model), RELATIONS: (m + 1,)}, count=len(p0),
         )  # fmt: skip
         learned = dict(zip(outcome.clients, outcome.arrays.pop(RELATIONS), strict=True))
         for row in rows:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.hyper.bank import FedAMPHyper
-from florilegium.models.parameters import BLOCK, Arrays, without_statistics
+from florilegium.models.parameters import BLOCK, Arrays, shapes_of, without_statistics
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import Banked, individual_models, shapes_of_models
+from florilegium.strategies.families.bank import Banked, individual_models
 
 Matrix = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class FedAMP(Banked):
             own = [order[client] for client in clients]
             coefficients[known, :-1] = attention(self._squares(round, clients), own, self.hyper)
         scatter = self.combine(round, model, coefficients)
-        return round.ask("train", cohort, reduce="stack", scatter=scatter, shapes=shapes_of_models(model))
+        return round.ask("train", cohort, reduce="stack", scatter=scatter, shapes=shapes_of(model))
 
     def _squares(self, round: Round, clients: Sequence[str]) -> Matrix:
         """Return the squared distances (c, n) of the parameters of ``clients``' models and all models of the bank."""

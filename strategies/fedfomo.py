@@ -15,12 +15,12 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.fedfomo import AFFINITY
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients, shapes_of_models
+from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients
 
 
 class FedFomo(Banked):
@@ -45,7 +45,7 @@ class FedFomo(Banked):
         m = len(choices[0])
         outcome = round.ask(
             "train", cohort, reduce="stack", scatter=self._beside(round, model, choices),
-            shapes={**shapes_of_models(model), AFFINITY: (m,)},
+            shapes={**shapes_of(model), AFFINITY: (m,)},
         )  # fmt: skip
         chosen = dict(zip(cohort, choices, strict=True))
         for client, weights in zip(outcome.clients, outcome.arrays.pop(AFFINITY), strict=True):

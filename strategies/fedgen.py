@@ -54,7 +54,7 @@ class FedGen(FedAvg):
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Train the generator on the mean of the clients' heads and class frequencies."""
         name = BESIDE + FREQUENCIES
-        received = self.beside[name] + outcome.arrays[name] / outcome.weight
+        received = self.beside[name] + outcome.arrays.get(name, 0.0) / outcome.weight
         p̂ = np.clip(received, 0, 1).astype(np.float32)  # noise, or a client, may move them outside
         if not p̂.any():
             p̂ = np.full_like(p̂, 1 / len(p̂))

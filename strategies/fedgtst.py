@@ -16,7 +16,7 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.promises import trains_by_updates, whole_network
@@ -51,7 +51,7 @@ class FedGTST(FedAvg):
         self._course.append({"round": round.number})
         if self.hyper.diagnose:
             cohort = round.sample()
-            outcome = round.ask("gradient", cohort, send=model, reduce="sum")
+            outcome = round.ask("gradient", cohort, send=model, reduce="sum", shapes=shapes_of(model))
             round = round.keeping(cohort)
             count = len(outcome.clients)
             mean_square = sum(float(np.square(total / count).sum()) for total in outcome.arrays.values())

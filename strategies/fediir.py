@@ -13,7 +13,7 @@ import numpy as np
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -43,10 +43,9 @@ class FedIIR(FedAvg):
         """Update ḡ in a first exchange, then train as in FedAvg."""
         m = self.hyper.momentum
         cohort = round.sample()
-        outcome = round.ask("gradient", cohort, send=model, reduce="sum")
+        outcome = round.ask("gradient", cohort, send=model, reduce="sum", shapes=shapes_of(self.beside))
         self.beside = {
             name: (m * past + (1 - m) * outcome.arrays[name] / len(outcome.clients)).astype(past.dtype)
             for name, past in self.beside.items()
-            if name in outcome.arrays  # a frozen parameter has no gradient
         }
         return super().train_round(round.keeping(cohort), model)

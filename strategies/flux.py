@@ -14,15 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist, pdist, squareform
 from sklearn.cluster import DBSCAN
 
+from florilegium.clients.core.network import network_for
 from florilegium.clients.families.clustered import named, of_clusters
-from florilegium.clients.flux import MOMENTS
+from florilegium.clients.flux import MOMENTS, dimensions
 from florilegium.clients.hyper.clustered import FLUXHyper
+from florilegium.models.blocks import body_and_classifier
 from florilegium.models.clustering import elbow
 from florilegium.models.parameters import Arrays, part
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
@@ -55,7 +59,10 @@ class FLUX(Assigned):
 
     def _cluster(self, round: Round, θ: Arrays) -> Arrays:
         """Have all clients that can train describe their data; return a copy of θ for each cluster."""
-        outcome = round.ask("describe", self.trainable(), send=θ, reduce="stack", labels=True)
+        shape = (1 + dataset_of(self.settings).classes, 2, self._dimensions)
+        outcome = round.ask(
+            "describe", self.trainable(), send=θ, reduce="stack", shapes={MOMENTS: shape}, labels=True
+        )  # fmt: skip
         moments = outcome.arrays[MOMENTS]  # (n, 1 + C, 2, l)
         ranges = np.stack([moments.min(axis=(0, 3)), moments.max(axis=(0, 3))], axis=-1)  # (1 + C, 2, 2)
         points = scaled(moments, ranges)
@@ -66,6 +73,16 @@ class FLUX(Assigned):
         self._centers = np.stack([points[clusters == cluster, 0].mean(axis=0) for cluster in range(count)])
         self.places = dict(zip(outcome.clients, clusters.tolist(), strict=True))
         return {name: array for cluster in range(count) for name, array in named(cluster, θ).items()}
+
+    @property
+    def _dimensions(self) -> int:
+        """l, the number of dimensions of a descriptor."""
+        spec = dataset_of(self.settings)
+        network = network_for(spec, self.settings.model, self.settings.seed)
+        inputs = torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.coded else torch.float32)
+        with torch.no_grad():
+            features = body_and_classifier(network)[0].eval()(inputs).flatten(1)
+        return dimensions(self.hyper, spec.classes, features.shape[1])
 
     def locate(
         self, round: Round, clients: Sequence[str], model: Arrays, *, evaluation: bool

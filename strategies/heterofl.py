@@ -170,7 +170,8 @@ class HeteroFL(FedAvg):
         outcomes = round.ask_groups("test", groups, reduce="sum", evaluation=True)
         outcome = round.require(joined(outcomes, clients), len(clients))
         for name in FULL if full.clients else ():
-            values = dict(zip(full.clients, full.metrics[name], strict=True))
+            told = full.metrics.get(name, np.full(len(full.clients), np.nan))
+            values = dict(zip(full.clients, told, strict=True))
             outcome.metrics[name] = np.array([values.get(client, np.nan) for client in outcome.clients])
         return outcome
 
@@ -185,7 +186,8 @@ class HeteroFL(FedAvg):
         """Return for each capacity the number of evaluated clients and their mean accuracy, for ``summary.json``."""
         found: dict[str, Any] = {}
         for capacity in sorted({float(str(row[CAPACITY])) for row in self.client_rows}, reverse=True):
-            accuracies = [float(str(row["accuracy"])) for row in self.client_rows if row[CAPACITY] == capacity]
+            rows = [row for row in self.client_rows if row[CAPACITY] == capacity]
+            accuracies = [float(str(row.get("accuracy", np.nan))) for row in rows]
             found[f"{capacity:g}"] = {"clients": len(accuracies), "accuracy": float(np.nanmean(accuracies))}
         return {"capacities": found}
 

@@ -9,12 +9,12 @@ from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.hyper.zero_shot import HyperFedZeroHyper
 from florilegium.clients.hyperfedzero import make_network
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.parameters import Arrays, get_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.run_folder import Checkpoint
-from florilegium.strategies.families.generated import no_network, shapes_of
+from florilegium.strategies.families.generated import no_network
 from florilegium.strategies.fedavg import FedAvg
 
 

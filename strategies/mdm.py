@@ -251,12 +251,15 @@ class MDM(OwnPrivacy):
         return outcome
 
     def _shapes(self, phase: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the sums that the clients of the fit send in a private run."""
-        rows = sum(self.fitted)
+        """Return the shapes of the sums that clients return in ``phase``, by name."""
+        rows, mixtures = sum(self.fitted), len(self.fitted)
         wide, sizes = (rows, self._categories), (rows, len(self.edges) - 1)
         if phase == "initialise":
             return {"sizes": sizes, "first": wide, "second": wide}
-        return {"weights": (rows,), "sizes": sizes, "numerator": wide, "denominator": (rows,)}
+        shapes: dict[str, tuple[int, ...]] = {"relative": (mixtures,), "products": (mixtures, mixtures)}
+        if phase == "expect":
+            shapes = {"weights": (rows,), "sizes": sizes, "numerator": wide, "denominator": (rows,)}
+        return shapes | ({} if self.hyper.privacy_unit != "none" else {"likelihood": (mixtures,)})
 
     def _rng(self, *purpose: str | int) -> np.random.Generator:
         return numpy_generator(self.settings.seed, "mdm", *purpose)

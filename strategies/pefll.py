@@ -20,14 +20,14 @@ from florilegium.clients.pefll import DESCRIPTOR
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_tensors
 from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, shapes_of
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
-from florilegium.strategies.families.generated import Generated, no_network, shapes_of
+from florilegium.strategies.families.generated import Generated, no_network
 
 log = logging.getLogger("flwr")
 

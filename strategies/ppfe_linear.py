@@ -57,8 +57,9 @@ class PPFELinear(CohortStrategy):
             penalties = penalties[penalties <= earlier[-1]]
         if stage != "local":
             candidates = self._average(round, ψ, penalties, whole=False)
-            outcome = self._ask("validate", round, candidates, penalties, personal=stage == "personal")
-            penalties = penalties[[int(outcome["errors"].argmin())]]
+            personal = stage == "personal"
+            errors = self._ask("validate", "errors", penalties.shape, round, candidates, penalties, personal=personal)
+            penalties = penalties[[int(errors.argmin())]]
             ψ = self._average(round, ψ, penalties, whole=True)
         done = round.ask(
             "finish", self.online(self.trainable()), send=_message(ψ, penalties), reduce="sum", stage=stage
@@ -71,13 +72,19 @@ class PPFELinear(CohortStrategy):
         """Return the averaged solutions (G, d), one for each penalty, starting from ψ (1, d)."""
         shared: Array = np.repeat(ψ, len(penalties), axis=0)
         for _ in range(1 if self._plan[round.number - 1] == "averaged" else self.hyper.exchanges):
-            shared = self._ask("solve", round, shared, penalties, whole=whole)["solutions"]
+            shared = self._ask("solve", "solutions", shared.shape, round, shared, penalties, whole=whole)
         return shared
 
-    def _ask(self, phase: str, round: Round, shared: Array, penalties: Array, **arguments: Any) -> dict[str, Array]:
-        """Have the round's cohort carry out ``phase``; return the weighted mean of the clients' arrays."""
-        outcome = round.ask(phase, round.sample(), send=_message(shared, penalties), reduce="sum", **arguments)
-        return {name: total / outcome.weight for name, total in outcome.arrays.items()}
+    def _ask(
+        self, phase: str, name: str, shape: tuple[int, ...], round: Round, shared: Array, penalties: Array,
+        **arguments: Any,
+    ) -> Array:  # fmt: skip
+        """Have the round's cohort carry out ``phase``; return the weighted mean of the clients' array ``name``."""
+        outcome = round.ask(
+            phase, round.sample(), send=_message(shared, penalties), reduce="sum", shapes={name: shape}, **arguments
+        )  # fmt: skip
+        mean: Array = outcome.arrays[name] / max(outcome.weight, 1.0)
+        return mean
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the report on the finished stages."""

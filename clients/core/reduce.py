@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import BLOCK, Arrays, distance, norm
+from florilegium.models.parameters import BLOCK, Arrays, distance, norm, shapes_of
 
 Protection = Callable[[Arrays], Arrays]
 
@@ -53,9 +53,7 @@ class Reduction:
         self._sent = sent
         self._protect = protect
         self._longest = longest
-        self._shapes: dict[str, tuple[int, ...]] | None = (
-            {name: array.shape for name, array in sent.items()} if self._changes else None
-        )
+        self._shapes: dict[str, tuple[int, ...]] | None = shapes_of(sent) if self._changes else None
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
 
@@ -65,7 +63,7 @@ class Reduction:
         Raises:
             RunError: if ``arrays`` has unexpected names or shapes, NaN, infinity, or too large a norm.
         """
-        shapes = {name: array.shape for name, array in arrays.items()}
+        shapes = shapes_of(arrays)
         if self._shapes is not None:
             wrong = {name for name, _ in self._shapes.items() ^ shapes.items() if not self._may_lack(name, shapes)}
             if wrong:
@@ -95,7 +93,7 @@ class Reduction:
     def add(self, arrays: Arrays, weight: float) -> None:
         """Add the arrays of one client, which :meth:`check` has accepted, with ``weight`` wᵢ."""
         if self._shapes is None:
-            self._shapes = {name: array.shape for name, array in arrays.items()}
+            self._shapes = shapes_of(arrays)
         if self._changes and (self._protect or self._stacks):
             arrays = self.change(arrays)
         for name, array in arrays.items():

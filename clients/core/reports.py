@@ -61,6 +61,18 @@ def usable(number: float) -> float:
     return number if number in NUMBER else math.nan
 
 
+def range_of(name: str, known: Reports) -> Range:
+    """Return the range of a reported number.
+
+    Raises:
+        ValueError: if it is none of those that are ``known``.
+    """
+    allowed = known.get(name) or next((one for key, one in known.items() if re.fullmatch(key, name)), None)
+    if allowed is None:
+        raise ValueError(f"number '{name}' is not one that this method's clients report ({', '.join(known)})")
+    return allowed
+
+
 def check_reports(numbers: Mapping[str, Sequence[float]], known: Reports) -> None:
     """Check numbers that were reported; NaN is allowed, since a client may have nothing to compute them from.
 
@@ -72,9 +84,7 @@ def check_reports(numbers: Mapping[str, Sequence[float]], known: Reports) -> Non
         ValueError: if a name is unknown, or a number outside of its range.
     """
     for name, values in numbers.items():
-        allowed = known.get(name) or next((one for key, one in known.items() if re.fullmatch(key, name)), None)
-        if allowed is None:
-            raise ValueError(f"number '{name}' is not one that this method's clients report ({', '.join(known)})")
+        allowed = range_of(name, known)
         low, high = allowed.low, allowed.high  # looked up once: a reply may have numbers of a thousand clients
         if wrong := [value for value in values if not (low <= value <= high or math.isnan(value))]:
             raise ValueError(f"number '{name}' is {wrong[0]:g}, not between {allowed.low:g} and {allowed.high:g}")

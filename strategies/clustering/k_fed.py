@@ -5,8 +5,10 @@ Receives from each client its centres (k', d), and which of these rows are centr
 
 from __future__ import annotations
 
+from florilegium.clients.core.wire import Reply
 from florilegium.models.clustering import Array
 from florilegium.models.kfed import merge_centers
+from florilegium.models.parameters import Arrays
 from florilegium.strategies.clustering.budget import Query
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
 from florilegium.strategies.core.round import Round
@@ -23,8 +25,16 @@ class KFed(KMeans):
         """Return no queries, since no sums are released with noise."""
         return []
 
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Raise ``ValueError`` if a client says that none of its rows is a centre."""
+        if phase == "cluster" and reply.clients and not (reply.arrays["found"] > 0).any(axis=1).all():
+            raise ValueError("a client returned no centre")
+
     def initialise(self, round: Round) -> Array:
         """Ask the cohort's clients for their centres; return k merged centres."""
-        outcome = round.ask("cluster", round.sample(), reduce="stack")
+        rows = self.hyper.local_k or self.hyper.k
+        outcome = round.ask(
+            "cluster", round.sample(), reduce="stack", shapes={"centers": (rows, self.dimension), "found": (rows,)}
+        )  # fmt: skip
         local = zip(outcome.arrays["centers"], outcome.arrays["found"], strict=True)
         return merge_centers([centers[found > 0] for centers, found in local], self.k, self.rng("merge"))

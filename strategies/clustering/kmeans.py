@@ -12,7 +12,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.clustering import Array, clustering_accuracy
 from florilegium.models.kmeans import k_means
 from florilegium.models.parameters import Arrays
+from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.server_data import server_examples
 from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.delta import delta_warning
@@ -68,6 +69,8 @@ class KMeans(OwnPrivacy):
             )
         self.k = self.hyper.k
         self.most = self.hyper.choose_k or self.hyper.k
+        spec = dataset_of(self.settings)
+        self.dimension, self._classes = prod(spec.shape), spec.classes
 
     # ----------------------------------------------------------------------- what a method overrides
 
@@ -175,7 +178,7 @@ class KMeans(OwnPrivacy):
         shares = max(1, ceil((1 - self.hyper.dropout) * cohort.wanted))
         unit = self.hyper.privacy_unit
         outcome = self.ask_sums(
-            round, phase, cohort, arrays, {name: self._shape(name, arrays) for name in guards}, shares=shares,
+            round, phase, cohort, arrays, self._shapes(phase, arrays), shares=shares,
             radius=self.radius if unit == "example" else None,
             bounds=[guard.bound for guard in guards.values()] if unit == "client" else None,
             scales=[guard.scale for guard in guards.values()] if by_devices else None,
@@ -192,10 +195,12 @@ class KMeans(OwnPrivacy):
             for name, array in outcome.arrays.items()
         }
 
-    def _shape(self, name: str, sent: Arrays) -> tuple[int, ...]:
-        """Return the shape of the sum ``name`` that clients return for the arrays ``sent``."""
-        d, rows = self.points.shape[1], len(sent.get("centers", sent.get("points", ())))
-        return {"outer": (d * (d + 1) // 2,), "sums": (rows, d)}.get(name, (rows,))
+    def _shapes(self, phase: str, sent: Arrays) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the sums that clients return in ``phase`` for the arrays ``sent``, by name."""
+        d, rows = self.dimension, len(sent.get("centers", sent.get("points", ())))
+        shapes = {"outer": (d * (d + 1) // 2,), "sums": (rows, d)}
+        queries = self.queries(self.settings.rounds - 1)
+        return {query.name: shapes.get(query.name, (rows,)) for query in queries if query.phase == phase}
 
     def _noise(self, *path: str | int) -> np.random.Generator:
         """Return the random generator for noise: a secret one with real devices, else one from the run's seed."""
@@ -250,8 +255,10 @@ class KMeans(OwnPrivacy):
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` measure the centres on their points; in private runs, real devices only keep the centres."""
-        figures = not (self.roster.deployed and self.budget)
-        outcome = round.ask("test", clients, send=model, reduce="sum", evaluation=True, figures=figures)
+        figures, shape = not (self.roster.deployed and self.budget), (len(model["centers"]), self._classes)
+        outcome = round.ask(
+            "test", clients, send=model, reduce="sum", shapes={"table": shape}, evaluation=True, figures=figures
+        )  # fmt: skip
         if not figures:
             return outcome
         mean = outcome.mean("loss", "num-examples")

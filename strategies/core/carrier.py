@@ -17,7 +17,7 @@ from florilegium.clients.core.reduce import longest_update
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.models.parameters import Arrays, num_bytes, shapes_of
 from florilegium.strategies.core.clock import Load
 from florilegium.strategies.core.example_privacy import expected_trainings
 from florilegium.strategies.core.exchange import LATE, UNUSABLE, Outcome, Parcel, collect, deliver_all
@@ -187,10 +187,10 @@ class Carrier:
         ))  # fmt: skip
 
     def _load(self, exchange: Exchange) -> Load:
-        """Return what an exchange asks of each client; if nothing else is known, as many bytes return as are sent."""
+        """Return what an exchange asks of each client."""
         sent = num_bytes(exchange.send or {})
         own = sum(array.nbytes for array in exchange.scatter.values()) / max(1, len(exchange.cohort))
-        returned = sum(4.0 * math.prod(shape) for shape in exchange.shapes.values()) if exchange.shapes else sent + own
+        returned = sum(4.0 * math.prod(shape) for shape in exchange.shapes.values())
         if exchange.updates:
             returned = self.load(exchange.phase, exchange.send or {}).up
         return Load(exchange.phase, sent + own, max(1, returned))
@@ -238,8 +238,8 @@ class Carrier:
         task = Task(
             [*members], exchange.nodes, strategy.run.name, strategy.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
-            exchange.send or {}, norm, exchange.shapes or _shapes(exchange.send if exchange.updates else None),
-            noise,
+            exchange.send or {}, norm, shapes_of(exchange.send or {}) if exchange.updates else exchange.shapes,
+            strategy.reported, noise,
             lambda nodes, terms: self.messages(exchange, nodes, _sent(exchange), terms),
         )  # fmt: skip
         secure = SecureExchange(s, self._grid, task, deployed=strategy.roster.deployed)
@@ -261,7 +261,3 @@ class Carrier:
 
 def _sent(exchange: Exchange) -> ArrayRecord | ConfigRecord | None:
     return None if exchange.send is None else flat(exchange.send)
-
-
-def _shapes(arrays: Arrays | None) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in (arrays or {}).items()}

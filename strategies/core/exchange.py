@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -298,17 +297,10 @@ def collect(
             answers.append((ids, expected.read(reply, ids)))
         except Exception as error:  # a device may send anything
             failures |= dict.fromkeys(ids, f"{UNUSABLE}: {printable(error)}")
-    kinds = Counter[frozenset[tuple[str, tuple[int, ...]]]]()
-    for _, answer in answers:
-        kinds[expected.kind(answer)] += len(answer.clients)
-    usual = max(kinds, key=kinds.__getitem__, default=frozenset())
     sums: dict[str, NDArray[np.float64]] = {}
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
     for ids, answer in answers:
-        if answer.clients and expected.kind(answer) != usual:
-            failures |= dict.fromkeys(ids, f"{UNUSABLE}: its arrays have other names or shapes than most have sent")
-            continue
         failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it does not mention this client")
         failures |= answer.failures
         if not answer.clients:
@@ -324,6 +316,12 @@ def collect(
             numbers.setdefault(name, {}).update(zip(answer.clients, values, strict=True))
     succeeded = [client for client in cohort if client in numbers.get("num-examples", {})]
     arrays: Arrays = dict(sums)
-    arrays |= {name: np.stack([rows[client] for client in succeeded]) for name, rows in stacks.items()}
+    arrays |= {name: _stacked(rows, succeeded) for name, rows in stacks.items()}
     metrics = {name: np.array([values.get(client, np.nan) for client in succeeded]) for name, values in numbers.items()}
     return Outcome(succeeded, arrays, metrics, failures)
+
+
+def _stacked(rows: Mapping[str, NDArray[Any]], clients: Sequence[str]) -> NDArray[Any]:
+    """Return the clients' rows of an array; zeros for a client without one, which has not changed that array."""
+    none = np.zeros_like(next(iter(rows.values())))
+    return np.stack([rows.get(client, none) for client in clients])

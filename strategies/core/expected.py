@@ -41,7 +41,7 @@ class Expected:
         longest: the largest norm allowed for a client's update; 0: no limit.
         noise, within_noise: standard deviations of the noise that a client adds to each entry of its update, and to
             the array ``within-bound``.
-        shapes: shapes of a client's arrays, if they are known and are no updates.
+        shapes: names and shapes of the arrays that each client returns, if they are no updates.
         reports: the numbers that clients may report.
         scheme: how updates of ``changes_of`` are compressed; None: they are not.
         clip: norm to which each update is clipped after it is restored; infinite: it is not.
@@ -77,19 +77,6 @@ class Expected:
             self._check_changes(answer, self.changes_of)
         self.own(answer)
         return answer
-
-    def kind(self, answer: Reply) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """Return the names and shapes of the arrays in a reply, those of a single client if stacked.
-
-        Without optional ones: a reply has the changes of arrays beside the model that some client of the node returned.
-        """
-        shapes = self._shapes(answer)
-        if self.changes_of is not None and not self.stacked:
-            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(BESIDE)}
-        return frozenset(shapes.items())
-
-    def _shapes(self, answer: Reply) -> dict[str, tuple[int, ...]]:
-        return {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
 
     def _restored(self, answer: Reply, scheme: Scheme, sent: Arrays) -> Arrays:
         """Return the updates in a compressed reply: their weighted sum, or a stack.
@@ -142,8 +129,10 @@ class Expected:
                 raise ValueError(f"array '{name}' has NaN, infinity or numbers above {LARGEST:g}")
             if self.stacked and len(array) != len(answer.clients):
                 raise ValueError(f"array '{name}' has {len(array)} rows for {len(answer.clients)} clients")
-        if self.shapes and answer.clients and self._shapes(answer) != self.shapes:
-            raise ValueError(f"its arrays have shapes {self._shapes(answer)}, expected {dict(self.shapes)}")
+        if self.changes_of is None and answer.clients:
+            own = {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
+            if own != self.shapes:
+                raise ValueError(f"its arrays have shapes {own}, expected {dict(self.shapes)}")
 
     def _check_changes(self, answer: Reply, sent: Arrays) -> None:
         """Raise ``ValueError`` if updates lack arrays that were sent, or exceed the allowed norm or weight."""

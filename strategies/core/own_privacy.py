@@ -82,9 +82,9 @@ class OwnPrivacy(CohortStrategy):
             phase: name of the phase.
             cohort: the clients; if a Poisson sample is empty, all sums are zeros.
             arrays: what every client is sent.
-            shapes: shapes of the sums, by name.
+            shapes: shapes of the sums that clients return, by name.
             arguments: the phase's own arguments.
         """
         if not cohort:
             return Outcome([], {name: np.zeros(shape) for name, shape in shapes.items()}, {}, {})
-        return round.ask(phase, cohort, send=arrays, reduce="sum", **arguments)
+        return round.ask(phase, cohort, send=arrays, reduce="sum", shapes=shapes, **arguments)

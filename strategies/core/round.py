@@ -101,7 +101,8 @@ class Round:
                 returned arrays along a new first axis.
             send: arrays for every client; "delta" refers to these.
             scatter: arrays with a leading axis in the order of ``cohort``; each client gets its own entry.
-            shapes: expected shapes of the arrays that a client returns, if known; not for "delta".
+            shapes: the arrays that every client returns, by name; not for "delta", to which all that was sent returns.
+                Default: none. Replies with other arrays are not used.
             evaluation: whether the exchange evaluates rather than trains; its bytes are not counted.
             out_of: number of clients of which a share of ``min-success`` must succeed, if some were skipped earlier and
                 are not in ``cohort``; 0: any number may fail. Default: the replies needed from ``cohort``.

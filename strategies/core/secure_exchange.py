@@ -18,7 +18,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from florilegium.clients.core.secure_layout import Layout, Scale, Sums
+from florilegium.clients.core.reports import Reports, range_of
+from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
@@ -39,6 +40,8 @@ log = logging.getLogger("flwr")
 LEAST_NOISE, _ROOM = 16, 12
 """The least noise of a client in units of the integers, on which the account relies; and the room for a sum's noise, in
 standard deviations above its usual norm."""
+ROUNDING = 1e-5
+"""What rounding to integers may change in a sum of metrics, for each client or example that it is over."""
 PRECISION = 1e-4
 """The largest error of a sum of updates that rounding may make, as a share of the bound of their norms together."""
 
@@ -54,7 +57,8 @@ class Task:
         examples: the most examples that each client may have.
         sent: the arrays that every client receives.
         norm: bound of the norm of an update of these; 0 if clients return statistics.
-        shapes: shapes of the arrays that a client returns; empty if they are not known.
+        shapes: names and shapes of the arrays that each client returns.
+        reports: the numbers that clients may report.
         noise: standard deviation of the noise that each client adds to its update.
         messages: makes the messages of stage ``mask``, given the clients of each node and the terms for some clients.
     """
@@ -67,6 +71,7 @@ class Task:
     sent: Arrays
     norm: float
     shapes: Mapping[str, tuple[int, ...]]
+    reports: Reports
     noise: float
     messages: Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms]], Sequence[Message]]
 
@@ -80,6 +85,33 @@ def _check_public(party: int, keys: bytes) -> None:
     """Raise :class:`ProtocolError` unless a party's public keys are as long as such keys are."""
     if len(keys) != PUBLIC:
         raise ProtocolError(f"its public keys have {len(keys)} bytes, expected {PUBLIC}")
+
+
+def credible(name: str, four: tuple[float, float, float, float], sums: Sums, reports: Reports) -> bool:
+    """Return whether the four sums of a metric can be those of numbers within its range; if not, warn.
+
+    Args:
+        name, four: the metric and its sums.
+        sums: all sums of the exchange.
+        reports: the numbers that clients may report.
+    """
+    allowed = range_of(name, reports)
+    low, high = max(allowed.low, -METRIC_BOUND), min(allowed.high, METRIC_BOUND)
+    known, total, squares, by_examples = four
+    slack, looser = ROUNDING * sums.clients, ROUNDING * max(sums.examples, 1.0)
+    possible = (
+        0 <= known <= sums.clients
+        and low * known - slack <= total <= high * known + slack
+        and -slack <= squares <= max(-low, high) ** 2 * known + slack
+        and min(low, 0) * sums.examples - looser <= by_examples <= max(high, 0) * sums.examples + looser
+    )
+    if not possible:
+        log.warning(
+            "metric '%s' is left out: its sum over %d clients is %.4g, its sum of squares %.4g, and its sum by "
+            "examples %.4g, which cannot all be if it lies between %g and %g",
+            name, round(sums.clients), total, squares, by_examples, low, high,
+        )  # fmt: skip
+    return possible
 
 
 class SecureExchange:
@@ -129,8 +161,9 @@ class SecureExchange:
         sums = scale.decode(layout, total)
         self._check(sums, len(summed), scale)
         s, clients = self._settings, [self._task.cohort[party] for party in sorted(summed)]
+        metrics = {name: four for name, four in sums.metrics.items() if credible(name, four, sums, self._task.reports)}
         totals = Totals(
-            len(clients), sums.weight, sums.examples, s.weighting == "uniform", sums.metrics, self._down, self._up
+            len(clients), sums.weight, sums.examples, s.weighting == "uniform", metrics, self._down, self._up
         )
         failures = {client: why for client, why in self._failures.items() if client not in clients}
         return Outcome(clients, dict(sums.arrays), {}, failures, totals=totals)
@@ -254,7 +287,9 @@ class SecureExchange:
         if not answer.clients:
             return []
         layout = Layout.read(cast(ConfigRecord, reply.content[RECORD])["layout"])
-        if self._task.shapes and dict(layout.arrays) != self._task.shapes:
+        for name in layout.metrics:
+            range_of(name, self._task.reports)
+        if dict(layout.arrays) != self._task.shapes:
             raise ValueError(f"its arrays have shapes {dict(layout.arrays)}, expected {dict(self._task.shapes)}")
         vector = Vector(answer.arrays["wide"], answer.arrays["narrow"])
         if (vector.wide.dtype, vector.narrow.dtype) != (WIDE, NARROW):

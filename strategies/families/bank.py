@@ -174,8 +174,3 @@ def _add(total: Arrays, model: Arrays, weight: float) -> None:
     """Add weight·model to ``total`` in place."""
     for name, array in total.items():
         array += weight * model[name].astype(np.float64)
-
-
-def shapes_of_models(model: Arrays) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays that a client returns: those of the network."""
-    return {name: array.shape for name, array in model.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.families.classwise import SUMS, WEIGHTS
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.robust import refuse_robust
@@ -53,9 +53,8 @@ class Classwise(CohortStrategy):
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have the cohort train; return the new sums, and the earlier ones of classes that the cohort lacks."""
         cohort = round.sample()
-        shapes = {name: array.shape for name, array in model.items()}
         outcome = round.ask(
-            "train", cohort, reduce="sum", send=model, scatter=self.individual(cohort), shapes=shapes
+            "train", cohort, reduce="sum", send=model, scatter=self.individual(cohort), shapes=shapes_of(model)
         )  # fmt: skip
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         new = self._usable(outcome)

@@ -6,22 +6,27 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
+from florilegium.clients.core.reduce import longest_update
+from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.expected import ROUNDING
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -51,6 +56,7 @@ class Generated(CohortStrategy):
                 f"server-optimizer: '{s.server_optimizer}' averages models; '{s.method}' trains networks on the "
                 "server, for which there are 'sgd' and 'adam'"
             )
+        self._longest = s.max_update_norm  # of a client's Δθ; 0: no limit
         self.spec = dataset_of(s)
         network = network_for(self.spec, s.model, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
@@ -105,6 +111,8 @@ class Generated(CohortStrategy):
         """
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
+        if len(cohort) and self.roster.deployed and not self.settings.max_update_norm:
+            self._longest = max(longest_update({n: a[i] for n, a in scatter.items()}) for i in range(len(cohort)))
         outcome = round.ask(
             "adapt", cohort, reduce="stack", scatter=scatter, evaluation=evaluation, out_of=out_of,
             shapes={name: array.shape[1:] for name, array in scatter.items()}, repetition=repetition,
@@ -114,6 +122,16 @@ class Generated(CohortStrategy):
         rows = [cohort.index(client) for client in outcome.clients]
         made = {name: tensor[rows] for name, tensor in θ.items()}
         return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
+
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Raise ``ValueError`` if a client's Δθ is longer than ``max-update-norm``, or what devices may return."""
+        if phase != "adapt" or not self._longest or not reply.clients:
+            return
+        rows = [
+            np.square(array, dtype=np.float64).reshape(len(array), -1).sum(axis=1) for array in reply.arrays.values()
+        ]
+        if (norm := math.sqrt(np.sum(rows, axis=0).max())) > self._longest * (1 + ROUNDING):
+            raise ValueError(f"an update has norm {norm:.4g}, at most {self._longest:.4g} is allowed (max-update-norm)")
 
     def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         """Backpropagate Δθ to ``inputs``: return the product of Δθ with the derivative of θ for each of them."""
@@ -201,8 +219,3 @@ class Generated(CohortStrategy):
         """Return the numbers of the hypernetwork's parameters and of a descriptor's entries, for ``summary.json``."""
         count = sum(parameter.numel() for parameter in self.hypernetwork.parameters())
         return {"hypernetwork": {"parameters": count, "descriptor_size": self.size}}
-
-
-def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array, by name."""
-    return {name: array.shape for name, array in arrays.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import named
-from florilegium.models.parameters import Arrays, part, without_statistics
+from florilegium.models.parameters import Arrays, part, shapes_of, without_statistics
 from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
@@ -45,9 +45,8 @@ class Splits(Assigned):
 
         The server holds the updates of all these clients at once. Any number of them may fail.
         """
-        shapes = {name: array.shape for name, array in θ.items()}
         outcome = round.ask(
-            "train", clients, send=θ, reduce="stack", shapes=shapes, evaluation=evaluation, out_of=0
+            "train", clients, send=θ, reduce="stack", shapes=shapes_of(θ), evaluation=evaluation, out_of=0
         )  # fmt: skip
         outcome.arrays = {name: array - θ[name] for name, array in outcome.arrays.items()}
         return outcome

@@ -1,21 +1,25 @@
-"""What holds for every method that learns from classes, whatever it computes.
+"""What holds for every method, whatever it computes.
 
 Resuming is exact, a client that fails does not end the run, new clients have a model, and the traffic of tests is not
-counted as training's.
+counted as training's. Nodes that return what nobody asked for, or report nothing, do not end it either.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from safetensors.numpy import load_file
 
 from florilegium.apps.methods import METHODS
 from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.reports import ALWAYS
+from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
@@ -31,6 +35,10 @@ SELDOM = {
     "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",
 }  # fmt: skip
 """Older methods, for which this runs with the long tests."""
+OWN_ARRAYS = (
+    "local", "fedgen", "fediir", "ifca", "flux", "pefll", "ppfe-linear", "k-fed", "feddp-kmeans", "mdm", "heterofl",
+)  # fmt: skip
+"""Methods whose exchanges return different arrays, or none."""
 FEW: dict[str, Value] = {
     "unseen-fraction": 0.34, "participation": 1.0, "min-success": 0.5, "samples-per-client": 30, "rounds": 2,
     "evaluate-every": 1,
@@ -76,3 +84,37 @@ def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monk
     failures = (whole / "failures.jsonl").read_text(encoding="utf-8").splitlines()
     assert failures
     assert all("it has no power left" in line for line in failures)
+
+
+def _invents(message: Message) -> Message | None:
+    """Return the reply of the node with client 0, the first one: arrays that nobody asked for."""
+    clients: Any = message.content["config"]["clients"] if "config" in message.content else []
+    if "0" not in clients:
+        return None
+    numbers = dict.fromkeys(ALWAYS, [1.0] * len(clients))
+    return Message(Reply(clients, {"invented": np.ones((len(clients), 3))}, numbers, {}).pack(), reply_to=message)
+
+
+def _reports_nothing(message: Message) -> Message | None:
+    """Return any node's reply to a request to evaluate: no more than every reply contains."""
+    config: Any = message.content.get("config", {})
+    if message.metadata.message_type != "evaluate" or config.get("phase") not in ("test", "full"):
+        return None
+    numbers = dict.fromkeys(ALWAYS, [1.0] * len(config["clients"]))
+    return Message(Reply(config["clients"], {}, numbers, {}).pack(), reply_to=message)
+
+
+@pytest.mark.parametrize("method", mostly_long(METHODS, *OWN_ARRAYS))
+def test_what_nobody_asked_for_is_not_used(method: str, tmp_path: Path) -> None:
+    """The node that invents arrays has as many clients as the other, so that what most return settles nothing."""
+    keys = {**cases()[method], "participation": 1.0, "cohort-size": 0, "min-success": 0.0}
+    path = Runs(tmp_path, keys)("run", intercept=_invents)
+    reasons = [json.loads(line)["reason"] for line in (path / "failures.jsonl").read_text("utf-8").splitlines()]
+    assert reasons
+    assert all(reason.startswith("unusable reply") for reason in reasons)
+
+
+@pytest.mark.parametrize("method", mostly_long(CLASSIFIERS, "fedavg", "fedrolex", "heterofl"))
+def test_an_evaluation_of_which_nobody_reports_a_figure(method: str, tmp_path: Path) -> None:
+    path = Runs(tmp_path, cases()[method])("run", intercept=_reports_nothing)
+    assert "accuracy" not in read_evaluations(path)[-1]["seen"]

@@ -207,6 +207,16 @@ def test_frequencies_that_no_client_can_have_do_not_end_the_run() -> None:
     np.testing.assert_allclose(strategy.beside[BESIDE + FREQUENCIES], [1, 1, 0.1, 0.1], rtol=1e-5)
 
 
+def test_without_frequencies_the_earlier_ones_stay() -> None:
+    strategy = _server(generator_steps=1)
+    model = get_arrays(_network())
+    strategy.server_part(model)
+    outcome = _outcome(model, [model, model], [1, 1], np.zeros((2, 4)))
+    del outcome.arrays[BESIDE + FREQUENCIES]  # arrays beside the model are optional
+    strategy.learn(SimpleNamespace(number=1), model, outcome)
+    np.testing.assert_array_equal(strategy.beside[BESIDE + FREQUENCIES], 0.25)
+
+
 def test_networks_that_end_otherwise_are_refused() -> None:
     arrays = {"conv.weight": np.zeros((2, 2, 3, 3)), "out.weight": np.zeros((2, 2, 1, 1))}
     with pytest.raises(ConfigurationError, match="single dense layer"):

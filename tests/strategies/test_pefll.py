@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,31 @@ class TestRuns:
         keys = {"method": method, "participation": 1.0}
         _same(run("simulated", **keys), run("devices", nodes=nodes, **keys), 1e-5)
         assert len(list(tmp_path.glob("state*/devices/*/model.safetensors"))) == 6
+
+    @pytest.mark.parametrize("deployed", [False, True])
+    def test_updates_of_networks_are_bounded(
+        self, deployed: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By key max-update-norm; on devices, without it, by ten times the norm of the network that was sent."""
+        original = PeFLLClient.perform
+
+        def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
+            answer = original(client, name, arrays, arguments)
+            if client.client_id == "1" and name == "adapt":
+                answer = replace(answer, arrays={n: np.full_like(a, 1e4) for n, a in answer.arrays.items()})
+            return answer
+
+        monkeypatch.setattr(GeneratedClient, "perform", perform)
+        federation, dataset = federate(settings(**SMALL))
+        nodes = []
+        for i in range(6):
+            write_device(federation, dataset, i, tmp_path / f"data{i}")
+            nodes.append({"client-id": str(i), "data-path": str(tmp_path / f"data{i}")})
+        bound = {} if deployed else {"max-update-norm": 100.0}
+        path = run("long", nodes=nodes if deployed else 6, participation=1.0, rounds=1, **bound)
+        lines = [json.loads(line) for line in (path / "failures.jsonl").read_text("utf-8").splitlines()]
+        assert {(line["client"], line["phase"]) for line in lines} == {("1", "adapt")}
+        assert all("(max-update-norm)" in line["reason"] for line in lines)
 
     def test_a_device_without_labels_is_served_but_never_trains(self, run: Run, tmp_path: Path) -> None:
         nodes = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -612,6 +612,20 @@ class TestMistakes:
         assert _centers(path).shape == (10, 100)
         with pytest.raises(RunError, match="it has no points to cluster"):
             perform(_client(np.zeros((0, 2)), kind=KFedClient), "cluster", {})
+
+    def test_a_client_without_a_center_is_left_out_in_k_fed(self, run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = KFedClient.perform
+
+        def perform_(client: Any, name: str, arrays: Any, arguments: Any) -> Any:
+            answer = original(client, name, arrays, arguments)
+            if client.client_id == "1" and name == "cluster":
+                answer.arrays["found"][:] = 0
+            return answer
+
+        monkeypatch.setattr(KFedClient, "perform", perform_)
+        path = run("none", nodes=12, method="k-fed")
+        (line,) = (path / "failures.jsonl").read_text("utf-8").splitlines()
+        assert json.loads(line)["reason"] == "unusable reply: a client returned no centre"
 
 
 class TestResume:

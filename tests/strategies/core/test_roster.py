@@ -262,7 +262,7 @@ def _answer(client: str, change: float) -> Reply:
 def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set[int]) -> None:
     grid: Any = _SlowGrid(useless, answer)
     messages = [Message(_request(str(node)), node, "train") for node in range(5)]
-    replies = deliver(grid, messages, 5.0, Expected(), deployed=False, enough=2)
+    replies = deliver(grid, messages, 5.0, Expected(shapes={"w": (1,)}), deployed=False, enough=2)
     assert {node for node, reply in enumerate(replies) if not reply.has_error()} == wanted
     late = {str(reply.error.reason) for reply in replies if reply.has_error()}
     assert late == {"not among the first 2 to reply (key oversample)"}
@@ -272,7 +272,7 @@ def test_the_first_answers_of_use_count(useless: int, answer: Reply, wanted: set
 def test_exchanges_at_the_same_time_wait_for_as_many_replies_as_each_needs() -> None:
     grid: Any = _SlowGrid(-1, _answer("4", 1.0))
     messages = [Message(_request(str(node)), node, "train") for node in range(5)]
-    parcels = [Parcel(messages[:2], Expected(), enough=1), Parcel(messages[2:], Expected())]
+    parcels = [Parcel(messages[:2], Expected(shapes={"w": (1,)}), enough=1), Parcel(messages[2:], Expected())]
     first, second = deliver_all(grid, parcels, 5.0, deployed=False)
     assert [reply.has_error() for reply in second] == [False] * 3
     assert [reply.has_error() for reply in first] == [True, False]  # all were asked before the last replied first
@@ -292,10 +292,10 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
 
     grid.pull_messages = pull
     messages = [Message(_request(str(node)), node, "train") for node in range(4)]
-    replies = deliver(grid, messages, 5.0, Expected(), deployed=False)
+    replies = deliver(grid, messages, 5.0, Expected(shapes={"w": (1,)}), deployed=False)
     assert [reply.has_error() for reply in replies] == [False, False, True, False]
     asked = {node: [str(node)] for node in range(4)}
-    outcome = collect([*"0123"], asked, replies, Expected(), deployed=False)
+    outcome = collect([*"0123"], asked, replies, Expected(shapes={"w": (1,)}), deployed=False)
     assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": "unusable reply: it cannot be read"})
 
 

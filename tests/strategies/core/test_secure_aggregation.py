@@ -17,7 +17,8 @@ from scipy.stats import kstest
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
 from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
-from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale
+from florilegium.clients.core.reports import SHARE
+from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums
 from florilegium.clients.core.secure_parties import SECRETS
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
 from florilegium.clients.core.wire import Reply
@@ -30,6 +31,7 @@ from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, total
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.core.secure_exchange import credible
 from tests.fingerprints import cases
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
@@ -215,6 +217,37 @@ def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
     keys: dict[str, Value] = {"secure-aggregation": True, "min-success": 0.0, "secure-vanishing": 0.4}
     with pytest.raises(RunError, match="more than was agreed"):
         run("random", 6, _masks_of_its_own("gradient-norm", "update-norm"), rounds=1, **keys)
+
+
+@pytest.mark.parametrize(("metric", "value"), [("accuracy", 1.2), ("accuracy", 16000.0), ("accuracy", -0.1)])
+def test_a_metric_whose_sum_cannot_be_is_left_out(
+    metric: str, value: float, run: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode = Scale.encode
+
+    def boast(scale: Scale, layout: Layout, arrays: Arrays, weight: float, examples: float, *rest: Any) -> Any:
+        metrics, most = rest
+        return encode(scale, layout, arrays, weight, examples, {**metrics, metric: value}, most)
+
+    monkeypatch.setattr(Scale, "encode", boast)
+    figures = read_metrics(run("boast", 6, rounds=1, **{"secure-aggregation": True, "evaluate-every": 1}))[-1]["seen"]
+    assert "loss" in figures
+    assert not {"accuracy", "accuracy_weighted", "std"} & figures.keys()
+    assert f"metric 'accuracy' is left out: its sum over 6 clients is {6 * value:.4g}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("four", "possible"),
+    [
+        ((3, 1.5, 0.75, 30), True), ((0, 0, 0, 0), True), ((3, 3, 3, 60), True),
+        ((4, 1.5, 0.75, 30), False), ((-1, 0, 0, 0), False), ((3, 3.1, 3, 60), False), ((3, -0.1, 0, 0), False),
+        ((3, 1.5, 3.1, 30), False), ((3, 1.5, -0.1, 30), False), ((3, 1.5, 0.75, 61), False),
+        ((3, 1.5, 0.75, -1), False),
+    ],
+)  # fmt: skip
+def test_which_sums_of_shares_can_be(four: tuple[float, float, float, float], possible: bool) -> None:
+    """Of three clients with 60 examples."""
+    assert credible("accuracy", four, Sums({}, 3, 3, 60, {}), {"accuracy": SHARE}) is possible
 
 
 @pytest.mark.long
