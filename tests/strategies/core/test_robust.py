@@ -13,11 +13,14 @@ from flwr.app import Message
 
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.wire import Reply, unpack
+from florilegium.clients.core.reports import ALWAYS
+from florilegium.clients.core.wire import BESIDE, Reply, Request, Work, unpack
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.exchange import collect
+from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.robust import combine, least
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.fingerprints import cases
@@ -203,6 +206,22 @@ def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
     assert failed == set(asked)
     honest = run("honest", nodes=1, intercept=_without(*asked), **keys)
     np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)
+
+
+def test_what_a_client_does_not_return_beside_the_model_has_not_changed() -> None:
+    sent = {"w": np.zeros(2), BESIDE + "v": np.zeros(3)}
+    messages = [Message(Request([c], "train", "deltas", Work(1)).pack(None), i, "train") for i, c in enumerate("ab")]
+    replies = [
+        Message(Reply([client], arrays, dict.fromkeys(ALWAYS, [1.0]), {}).pack(), reply_to=message)
+        for client, message, arrays in zip(
+            "ab", messages, ({"w": np.ones((1, 2))}, {n: np.full((1, *a.shape), 2.0) for n, a in sent.items()}),
+            strict=True,
+        )
+    ]  # fmt: skip
+    outcome = collect("ab", {0: "a", 1: "b"}, replies, Expected(stacked=True, changes_of=sent), deployed=False)
+    assert (outcome.clients, outcome.failures) == (["a", "b"], {})
+    np.testing.assert_array_equal(outcome.arrays["w"], [[1, 1], [2, 2]])
+    np.testing.assert_array_equal(outcome.arrays[BESIDE + "v"], [[0, 0, 0], [2, 2, 2]])
 
 
 def test_with_noise_on_sums_there_is_a_sum(run: Runs) -> None:
