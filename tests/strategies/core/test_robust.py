@@ -212,7 +212,7 @@ def test_what_a_client_does_not_return_beside_the_model_has_not_changed() -> Non
     sent = {"w": np.zeros(2), BESIDE + "v": np.zeros(3)}
     messages = [Message(Request([c], "train", "deltas", Work(1)).pack(None), i, "train") for i, c in enumerate("ab")]
     replies = [
-        Message(Reply([client], arrays, dict.fromkeys(ALWAYS, [1.0]), {}).pack(), reply_to=message)
+        Message(Reply([client], arrays, {name: [1.0] for name in ALWAYS}, {}).pack(), reply_to=message)
         for client, message, arrays in zip(
             "ab", messages, ({"w": np.ones((1, 2))}, {n: np.full((1, *a.shape), 2.0) for n, a in sent.items()}),
             strict=True,
