@@ -29,6 +29,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, total
+from florilegium.privacy.secure_sum.party import PUBLIC
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.core.secure_exchange import credible
@@ -188,6 +189,22 @@ def test_a_client_that_fails_or_sends_nonsense_is_left_out(run: Runs, monkeypatc
     lines = [json.loads(line) for line in (secure / "failures.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {line["client"] for line in lines} == {"1", "4"}
     assert not [*(secure / "clients" / "4").glob(SECRETS)]
+
+
+@pytest.mark.parametrize("length", [0, PUBLIC - 1, PUBLIC + 1])
+def test_public_keys_of_another_length_are_refused_with_a_reason(length: int, run: Runs) -> None:
+    def cut(message: Message) -> Message | None:
+        if message.metadata.message_type != STAGE or Stage.unpack(message.content).stage != "keys":
+            return None
+        clients = Stage.unpack(message.content).messages
+        return Message(StageReply({"1": bytes(length)}, {}).pack(), reply_to=message) if "1" in clients else None
+
+    path = run("cut", 6, cut, rounds=1, **{"secure-aggregation": True, "evaluate-every": 0})
+    reasons = {}
+    for line in (path / "failures.jsonl").read_text(encoding="utf-8").splitlines():
+        failure = json.loads(line)
+        reasons[failure["client"]] = failure["reason"]
+    assert reasons == {"1": f"unusable reply: its public keys have {length} bytes, expected {PUBLIC}"}
 
 
 def _masks_of_its_own(*norms: str) -> Callable[[Message], Message | None]:
