@@ -115,7 +115,8 @@ def _hosted(grid: Grid, kind: str, repeats: int, code: str = "bench") -> list[fl
     for server_round in range(repeats + 1):
         time.sleep(rng.uniform(0, TICK))  # as in a run, start at a random time between two polls
         start = time.perf_counter()
-        Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model)
+        shapes = {"counts": (10,)} if kind == "histogram" else {}
+        Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model, shapes=shapes)
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
 

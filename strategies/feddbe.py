@@ -46,6 +46,7 @@ class FedDBE(FedAvg):
             _, d = classifier_shape(model, "feddbe")
             everyone = self.online(self.trainable())
             outcome = round.ask("representation", everyone, send=model, reduce="sum", shapes={MEAN: (d,)})
-            mean = outcome.arrays[MEAN] / max(outcome.examples, 1.0)
-            self.beside = {BESIDE + MEAN: mean.astype(np.float32)}
+            if outcome.examples:
+                mean = outcome.arrays[MEAN] / outcome.examples
+                self.beside = {BESIDE + MEAN: mean.astype(np.float32)}
         return super().train_round(round, model)

@@ -25,6 +25,7 @@ from florilegium.clients.flux import MOMENTS, dimensions
 from florilegium.clients.hyper.clustered import FLUXHyper
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.clustering import elbow
+from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, part
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import Setup
@@ -79,9 +80,8 @@ class FLUX(Assigned):
         """l, the number of dimensions of a descriptor."""
         spec = dataset_of(self.settings)
         network = network_for(spec, self.settings.model, self.settings.seed)
-        inputs = torch.zeros(2, *spec.shape, dtype=torch.int64 if spec.coded else torch.float32)
         with torch.no_grad():
-            features = body_and_classifier(network)[0].eval()(inputs).flatten(1)
+            features = body_and_classifier(network)[0].eval()(random_inputs(spec.shape, codes=spec.coded)).flatten(1)
         return dimensions(self.hyper, spec.classes, features.shape[1])
 
     def locate(

@@ -63,8 +63,8 @@ class PeFLL(Generated):
         """Carry out a round of Algorithm 8; return the new η_v."""
         drawn = round.sample()
         described = self._describe(round, drawn, model, training=True)
-        cohort, v = round.require(described, drawn.wanted).clients, torch.from_numpy(described.arrays[DESCRIPTOR])
-        v.requires_grad_()
+        cohort = round.require(described, drawn.wanted).clients
+        v = torch.from_numpy(described.arrays[DESCRIPTOR]).float().requires_grad_()
         outcome, made, Δθ = self.adapt(round, cohort, self._normalized(v), out_of=self.able(drawn))
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         count = len(outcome.clients)
@@ -91,7 +91,7 @@ class PeFLL(Generated):
             return [], torch.empty(0, self.size), outcome.failures
         v = outcome.arrays[DESCRIPTOR]
         self._descriptors |= dict(zip(outcome.clients, v, strict=True))
-        return outcome.clients, self._normalized(torch.from_numpy(v)), outcome.failures
+        return outcome.clients, self._normalized(torch.from_numpy(v).float()), outcome.failures
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` test their models; with ``pefll.keep-descriptors``, write their descriptors to a file."""

@@ -53,7 +53,8 @@ def representations(run: Path) -> Representations:
         raise RunError(f"run {run} is one of method '{settings.method}', which represents no inputs; 'flowdup' does")
     with reopened(run) as again:
         model, clients = again.checkpoint.arrays, list(again.strategy.roster.clients)
-        outcome = again.round.ask("represent", clients, send=model, reduce="stack", evaluation=True)
+        shapes = {"representation": (model["outer.0.weight"].shape[1],)}
+        outcome = again.round.ask("represent", clients, send=model, reduce="stack", shapes=shapes, evaluation=True)
     federation, dataset = federate(settings)
     rows = [int(client) for client in outcome.clients]
     if federation.angles.any():

@@ -17,7 +17,7 @@ from florilegium.apps.settings import read_settings
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
-from florilegium.models.batch_norm import norms_of
+from florilegium.models.batch_norm import layers_of, norms_of
 from florilegium.models.parameters import trained
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -64,16 +64,22 @@ def hyperparameters(run: Path) -> Found:
         strategy = again.strategy
         if not isinstance(strategy, FedL2P):
             raise RunError(f"run {run} is one of method '{settings.method}'; 'fedl2p' and 'l2p' make hyper-parameters")
-        clients = list(strategy.roster.clients)
-        outcome = again.round.ask("describe", clients, send=strategy.result, reduce="stack", evaluation=True)
+        spec = dataset_of(settings)
+        network = network_for(spec, settings.model, settings.seed)
+        named, norms = trained(network), list(norms_of(network))
+        shapes = {
+            "distances": (len(norms),), "mixing": (len(norms),),
+            "moments": (2 * len(layers_of(network)),), "rates": (len(named),),
+        }  # fmt: skip
+        outcome = again.round.ask(
+            "describe", list(strategy.roster.clients), send=strategy.result, reduce="stack", shapes=shapes,
+            evaluation=True,
+        )  # fmt: skip
     federation, _ = federate(settings)
-    spec = dataset_of(settings)
-    network = network_for(spec, settings.model, settings.seed)
-    named = trained(network)
     values = {symbol: outcome.arrays[name].astype(np.float64) for name, symbol in SYMBOLS.items()}
     return Found(
         {symbol: found for symbol, found in values.items() if found.size},
-        list(norms_of(network)),
+        norms,
         list(named),
         np.array([parameter.numel() for parameter in named.values()]),
         federation.names[[int(client) for client in outcome.clients]],

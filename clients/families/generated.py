@@ -14,7 +14,7 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, pull_towards
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, norm, set_arrays
 
 
 class GeneratedClient(BaseClient):
@@ -27,13 +27,19 @@ class GeneratedClient(BaseClient):
         """Train the received model on L(θ; S_i) + λ_θ‖θ‖²; return Δθ_i = θ_i^new − θ_i.
 
         ``repetition`` numbers the exchanges of one round that use this phase; each draws batches of its own.
+
+        Raises:
+            RunError: if Δθ_i is longer than ``max-update-norm``.
         """
         if not self.data.labeled:
             raise RunError("this client has no labels to train with")
         set_arrays(self.model, arrays)
         loss = self.descend(str(repetition), gradient_hook=self.gradient_hook())
-        trained = get_arrays(self.model)
-        return Answer({name: trained[name] - arrays[name] for name in arrays}, len(self.data.train), {"loss": loss})
+        trained, longest = get_arrays(self.model), self.settings.max_update_norm
+        Δθ = {name: trained[name] - arrays[name] for name in arrays}
+        if longest and (length := norm(Δθ)) > longest:
+            raise RunError(f"its update has norm {length:.4g}, more than max-update-norm = {longest:g}")
+        return Answer(Δθ, len(self.data.train), {"loss": loss})
 
     def gradient_hook(self) -> GradientHook | None:
         """Return a hook that adds the gradient of λ_θ‖θ‖², or None if λ_θ = 0."""

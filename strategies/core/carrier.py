@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from florilegium.clients.core.reduce import longest_update
 from florilegium.clients.core.secure_wire import Terms
-from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Request, Work, flat
+from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE, Request, Work, flat
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, num_bytes, shapes_of
 from florilegium.strategies.core.clock import Load
@@ -91,8 +91,8 @@ class Carrier:
         sizes = {member.id: member.train + member.test for member in members}
         return Expected(
             exchange.reduce == "stack" or exchange.robust, sent, strategy.dues(exchange.cohort), sizes,
-            min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0), exchange.shapes,
-            strategy.reported, strategy.scheme,
+            min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0),
+            CLIP_NORM in told, exchange.shapes, strategy.reported, strategy.scheme,
             math.inf if strategy.protection is None else strategy.protection.clip_norm,
             partial(strategy.check_reply, exchange.phase, exchange.send or {}),
         )  # fmt: skip

@@ -41,6 +41,7 @@ class Expected:
         longest: the largest norm allowed for a client's update; 0: no limit.
         noise, within_noise: standard deviations of the noise that a client adds to each entry of its update, and to
             the array ``within-bound``.
+        within: whether clients return ``within-bound`` with their updates.
         shapes: names and shapes of the arrays that each client returns, if they are no updates.
         reports: the numbers that clients may report.
         scheme: how updates of ``changes_of`` are compressed; None: they are not.
@@ -55,6 +56,7 @@ class Expected:
     longest: float = 0.0
     noise: float = 0.0
     within_noise: float = 0.0
+    within: bool = False
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS, **FIGURES, **VALIDATION})
     scheme: Scheme | None = None
@@ -123,8 +125,8 @@ class Expected:
     def _check_arrays(self, answer: Reply) -> None:
         """Raise ``ValueError`` if arrays are not of numbers within bounds, or have other shapes than are expected."""
         for name, array in answer.arrays.items():
-            if array.dtype.kind not in "biuf":
-                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers")
+            if array.dtype.kind not in "iuf" or array.itemsize > 8:
+                raise ValueError(f"array '{name}' is of {array.dtype}, not of numbers of 64 bits or fewer")
             if not bounded(array):
                 raise ValueError(f"array '{name}' has NaN, infinity or numbers above {LARGEST:g}")
             if self.stacked and len(array) != len(answer.clients):
@@ -132,7 +134,7 @@ class Expected:
         if self.changes_of is None and answer.clients:
             own = {name: array.shape[1:] if self.stacked else array.shape for name, array in answer.arrays.items()}
             if own != self.shapes:
-                raise ValueError(f"its arrays have shapes {own}, expected {dict(self.shapes)}")
+                raise ValueError(f"its arrays have shapes {own}, expected {dict(self.shapes)} (shapes of Round.ask)")
 
     def _check_changes(self, answer: Reply, sent: Arrays) -> None:
         """Raise ``ValueError`` if updates lack arrays that were sent, or exceed the allowed norm or weight."""
@@ -154,8 +156,10 @@ class Expected:
             squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
             entries += array.size
         for name in answer.arrays.keys() - sent.keys():
-            if name != WITHIN or answer.arrays[name].size != len(squares):
+            if name != WITHIN or not self.within:
                 raise ValueError(f"array '{name}' was not sent to it")
+            if (shape := answer.arrays[name].shape) != ((clients, 1) if self.stacked else (1,)):
+                raise ValueError(f"array '{name}' has shape {shape}, and one number for each client is expected")
         several = 1.0 if self.stacked else math.sqrt(clients)  # independent noise of so many is in a sum
         bound = self.longest if self.stacked else self.longest * float(np.sum(weights))
         most = bound + self.noise * several * (math.sqrt(entries) + DEVIATIONS)

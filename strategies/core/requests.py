@@ -35,11 +35,13 @@ class Group:
         cohort: the clients.
         send: the arrays.
         arguments: the phase's own arguments.
+        shapes: the arrays that each of them returns, as for :meth:`Round.ask`.
     """
 
     cohort: Sequence[str]
     send: Arrays
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,9 @@ class Round:
             TypeError: if a group's arguments do not fit the phase's signature.
         """
         return self._carrier.carry_out([
-            self._exchange(phase, group.cohort, group.arguments, reduce, group.send, evaluation=evaluation)
+            self._exchange(
+                phase, group.cohort, group.arguments, reduce, group.send, shapes=group.shapes, evaluation=evaluation
+            )
             for group in groups
         ])  # fmt: skip
 

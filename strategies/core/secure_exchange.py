@@ -96,11 +96,12 @@ def credible(name: str, four: tuple[float, float, float, float], sums: Sums, rep
         reports: the numbers that clients may report.
     """
     allowed = range_of(name, reports)
-    low, high = max(allowed.low, -METRIC_BOUND), min(allowed.high, METRIC_BOUND)
+    low, high = (min(max(end, -METRIC_BOUND), METRIC_BOUND) for end in (allowed.low, allowed.high))
     known, total, squares, by_examples = four
     slack, looser = ROUNDING * sums.clients, ROUNDING * max(sums.examples, 1.0)
     possible = (
         0 <= known <= sums.clients
+        and known == round(known)
         and low * known - slack <= total <= high * known + slack
         and -slack <= squares <= max(-low, high) ** 2 * known + slack
         and min(low, 0) * sums.examples - looser <= by_examples <= max(high, 0) * sums.examples + looser
@@ -289,7 +290,7 @@ class SecureExchange:
         layout = Layout.read(cast(ConfigRecord, reply.content[RECORD])["layout"])
         for name in layout.metrics:
             range_of(name, self._task.reports)
-        if dict(layout.arrays) != self._task.shapes:
+        if layout.arrays != tuple(sorted(self._task.shapes.items())):
             raise ValueError(f"its arrays have shapes {dict(layout.arrays)}, expected {dict(self._task.shapes)}")
         vector = Vector(answer.arrays["wide"], answer.arrays["narrow"])
         if (vector.wide.dtype, vector.narrow.dtype) != (WIDE, NARROW):
@@ -311,7 +312,7 @@ class SecureExchange:
         entries = sum(array.size for array in sums.arrays.values())
         most = (1 + PRECISION) * scale.norm * max(weight, 1.0)
         most += scale.noise * math.sqrt(clients) * (math.sqrt(entries) + _ROOM)
-        if not fits or (scale.norm and norm > most):
+        if not fits or (scale.norm and (norm > most or weight < clients)):
             raise TooFewError("a client has sent more than was agreed, or masks that it had not agreed on")
 
     def _nodes(self, parties: Iterable[int]) -> dict[int, list[str]]:

@@ -112,7 +112,8 @@ class Generated(CohortStrategy):
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
         if len(cohort) and self.roster.deployed and not self.settings.max_update_norm:
-            self._longest = max(longest_update({n: a[i] for n, a in scatter.items()}) for i in range(len(cohort)))
+            longest = [longest_update({n: a[i] for n, a in scatter.items()}) for i in range(len(cohort))]
+            self._longest = float(np.median(longest))  # a device's descriptor may be such that its own is any number
         outcome = round.ask(
             "adapt", cohort, reduce="stack", scatter=scatter, evaluation=evaluation, out_of=out_of,
             shapes={name: array.shape[1:] for name, array in scatter.items()}, repetition=repetition,
@@ -121,7 +122,7 @@ class Generated(CohortStrategy):
             return outcome, {}, {}
         rows = [cohort.index(client) for client in outcome.clients]
         made = {name: tensor[rows] for name, tensor in θ.items()}
-        return outcome, made, {name: torch.from_numpy(outcome.arrays[name]) for name in θ}
+        return outcome, made, {n: torch.from_numpy(outcome.arrays[n]).to(w.dtype) for n, w in θ.items()}
 
     def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
         """Raise ``ValueError`` if a client's Δθ is longer than ``max-update-norm``, or what devices may return."""

@@ -70,7 +70,7 @@ class Splits(Assigned):
         model = {n: a for n, a in model.items() if n not in named(cluster, θ)}
         for branch in range(int(branches.max()) + 1):
             mine, number = branches == branch, first + branch
-            weights = updates.metrics["weight"][mine]
+            weights = np.maximum(updates.metrics["weight"][mine], 1.0)  # an example's, whatever a device says
             sums = {name: np.tensordot(weights, array[mine], axes=1) for name, array in updates.arrays.items()}
             model |= named(number, self.moved(θ, sums, float(weights.sum())))
             self._directions[number] = {name: array[mine].mean(axis=0) for name, array in unit.items()}

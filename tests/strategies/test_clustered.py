@@ -314,7 +314,9 @@ def test_a_client_that_fails_on_its_way_is_named() -> None:
     strategy = _strategy("fl-hc", ("p", "q", "new"))
     arrays, _ = _updates(2)
     θ: Arrays = {name: array[0] for name, array in arrays.items()}
-    model = strategy.split(0, θ, Outcome(["p", "q"], arrays, {"weight": np.ones(2)}), np.array([0, 1]), named(0, θ))
+    weights = np.array([1.0, 0.0])  # a device may claim none
+    model = strategy.split(0, θ, Outcome(["p", "q"], arrays, {"weight": weights}), np.array([0, 1]), named(0, θ))
+    assert all(np.isfinite(array).all() for array in model.values())
     strategy.updates = lambda *args, **kwargs: Outcome([], {}, {}, {"new": "broken"})
     assert strategy.locate(None, ["p", "new"], model, evaluation=False) == ({"p": 1}, {"new": "broken"})
     assert "new" not in strategy.places

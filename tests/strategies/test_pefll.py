@@ -272,6 +272,12 @@ class TestTraffic:
         _same(whole, tmp_path / "broken")
 
 
+def _check_long(path: Path, reason: str) -> None:
+    lines = [json.loads(line) for line in (path / "failures.jsonl").read_text("utf-8").splitlines()]
+    assert {(line["client"], line["phase"]) for line in lines} == {("1", "adapt")}
+    assert all(reason in line["reason"] for line in lines)
+
+
 class TestRuns:
     @pytest.mark.parametrize("method", ["pefll", "pfedhn"])
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -411,11 +417,23 @@ class TestRuns:
         _same(run("simulated", **keys), run("devices", nodes=nodes, **keys), 1e-5)
         assert len(list(tmp_path.glob("state*/devices/*/model.safetensors"))) == 6
 
-    @pytest.mark.parametrize("deployed", [False, True])
-    def test_updates_of_networks_are_bounded(
-        self, deployed: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_client_with_a_long_update_fails_alone(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        descend = PeFLLClient.descend
+
+        def far(client: Any, *args: Any, **options: Any) -> float:
+            loss = descend(client, *args, **options)
+            if client.client_id == "1" and client.phase == "adapt":
+                set_arrays(client.model, {n: a + 100 for n, a in get_arrays(client.model).items()})
+            return loss
+
+        monkeypatch.setattr(GeneratedClient, "descend", far)
+        path = run("long", nodes=2, participation=1.0, rounds=1, **{"max-update-norm": 100.0})
+        _check_long(path, "more than max-update-norm = 100")
+
+    def test_a_device_with_a_long_update_is_left_out(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By key max-update-norm; on devices, without it, by ten times the norm of the network that was sent."""
+        """Without max-update-norm the bound is ten times the norm of the network that was sent."""
         original = PeFLLClient.perform
 
         def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
@@ -430,11 +448,7 @@ class TestRuns:
         for i in range(6):
             write_device(federation, dataset, i, tmp_path / f"data{i}")
             nodes.append({"client-id": str(i), "data-path": str(tmp_path / f"data{i}")})
-        bound = {} if deployed else {"max-update-norm": 100.0}
-        path = run("long", nodes=nodes if deployed else 6, participation=1.0, rounds=1, **bound)
-        lines = [json.loads(line) for line in (path / "failures.jsonl").read_text("utf-8").splitlines()]
-        assert {(line["client"], line["phase"]) for line in lines} == {("1", "adapt")}
-        assert all("(max-update-norm)" in line["reason"] for line in lines)
+        _check_long(run("long", nodes=nodes, participation=1.0, rounds=1), "is allowed (max-update-norm)")
 
     def test_a_device_without_labels_is_served_but_never_trains(self, run: Run, tmp_path: Path) -> None:
         nodes = []

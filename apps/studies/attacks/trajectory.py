@@ -119,8 +119,10 @@ def attack(run: Path) -> Trajectory:
         for number in range(2, again.settings.rounds + 1):
             this, sent = again.round.numbered(number), {"centers": centers}
             whole.append(_step(strategy.ask(this, "lloyd", sent)))
+            shapes = {"sums": centers.shape, "counts": centers.shape[:1]}
             for client in () if private else this.sample():
-                single[client].append(_step(this.ask("lloyd", [client], send=sent, reduce="sum").arrays))
+                own = this.ask("lloyd", [client], send=sent, reduce="sum", shapes=shapes)
+                single[client].append(_step(own.arrays))
             centers = strategy.divide({"sums": whole[-1].sums, "counts": whole[-1].counts}, "lloyd", centers)
             trajectory.append(centers)
         points = [again.host.data(client).train.x.flatten(1).double().numpy(force=True) for client in clients]

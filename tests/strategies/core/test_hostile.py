@@ -195,7 +195,7 @@ def _answer(arrays: dict[str, np.ndarray], clients: int = 1) -> Message:
 def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
     """With noise of deviation s on each entry the bound is n·C + s·√n·(√d + 10)."""
     sent, rng, ids = {"w": np.zeros(400)}, np.random.default_rng(1), [str(i) for i in range(clients)]
-    expected = Expected(changes_of=sent, longest=0.5, noise=2.0, within_noise=0.3)
+    expected = Expected(changes_of=sent, longest=0.5, noise=2.0, within_noise=0.3, within=True)
     noise = rng.normal(scale=2 * np.sqrt(clients), size=400)
     within = np.array([0.5 * clients + rng.normal(scale=0.3 * np.sqrt(clients))])
     expected.read(_answer({"w": noise + 0.5 * clients / 20, WITHIN: within}, clients), ids)
@@ -203,6 +203,11 @@ def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
         expected.read(_answer({"w": noise * 2}, clients), ids)
     with pytest.raises(ValueError, match="within-bound"):
         expected.read(_answer({"w": noise, WITHIN: within + 4 * np.sqrt(clients)}, clients), ids)
+    for shape in ((), (1, 1), (2,)):
+        with pytest.raises(ValueError, match="one number for each client is expected"):
+            expected.read(_answer({"w": noise, WITHIN: np.zeros(shape)}, clients), ids)
+    with pytest.raises(ValueError, match="was not sent to it"):
+        replace(expected, within=False).read(_answer({"w": noise, WITHIN: within}, clients), ids)
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,9 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.zeros((1, 3), np.complex64), "not of numbers"),
+        (np.zeros((1, 3), np.complex64), "complex64, not of numbers"),
+        (np.zeros((1, 3), np.longdouble), "not of numbers of 64 bits or fewer"),
+        (np.zeros((1, 3), bool), "bool, not of numbers"),
         (np.zeros((1, 4)), "expected {'w': \\(3,\\)}"),
         (np.zeros((2, 3)), "2 rows for 1 clients"),
         (np.zeros(()), "."),

@@ -17,7 +17,7 @@ from scipy.stats import kstest
 from florilegium.apps.methods import METHODS
 from florilegium.apps.settings import parse
 from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
-from florilegium.clients.core.reports import SHARE
+from florilegium.clients.core.reports import SHARE, Range
 from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums
 from florilegium.clients.core.secure_parties import SECRETS
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
@@ -259,12 +259,21 @@ def test_a_metric_whose_sum_cannot_be_is_left_out(
         ((3, 1.5, 0.75, 30), True), ((0, 0, 0, 0), True), ((3, 3, 3, 60), True),
         ((4, 1.5, 0.75, 30), False), ((-1, 0, 0, 0), False), ((3, 3.1, 3, 60), False), ((3, -0.1, 0, 0), False),
         ((3, 1.5, 3.1, 30), False), ((3, 1.5, -0.1, 30), False), ((3, 1.5, 0.75, 61), False),
-        ((3, 1.5, 0.75, -1), False),
+        ((3, 1.5, 0.75, -1), False), ((2**-50, 2e-5, 0, 0), False),
     ],
 )  # fmt: skip
 def test_which_sums_of_shares_can_be(four: tuple[float, float, float, float], possible: bool) -> None:
     """Of three clients with 60 examples."""
     assert credible("accuracy", four, Sums({}, 3, 3, 60, {}), {"accuracy": SHARE}) is possible
+
+
+def test_numbers_that_count_as_the_bound_are_credible() -> None:
+    b = METRIC_BOUND
+    four = (3.0, 3 * b, 3 * b * b, 60 * b)
+    for low, high in ((20000.0, 50000.0), (0.0, 50000.0)):
+        assert credible("size", four, Sums({}, 3, 3, 60, {}), {"size": Range(low, high)})
+    negative = (four[0], -four[1], four[2], -four[3])
+    assert credible("size", negative, Sums({}, 3, 3, 60, {}), {"size": Range(-50000.0, -20000.0)})
 
 
 @pytest.mark.long
