@@ -41,7 +41,7 @@ from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import commonest, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import dataset_of, decisions
+from florilegium.partitions.loading import dataset_of
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -119,8 +119,6 @@ class Assembly:
         if s.mode == "buffered":
             check_buffered(s, gap(strategy, "buffer_gap", self.hyper))
         check_compression(s, gap(strategy, "compression_gap", self.hyper))
-        for line in decisions(dataset_of(s), s.cache_dir):
-            log.info("dataset: %s", line)
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)

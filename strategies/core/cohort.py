@@ -28,7 +28,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes
-from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.loading import dataset_of, decisions
 from florilegium.strategies.core.buffer import PREFIX, Buffer
 from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.evaluation import MEDIAN, Figures, summarise
@@ -291,8 +291,10 @@ class CohortStrategy(WithoutHooks):
         return {}
 
     def summary(self) -> None:
-        """Log method, dataset, clients, nodes and rounds of the run that is about to start."""
+        """Log what is about to run: method, dataset and what was inferred of it, clients, nodes and rounds."""
         s = self.settings
+        for line in decisions(dataset_of(s), s.cache_dir):
+            log.info("dataset: %s", line)
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self._population(),
             len(self.roster.nodes), self.cohort_size(1), s.rounds,
