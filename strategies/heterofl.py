@@ -187,8 +187,9 @@ class HeteroFL(FedAvg):
         found: dict[str, Any] = {}
         for capacity in sorted({float(str(row[CAPACITY])) for row in self.client_rows}, reverse=True):
             rows = [row for row in self.client_rows if row[CAPACITY] == capacity]
-            accuracies = [float(str(row.get("accuracy", np.nan))) for row in rows]
-            found[f"{capacity:g}"] = {"clients": len(accuracies), "accuracy": float(np.nanmean(accuracies))}
+            accuracies = np.array([float(str(row.get("accuracy", np.nan))) for row in rows])
+            told = accuracies[~np.isnan(accuracies)]
+            found[f"{capacity:g}"] = {"clients": len(rows), "accuracy": float(told.mean()) if len(told) else np.nan}
         return {"capacities": found}
 
     # ---------------------------------------------------------------------------------- checkpoints
