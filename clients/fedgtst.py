@@ -67,7 +67,7 @@ class FedGTSTClient(BaseClient):
     def gradient(self, arrays: Arrays) -> Answer:
         """Return the gradient at the received model and its squared norm, as a diagnosis in simulations.
 
-        It has zeros for what is frozen, and for running statistics.
+        The gradient is 0 for what is frozen, and for running statistics.
         """
         if not self.data.simulated:
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")

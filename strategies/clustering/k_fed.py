@@ -27,8 +27,9 @@ class KFed(KMeans):
 
     def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
         """Raise ``ValueError`` if a client says that none of its rows is a centre."""
-        if phase == "cluster" and reply.clients and not (reply.arrays["found"] > 0).any(axis=1).all():
-            raise ValueError("a client returned no centre")
+        for client, found in zip(reply.clients, reply.arrays.get("found", ()), strict=False):
+            if not (found > 0).any():
+                raise ValueError(f"client {client} returned no centre, at least 1 of its {len(found)} rows must be one")
 
     def initialise(self, round: Round) -> Array:
         """Ask the cohort's clients for their centres; return k merged centres."""

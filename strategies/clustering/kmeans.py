@@ -70,7 +70,7 @@ class KMeans(OwnPrivacy):
         self.k = self.hyper.k
         self.most = self.hyper.choose_k or self.hyper.k
         spec = dataset_of(self.settings)
-        self.dimension, self._classes = prod(spec.shape), spec.classes
+        self.dimension, self._classes = prod(spec.shape), spec.classes  # d, C
 
     # ----------------------------------------------------------------------- what a method overrides
 
@@ -178,7 +178,7 @@ class KMeans(OwnPrivacy):
         shares = max(1, ceil((1 - self.hyper.dropout) * cohort.wanted))
         unit = self.hyper.privacy_unit
         outcome = self.ask_sums(
-            round, phase, cohort, arrays, self._shapes(phase, arrays), shares=shares,
+            round, phase, cohort, arrays, self.shapes(phase, arrays), shares=shares,
             radius=self.radius if unit == "example" else None,
             bounds=[guard.bound for guard in guards.values()] if unit == "client" else None,
             scales=[guard.scale for guard in guards.values()] if by_devices else None,
@@ -195,7 +195,7 @@ class KMeans(OwnPrivacy):
             for name, array in outcome.arrays.items()
         }
 
-    def _shapes(self, phase: str, sent: Arrays) -> dict[str, tuple[int, ...]]:
+    def shapes(self, phase: str, sent: Arrays) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums that clients return in ``phase`` for the arrays ``sent``, by name."""
         d, rows = self.dimension, len(sent.get("centers", sent.get("points", ())))
         shapes = {"outer": (d * (d + 1) // 2,), "sums": (rows, d)}

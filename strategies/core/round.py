@@ -131,8 +131,10 @@ class Round:
             reduce, evaluation: those of :meth:`ask`.
 
         Raises:
-            TypeError: if a group's arguments do not fit the phase's signature.
+            TypeError: if a group's arguments do not fit the phase's signature, or its shapes are those of changes.
         """
+        for group in groups:
+            check_options(group.cohort, reduce, {}, group.shapes)
         return self._carrier.carry_out([
             self._exchange(
                 phase, group.cohort, group.arguments, reduce, group.send, shapes=group.shapes, evaluation=evaluation

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, shapes_of
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy, Setup
 from florilegium.strategies.core.exchange import Outcome, joined
@@ -126,13 +125,14 @@ class Generated(CohortStrategy):
 
     def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
         """Raise ``ValueError`` if a client's Δθ is longer than ``max-update-norm``, or what devices may return."""
-        if phase != "adapt" or not self._longest or not reply.clients:
+        if phase != "adapt" or not self._longest:
             return
-        rows = [
-            np.square(array, dtype=np.float64).reshape(len(array), -1).sum(axis=1) for array in reply.arrays.values()
-        ]
-        if (norm := math.sqrt(np.sum(rows, axis=0).max())) > self._longest * (1 + ROUNDING):
-            raise ValueError(f"an update has norm {norm:.4g}, at most {self._longest:.4g} is allowed (max-update-norm)")
+        for row, client in enumerate(reply.clients):
+            if (length := norm({n: a[row] for n, a in reply.arrays.items()})) > self._longest * (1 + ROUNDING):
+                raise ValueError(
+                    f"the update of client {client} has norm {length:.4g}, at most {self._longest:.4g} is allowed "
+                    "(max-update-norm)"
+                )
 
     def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         """Backpropagate Δθ to ``inputs``: return the product of Δθ with the derivative of θ for each of them."""

@@ -119,7 +119,7 @@ def attack(run: Path) -> Trajectory:
         for number in range(2, again.settings.rounds + 1):
             this, sent = again.round.numbered(number), {"centers": centers}
             whole.append(_step(strategy.ask(this, "lloyd", sent)))
-            shapes = {"sums": centers.shape, "counts": centers.shape[:1]}
+            shapes = strategy.shapes("lloyd", sent)
             for client in () if private else this.sample():
                 own = this.ask("lloyd", [client], send=sent, reduce="sum", shapes=shapes)
                 single[client].append(_step(own.arrays))

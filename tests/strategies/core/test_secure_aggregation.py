@@ -236,15 +236,15 @@ def test_a_vector_with_other_masks_is_noticed(run: Runs) -> None:
         run("random", 6, _masks_of_its_own("gradient-norm", "update-norm"), rounds=1, **keys)
 
 
-@pytest.mark.parametrize(("metric", "value"), [("accuracy", 1.2), ("accuracy", 16000.0), ("accuracy", -0.1)])
+@pytest.mark.parametrize("value", [1.2, 16000.0, -0.1])
 def test_a_metric_whose_sum_cannot_be_is_left_out(
-    metric: str, value: float, run: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    value: float, run: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     encode = Scale.encode
 
     def boast(scale: Scale, layout: Layout, arrays: Arrays, weight: float, examples: float, *rest: Any) -> Any:
         metrics, most = rest
-        return encode(scale, layout, arrays, weight, examples, {**metrics, metric: value}, most)
+        return encode(scale, layout, arrays, weight, examples, {**metrics, "accuracy": value}, most)
 
     monkeypatch.setattr(Scale, "encode", boast)
     figures = read_metrics(run("boast", 6, rounds=1, **{"secure-aggregation": True, "evaluate-every": 1}))[-1]["seen"]
