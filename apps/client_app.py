@@ -12,11 +12,11 @@ from functools import lru_cache
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from florilegium.apps.assembly import assemble, code_of
-from florilegium.apps.device_settings import allowance_of, own_data, parse_node
-from florilegium.apps.packages import NOT_INSTALLED, versions
-from florilegium.apps.settings import received
-from florilegium.apps.sources import DeviceClient
+from florilegium.apps.assembly.node_clients import DeviceClient
+from florilegium.apps.assembly.node_config import allowance_of, own_data, parse_node
+from florilegium.apps.assembly.parts import assemble, code_of
+from florilegium.apps.origins.packages import NOT_INSTALLED, versions
+from florilegium.apps.settings.configuration import received
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import DataError, RefusedError, RunError

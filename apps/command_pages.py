@@ -10,7 +10,7 @@ import typer
 
 def command_reference() -> str:
     """Return all commands in Markdown: a section for each group, a table of arguments and options for each command."""
-    from florilegium.apps.cli import cli
+    from florilegium.apps.cli.app import cli
 
     root = typer.main.get_command(cli)
     assert isinstance(root, click.Group)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from florilegium.apps.app_folder import checkout
 from florilegium.apps.command_pages import command_reference
-from florilegium.apps.keys import groups
 from florilegium.apps.method_pages import index, read_page, with_facts
+from florilegium.apps.origins.app_folder import checkout
+from florilegium.apps.settings.keys import groups
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_text
 from florilegium.models.networks import NETWORKS

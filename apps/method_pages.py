@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.keys import method_keys
-from florilegium.apps.method import Method
-from florilegium.apps.methods import METHODS, table_of
+from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.apps.settings.keys import method_keys
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.promises import gap
 

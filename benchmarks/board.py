@@ -26,9 +26,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from benchmarks import plain_methods
 from benchmarks.plain_methods import BATCH, CLASSES, CLIENTS, IMAGES, RATE
-from florilegium.apps.methods import METHODS
-from florilegium.apps.one_process import one_thread, run_here
-from florilegium.apps.settings import complete
+from florilegium.apps.engines.one_process import one_thread, run_here
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import complete
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import read_metrics
 

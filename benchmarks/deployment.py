@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks import suite
 from benchmarks.task import KEYS
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate

@@ -20,10 +20,10 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from florilegium.apps.assembly import assemble
-from florilegium.apps.settings import defaults, parse
-from florilegium.apps.sources import SimulatedClients
-from florilegium.apps.workers import worker_grid
+from florilegium.apps.assembly.node_clients import SimulatedClients
+from florilegium.apps.assembly.parts import assemble
+from florilegium.apps.engines.workers import worker_grid
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.phases import phase

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Value
 from florilegium.strategies.core.buffer import Buffer

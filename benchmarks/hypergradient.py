@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import alternate
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import train
 from florilegium.clients.core.wire import Work

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import suite
 from benchmarks.timing import alternate
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.training import train
 from florilegium.common.settings import Value
 from florilegium.models.networks import build

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.timing import alternate
-from florilegium.apps.settings import defaults, parse
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Work
 from florilegium.clients.fedgtst import FedGTSTClient

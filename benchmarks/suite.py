@@ -17,9 +17,9 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.task import CLIENTS, KEYS
-from florilegium.apps.experiment import read_recipe
-from florilegium.apps.settings import defaults, parse
-from florilegium.apps.sources import SimulatedClients
+from florilegium.apps.assembly.node_clients import SimulatedClients
+from florilegium.apps.runs.experiment import read_recipe
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.core.wire import Request, Work, flat

@@ -14,8 +14,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from benchmarks.timing import alternate
-from florilegium.apps.assembly import assemble
-from florilegium.apps.settings import defaults
+from florilegium.apps.assembly.parts import assemble
+from florilegium.apps.settings.configuration import defaults
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.common.settings import Value

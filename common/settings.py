@@ -1,6 +1,7 @@
 """Base class of all settings models: frozen, strictly typed, kebab-case keys, unknown keys rejected.
 
-Each layer declares the keys it reads; ``florilegium.apps.settings`` merges them into one model for the run.
+Each layer declares the keys it reads; ``florilegium.apps.settings.configuration`` merges them into one model for
+the run.
 """
 
 from __future__ import annotations

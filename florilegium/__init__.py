@@ -21,7 +21,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.runs import open_run as open
     from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
     from florilegium.apps.api.tuning import Tuning, tune
-    from florilegium.apps.method import Method
+    from florilegium.apps.methods.declaration import Method
     from florilegium.apps.trackers.base import TrackedRun, Tracker
     from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients, stackable
     from florilegium.clients.core.phases import phase
@@ -59,7 +59,7 @@ _PUBLIC = {
     "partition": "apps.api.tables:partition",
     "Partition": "apps.api.tables:Partition",
     # to write a method
-    "Method": "apps.method:Method",
+    "Method": "apps.methods.declaration:Method",
     "BaseClient": "clients.core.base:BaseClient",
     "FedAvgClient": "clients.fedavg:FedAvgClient",
     "DecoupledClient": "clients.families.decoupled:DecoupledClient",
@@ -102,7 +102,7 @@ __all__ = list(_PUBLIC)
 
 def __getattr__(name: str) -> _Any:
     if name == "__version__":
-        from florilegium.apps.app_folder import project
+        from florilegium.apps.origins.app_folder import project
 
         return project()["version"]
     if name not in _PUBLIC:

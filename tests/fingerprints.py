@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import defaults
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import defaults
 from florilegium.common.settings import Value
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.support import config
@@ -155,7 +155,7 @@ def _digest(content: bytes) -> str:
 
 def in_process(name: str, keys: Keys, folder: Path) -> dict[str, Any]:
     """Return the fingerprints of the two runs in this process."""
-    from florilegium.apps.one_process import run_here
+    from florilegium.apps.engines.one_process import run_here
     from tests.grid import run_app
 
     whole = config(**{**keys, "runs-dir": str(folder)})
@@ -166,9 +166,9 @@ def in_process(name: str, keys: Keys, folder: Path) -> dict[str, Any]:
 
 def simulated(wanted: Mapping[str, Keys], folder: Path) -> dict[str, Any]:
     """Return the fingerprints of runs in Ray, two workers."""
-    from florilegium.apps.experiment import run_experiment
-    from florilegium.apps.launch import Simulation
-    from florilegium.apps.progress import silent
+    from florilegium.apps.engines.progress import silent
+    from florilegium.apps.engines.ray_simulation import Simulation
+    from florilegium.apps.runs.experiment import run_experiment
 
     found = {}
     with Simulation(2) as simulation:

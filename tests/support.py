@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import Settings, complete, parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import Settings, complete, parse
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Work

@@ -14,10 +14,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from florilegium.apps.cli import cli
-from florilegium.apps.experiment import pick, read_assignments, read_layers, read_recipe
-from florilegium.apps.settings import complete, defaults, parse
-from florilegium.apps.sweep import cells
+from florilegium.apps.cli.app import cli
+from florilegium.apps.runs.experiment import pick, read_assignments, read_layers, read_recipe
+from florilegium.apps.settings.configuration import complete, defaults, parse
+from florilegium.apps.sweeps.sweep import cells
 from florilegium.common.errors import ConfigurationError
 from tests.processes import ROOT
 from tests.support import CACHE
@@ -28,9 +28,9 @@ COMMANDS = typer.main.get_command(cli)
 THEIRS = ("package-keys", "mine.", "slow-head.")
 """Keys in examples that are not the suite's own."""
 ELSEWHERE = {
-    "docs/commands.md": "examples of the help texts: tests/apps/test_cli_help.py",
-    "docs/deployment.md": "carried out with free ports: tests/apps/test_deployment.py, tests/apps/test_device.py",
-    "docs/own.md": "carried out word for word: tests/apps/test_package.py",
+    "docs/commands.md": "examples of the help texts: tests/apps/cli/test_help.py",
+    "docs/deployment.md": "carried out with free ports: tests/apps/devices (test_deployment.py, test_device.py)",
+    "docs/own.md": "carried out word for word: tests/apps/origins/test_package.py",
     "docs/attacks.md": "attack runs of a certain kind: tests/apps/studies/test_audit.py",
     "docs/results/": "made the page's numbers in minutes to hours; the recipe is read, the keys are checked",
 }
@@ -45,16 +45,16 @@ NOT_HERE = {
     r"(transfer|hyperparameters|embed|recovery|heterogeneity|descriptors|norms) ": "of such runs: tests/apps/studies",
     r"audit ": "attacks such a run: tests/apps/studies/test_audit.py",
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
-    r"run fed-mine/": "needs the package to be installed: tests/apps/test_package.py",
-    r"run RECIPE": "needs a cluster of several machines: tests/apps/test_launch.py",
+    r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
+    r"run RECIPE": "needs a cluster of several machines: tests/apps/engines/test_ray_simulation.py",
 }
 """Commands that are not carried out here, by how they begin, and why."""
 OTHERS = {
-    r"make (install|run)|(uv )?pip install": "downloads packages; a wheel is installed in tests/apps/test_package.py",
-    r"uv build": "as a wheel is built in tests/apps/test_package.py",
+    r"make (install|run)|(uv )?pip install": "downloads packages; test_package.py installs a wheel",
+    r"uv build": "as a wheel is built in tests/apps/origins/test_package.py",
     r"make (test|bench|docs|pictures)": "of a checkout; the site is built in tests/test_docs.py",
     r"python -m (tests\.fingerprints|benchmarks)": "takes minutes on an idle machine",
-    r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/test_deployment.py",
+    r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/devices/test_deployment.py",
     r"ssh-keygen|deploy/certificates": "carried out in tests/site.py",
     r"mkdir|cat|cp|export|cd": "of the shell",
     r"ray start": "needs several machines",

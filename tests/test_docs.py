@@ -16,14 +16,14 @@ import pytest
 
 import florilegium as fl
 from florilegium.apps.method_pages import FACTS, index, read_page
-from florilegium.apps.methods import METHODS
+from florilegium.apps.methods.registry import METHODS
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT
 from tests.support import CACHE
 
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")]
-PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/test_package.py
+PAGES.remove(DOCS / "own.md")  # needs the package that it writes: tests/apps/origins/test_package.py
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 MADE_BY = re.compile(r"florilegium [a-z]+|python -m benchmarks|fl\.run\(|\btests/|\.py::test_")
 """What makes or shows the numbers of a table: a command, a call, a test."""

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import torch
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.one_process import run_here
-from florilegium.apps.settings import parse
-from florilegium.apps.sources import SimulatedClients
+from florilegium.apps.assembly.node_clients import SimulatedClients
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import Answer, only_gradients
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import Reply

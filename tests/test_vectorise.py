@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.together import Company
 from florilegium.common.promises import gap

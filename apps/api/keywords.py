@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.apps.packages import KINDS, NOTEBOOK
-from florilegium.apps.settings import defaults
+from florilegium.apps.origins.packages import KINDS, NOTEBOOK
+from florilegium.apps.settings.configuration import defaults
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import forget
 from florilegium.common.references import name_of, resolve

@@ -12,16 +12,16 @@ import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import Run
-from florilegium.apps.cells import carry_out, comparison, folder_of
-from florilegium.apps.engine import OnEvaluation
-from florilegium.apps.engines import EngineName
-from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import resolve, run_experiment, tell_warnings, warn_of_idle_keys
-from florilegium.apps.progress import Display, silent, suitable
+from florilegium.apps.engines.choice import EngineName
+from florilegium.apps.engines.choice import engine as choose
+from florilegium.apps.engines.process import OnEvaluation
+from florilegium.apps.engines.progress import Display, silent, suitable
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
-from florilegium.apps.reports.records import load_run
-from florilegium.apps.settings import complete, defaults
+from florilegium.apps.reports.run_records import load_run
+from florilegium.apps.runs.experiment import resolve, run_experiment, tell_warnings, warn_of_idle_keys
+from florilegium.apps.settings.configuration import complete, defaults
+from florilegium.apps.sweeps.named_runs import carry_out, comparison, folder_of
 from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.common.errors import ConfigurationError, RunError
 
@@ -226,9 +226,9 @@ def sweep(
         ConfigurationError: before the first run, if the configuration of one is wrong.
         RunError: after the last run, if one failed; finished runs are kept.
     """
-    from florilegium.apps.experiment import recipe_name
-    from florilegium.apps.reports.sweeps import write_sweep
-    from florilegium.apps.sweep import cells, read_sweep
+    from florilegium.apps.runs.experiment import recipe_name
+    from florilegium.apps.sweeps.report import write_sweep
+    from florilegium.apps.sweeps.sweep import cells, read_sweep
 
     overrides = resolve(None, [], read_keywords(keys))
     wanted = cells(recipe, name, overrides)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from florilegium.apps.run_list import ListedRun, list_folder, state_of
-from florilegium.apps.settings import defaults, read_settings
+from florilegium.apps.runs.run_list import ListedRun, list_folder, state_of
+from florilegium.apps.settings.configuration import defaults, read_settings
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import TRAINING, read_metrics
 from florilegium.strategies.core.results import WORDS, read_clients, read_summary
@@ -115,7 +115,7 @@ class Run:
             ConfigurationError: if there is no such client, or the method has no global model.
             RunError: if the run has no checkpoint yet.
         """
-        from florilegium.apps.personal import find_client, global_model, model_of, reopened
+        from florilegium.apps.runs.personal import find_client, global_model, model_of, reopened
 
         with reopened(self.path) as again:
             if client is None:
@@ -138,7 +138,7 @@ class Run:
         Raises:
             DataError: if the inputs do not fit the dataset.
         """
-        from florilegium.apps.predictions import inputs_of, table_of_predictions
+        from florilegium.apps.runs.predictions import inputs_of, table_of_predictions
 
         x, spec = inputs_of(inputs, read_settings(self.path)[0])
         return table_of_predictions(self.model(client), x, spec)
@@ -147,7 +147,7 @@ class Run:
         """Return a figure: accuracy over rounds, accuracy over bytes, and a histogram of the clients' accuracies."""
         from florilegium.apps.reports.pictures import plot_pools
         from florilegium.apps.reports.pools import Pool
-        from florilegium.apps.reports.records import read_run
+        from florilegium.apps.reports.run_records import read_run
 
         run = read_run(self.path)
         return plot_pools([Pool(run.method, (run,))])
@@ -174,7 +174,7 @@ class Run:
 
     def export(self, target: str | Path, client: str | int, *, onnx: bool = False) -> Path:
         """Write a client's model to a folder, as ``florilegium export`` does; return the folder."""
-        from florilegium.apps.personal import personalise
+        from florilegium.apps.runs.personal import personalise
 
         return personalise(self.path, Path(target), str(client), onnx=onnx)
 

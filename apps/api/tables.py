@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
-from florilegium.apps.experiment import resolve
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.runs.experiment import resolve
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def partition(recipe: str | Path | None = None, **keys: Any) -> Partition:
 
 def methods() -> pd.DataFrame:
     """Return a table of all methods: name, title, source, and the package that each comes from."""
-    from florilegium.apps.methods import METHODS
+    from florilegium.apps.methods.registry import METHODS
 
     rows = []
     for name in METHODS:
@@ -131,8 +131,8 @@ def datasets() -> pd.DataFrame:
 
 def keys(word: str = "") -> pd.DataFrame:
     """Return a table of the configuration keys whose names contain ``word``: values, default, meaning."""
-    from florilegium.apps.keys import groups, installed_sections
-    from florilegium.apps.settings import sections
+    from florilegium.apps.settings.configuration import sections
+    from florilegium.apps.settings.keys import groups, installed_sections
 
     rows = [
         (key.name, key.values.replace("\\|", "|"), key.default, key.meaning)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
-from florilegium.apps.engines import EngineName
-from florilegium.apps.experiment import resolve
-from florilegium.apps.progress import silent, suitable
+from florilegium.apps.engines.choice import EngineName
+from florilegium.apps.engines.progress import silent, suitable
+from florilegium.apps.runs.experiment import resolve
 from florilegium.common.settings import Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from florilegium.apps.tuning import records
+    from florilegium.apps.tuning import results as records
 
 
 class Tuning:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from florilegium.apps.board.published import published
-from florilegium.apps.cells import Cell, Outcome, check_seeds, comparison, folder_of
-from florilegium.apps.cells import carry_out as carry_out_cells
-from florilegium.apps.engines import EngineName
-from florilegium.apps.progress import Display
+from florilegium.apps.engines.choice import EngineName
+from florilegium.apps.engines.progress import Display
 from florilegium.apps.reports.pools import Pool, Section
-from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.run_records import load_run
+from florilegium.apps.sweeps.named_runs import Cell, Outcome, check_seeds, comparison, folder_of
+from florilegium.apps.sweeps.named_runs import carry_out as carry_out_cells
 from florilegium.apps.tuning.chosen import read_tuned
-from florilegium.apps.tuning.records import Tuning
+from florilegium.apps.tuning.results import Tuning
 from florilegium.apps.tuning.trials import tune
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
@@ -60,7 +60,7 @@ def carry_out(
         recipe: a recipe with a table ``[tune.board]``.
         seeds: the seeds of each method's runs; the trials have the recipe's.
         overrides: keys that apply to all trials and runs.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.engine`.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
         display: shows the progress of each run.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import Pool, Section
-from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.run_records import Run
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.metrics_file import is_evaluated

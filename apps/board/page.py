@@ -15,15 +15,15 @@ from matplotlib.ticker import LogLocator
 from florilegium.apps.board.carry_out import TABLE, Board
 from florilegium.apps.board.entries import APART, TARGET, Entry, entries, text_of
 from florilegium.apps.board.published import published
-from florilegium.apps.experiment import recipe_name
+from florilegium.apps.origins.version import version_line
 from florilegium.apps.reports.html import Lead, write_html
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pictures import colour, plain
 from florilegium.apps.reports.pools import GROUPS, ranges
 from florilegium.apps.reports.tables import Table, markdown, shown
 from florilegium.apps.reports.writing import Report, write_picture
+from florilegium.apps.runs.experiment import recipe_name
 from florilegium.apps.tuning.report import about, choices
-from florilegium.apps.version import version_line
 from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_text
 from florilegium.strategies.core.attempts import read_provenance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from florilegium.apps.experiment import read_layers
+from florilegium.apps.runs.experiment import read_layers
 from florilegium.common.errors import ConfigurationError
 
 

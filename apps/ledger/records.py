@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from florilegium.apps.code_version import layer_folder
+from florilegium.apps.origins.code import layer_folder
 from florilegium.common.errors import ConfigurationError, nearest
 
 RECORDS = layer_folder("apps") / "ledger"

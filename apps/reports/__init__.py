@@ -1,0 +1,1 @@
+"""What runs show: pooled seeds, paired differences, tables, pictures, pages."""

@@ -16,6 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from florilegium.apps.origins.version import version
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import (
@@ -31,8 +32,7 @@ from florilegium.apps.reports.pictures import (
 )
 from florilegium.apps.reports.pools import GROUPS, Pool, Section
 from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, Table, figures_table, pairs_table
-from florilegium.apps.settings import defaults, parse
-from florilegium.apps.version import version
+from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
 from florilegium.strategies.core.attempts import read_provenance

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from florilegium.apps.provenance import differences
+from florilegium.apps.origins.provenance import differences
 from florilegium.apps.reports.pairs import not_compared
 from florilegium.apps.reports.pools import Pool, Section, ranges, text_of
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings.configuration import defaults
 
 FEW = 3
 """Most methods with a common setting that are all named."""

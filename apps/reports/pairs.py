@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from florilegium.apps.reports.pools import GROUPS, Pool, Section
-from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.run_records import Run
 from florilegium.apps.reports.statistics import Difference, difference, holm
 
 

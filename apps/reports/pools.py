@@ -10,14 +10,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from florilegium.apps.methods import table_of
-from florilegium.apps.reports.records import Run
+from florilegium.apps.methods.registry import table_of
+from florilegium.apps.reports.run_records import Run
 from florilegium.apps.reports.statistics import Estimate, estimate
-from florilegium.apps.settings import defaults
+from florilegium.apps.settings.configuration import TARGET, defaults
 
 GROUPS = ("seen", "unlabeled", "unseen")
-TARGET = "target"
-"""Key of the final figures after a transfer to another dataset; it stands beside the groups of clients."""
 SHOWN_KEYS = 3
 """Most keys that tell pools of one method apart in their labels."""
 

@@ -12,7 +12,7 @@ from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import plot_pools
 from florilegium.apps.reports.pools import Section, sections
-from florilegium.apps.reports.records import Run, load_run
+from florilegium.apps.reports.run_records import Run, load_run
 from florilegium.apps.reports.tables import (
     MEANING,
     PAIRS_MEANING,

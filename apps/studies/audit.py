@@ -13,7 +13,7 @@ from scipy.stats import binom
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.personal import Reopened, reopened
+from florilegium.apps.runs.personal import Reopened, reopened
 from florilegium.clients.core.training import features
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text

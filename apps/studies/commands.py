@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli_groups import STUDIES, Group
-from florilegium.apps.cli_options import (
+from florilegium.apps.cli.completion import complete_dataset
+from florilegium.apps.cli.groups import STUDIES, Group
+from florilegium.apps.cli.options import (
     CORES,
     Assignments,
     EngineOption,
@@ -19,8 +20,7 @@ from florilegium.apps.cli_options import (
     of_run,
     runs_folder,
 )  # fmt: skip
-from florilegium.apps.completion import complete_dataset
-from florilegium.apps.progress import on_terminal
+from florilegium.apps.engines.progress import on_terminal
 
 studies = Group(STUDIES)
 
@@ -42,7 +42,7 @@ def pareto(
     output: Annotated[Path | None, typer.Option(help="folder of the tables (default: beside the runs)")] = None,
 ) -> None:
     """Plot clustering cost against the privacy budget, for all clustering methods, splits and numbers of steps."""
-    from florilegium.apps.experiment import recipe_name, resolve
+    from florilegium.apps.runs.experiment import recipe_name, resolve
 
     base = resolve(recipe, assignments or [], {})
     target = output or Path(runs_folder(runs_dir)).expanduser() / f"{recipe_name(recipe)}-pareto"
@@ -52,7 +52,7 @@ def pareto(
         print(f"k = {choose(base, choose_k, target)}")
         print(target)
         return
-    from florilegium.apps.methods import METHODS
+    from florilegium.apps.methods.registry import METHODS
     from florilegium.apps.studies.pareto import SPLITS, cells, summarise, sweep, write
     from florilegium.common.settings import parse_counts, parse_numbers
 
@@ -138,9 +138,9 @@ def transfer(
     output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
 ) -> None:
     """Transfer the features of runs to another dataset: train and test a new classifier there."""
-    from florilegium.apps.experiment import read_assignments
-    from florilegium.apps.studies.transfer import transfer as carry_out
-    from florilegium.apps.studies.transfer import write_transfers
+    from florilegium.apps.runs.experiment import read_assignments
+    from florilegium.apps.runs.transfer import transfer as carry_out
+    from florilegium.apps.runs.transfer import write_transfers
     from florilegium.strategies.core.run_folder import find_run
 
     keys = read_assignments(assignments or [])
@@ -201,8 +201,8 @@ def fidelity(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Train on real and on simulated clients with several hyper-parameters, to compare their accuracies."""
-    from florilegium.apps.engines import engine as choose
-    from florilegium.apps.experiment import recipe_name, resolve, run_experiment
+    from florilegium.apps.engines.choice import engine as choose
+    from florilegium.apps.runs.experiment import recipe_name, resolve, run_experiment
     from florilegium.apps.studies.fidelity import Grid, study, write_fidelity
     from florilegium.common.settings import parse_counts, parse_numbers
 
@@ -225,10 +225,10 @@ def ledger(
     ] = None,
 ) -> None:
     """Compare every number in the papers with ours, give each a verdict, and count the verdicts."""
-    from florilegium.apps.app_folder import checkout
-    from florilegium.apps.cli_tables import show
+    from florilegium.apps.cli.tables import show
     from florilegium.apps.ledger.page import HEAD, summary, write_ledger
     from florilegium.apps.ledger.records import papers
+    from florilegium.apps.origins.app_folder import checkout
 
     root, found = checkout(), papers()
     folder = output or (root / "docs" / "results" if root else Path("report"))

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 
-from florilegium.apps.settings import read_settings
+from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.federation import federate

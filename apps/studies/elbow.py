@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from florilegium.apps.one_process import run_here
-from florilegium.apps.settings import complete
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import Value

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.personal import reopened
-from florilegium.apps.settings import read_settings
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.runs.personal import reopened
+from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.federation import federate

@@ -18,10 +18,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from florilegium.apps.cells import Cell, run_cells
-from florilegium.apps.experiment import pick, read_layers, recipe_name
-from florilegium.apps.settings import Settings, complete, parse
+from florilegium.apps.runs.experiment import pick, read_layers, recipe_name
+from florilegium.apps.settings.configuration import Settings, complete, parse
 from florilegium.apps.studies.heterogeneity import histograms
+from florilegium.apps.sweeps.named_runs import Cell, run_cells
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.hyper.mdm import MDMHyper

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from florilegium.apps.settings import Settings, read_settings
+from florilegium.apps.settings.configuration import Settings, read_settings
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from florilegium.apps.personal import reopened
-from florilegium.apps.settings import read_settings
+from florilegium.apps.runs.personal import reopened
+from florilegium.apps.settings.configuration import read_settings
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.run_records import load_run
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 

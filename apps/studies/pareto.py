@@ -23,8 +23,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value, parse_numbers
@@ -99,7 +99,7 @@ def keys_of(cell: Cell, base: Mapping[str, Value]) -> dict[str, Value]:
 
 def carry_out(keys: Mapping[str, Value]) -> dict[str, float]:
     """Carry out a run in this process and return its final cost, accuracy and spent ε."""
-    from florilegium.apps.one_process import run_here
+    from florilegium.apps.engines.one_process import run_here
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with TemporaryDirectory() as folder:

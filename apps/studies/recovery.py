@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from florilegium.apps.settings import read_settings
+from florilegium.apps.settings.configuration import read_settings
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from florilegium.apps.methods import table_of
+from florilegium.apps.methods.registry import table_of
 from florilegium.apps.trackers.base import TrackedRun
 from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.common.errors import RunError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.settings import complete
+from florilegium.apps.settings.configuration import complete
 from florilegium.apps.trackers.following import Following, tracked_run
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError

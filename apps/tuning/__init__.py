@@ -1,0 +1,1 @@
+"""Trials of a recipe's methods, proposed by Optuna."""

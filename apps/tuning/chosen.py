@@ -13,12 +13,12 @@ from typing import Any
 
 import tomli_w
 
-from florilegium.apps.experiment import read_assignments, recipe_name, resolve
-from florilegium.apps.methods import table_of
-from florilegium.apps.settings import complete, defaults
+from florilegium.apps.methods.registry import table_of
+from florilegium.apps.origins.version import version
+from florilegium.apps.runs.experiment import read_assignments, recipe_name, resolve
+from florilegium.apps.settings.configuration import complete, defaults
 from florilegium.apps.tuning.plan import tune_folder
-from florilegium.apps.tuning.records import Result, Tuning
-from florilegium.apps.version import version
+from florilegium.apps.tuning.results import Result, Tuning
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.files import write_text
 from florilegium.common.places import read_utf8

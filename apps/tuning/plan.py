@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.experiment import read_layers, recipe_name, resolve, short_name
-from florilegium.apps.methods import METHODS, table_of
-from florilegium.apps.settings import PACKAGE_KEYS, TransferSettings, complete, parse
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.apps.runs.experiment import read_layers, recipe_name, resolve, short_name
+from florilegium.apps.settings.configuration import PACKAGE_KEYS, TransferSettings, complete, parse
 from florilegium.apps.tuning.space import Range, Tune, read_tune
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder

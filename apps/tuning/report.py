@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.reports.pictures import MARKERS, colour
 from florilegium.apps.reports.tables import Table, markdown
-from florilegium.apps.settings import complete
-from florilegium.apps.tuning.records import Result, Tuning, shown
+from florilegium.apps.settings.configuration import complete
+from florilegium.apps.tuning.results import Result, Tuning, shown
 from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_atomically, write_text
 

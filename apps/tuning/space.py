@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from florilegium.apps.experiment import pick, read_layers
+from florilegium.apps.runs.experiment import pick, read_layers
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from florilegium.apps.methods import table_of
-from florilegium.apps.origins import origins_of
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.methods.registry import table_of
+from florilegium.apps.origins.hashes import origins_of
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.apps.tuning.plan import Plan, Subject
-from florilegium.apps.tuning.records import Result, Trial
+from florilegium.apps.tuning.results import Result, Trial
 from florilegium.apps.tuning.space import Range, listed
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import entropy

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from florilegium.apps.engine import Engine
-from florilegium.apps.engines import EngineName
-from florilegium.apps.engines import engine as choose
-from florilegium.apps.experiment import run_experiment, warn_of_idle_keys
-from florilegium.apps.progress import Display
-from florilegium.apps.settings import complete
+from florilegium.apps.engines.choice import EngineName
+from florilegium.apps.engines.choice import engine as choose
+from florilegium.apps.engines.process import Engine
+from florilegium.apps.engines.progress import Display
+from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
+from florilegium.apps.settings.configuration import complete
 from florilegium.apps.tuning.chosen import FILE as CHOSEN
 from florilegium.apps.tuning.chosen import write_tuned
 from florilegium.apps.tuning.plan import read_plan
-from florilegium.apps.tuning.records import Trial, Tuning
 from florilegium.apps.tuning.report import write_page
+from florilegium.apps.tuning.results import Trial, Tuning
 from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, storage
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
@@ -55,7 +55,7 @@ def tune(
     Args:
         recipe, name: a recipe and its table ``[tune.<name>]``.
         overrides: keys that apply to all trials.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.engine`.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
         display: shows the progress of each trial.
 
     Raises:

@@ -75,9 +75,9 @@ def architecture(theme: Theme) -> Sheet:
         ("A setting", theme.blue, [
             ("key(default, meaning)", ["in a Section: */settings.py,", "clients/hyper/"]),
             ("generated", ["pyproject.toml, docs,", "florilegium keys"]),
-            ("recipe, --set", ["apps/experiment.py"]),
-            ("parse", ["apps/settings.py: Settings", "and hyper, checked"]),
-            ("assemble", ["apps/assembly.py puts", "every run together"]),
+            ("recipe, --set", ["apps/runs/experiment.py"]),
+            ("parse", ["apps/settings: Settings", "and hyper, checked"]),
+            ("assemble", ["apps/assembly puts", "every run together"]),
             ("self.settings, self.hyper", ["in strategy and client"]),
         ]),
         ("The model's arrays", theme.amber, [

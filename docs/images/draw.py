@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from themes import write_figure
 
 import florilegium as fl
-from florilegium.apps.settings import complete, parse
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.figures import ShownFigure
 from florilegium.common.settings import Value
 from florilegium.partitions.federation import federate

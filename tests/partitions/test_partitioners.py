@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from florilegium.apps.methods import METHODS, table_of
-from florilegium.apps.reports.records import FEDERATION
-from florilegium.apps.settings import defaults, parse, sections
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.apps.reports.run_records import FEDERATION
+from florilegium.apps.settings.configuration import defaults, parse, sections
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_table
 from florilegium.partitions.federation import build, contents, federate, whole_dataset

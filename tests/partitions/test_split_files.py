@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from florilegium.apps.cli import cli
-from florilegium.apps.experiment import resolve
+from florilegium.apps.cli.app import cli
+from florilegium.apps.runs.experiment import resolve
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
 from florilegium.partitions.clientdata import decoded
 from florilegium.partitions.federation import build, federate, whole_dataset

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.personal import personalise
+from florilegium.apps.runs.personal import personalise
 from florilegium.clients.core.export import load_model
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import torch_generator

@@ -18,7 +18,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.personal import Reopened, reopened
+from florilegium.apps.runs.personal import Reopened, reopened
 from florilegium.clients.apple import CORE, INITIAL, RELATIONS
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.fedfomo import AFFINITY, BEFORE

@@ -19,8 +19,8 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.preprocessing import MinMaxScaler
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Reply, of_network, unpack
 from florilegium.clients.families.clustered import named, of_clusters

@@ -16,7 +16,7 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from florilegium.apps.methods import METHODS
+from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Reply

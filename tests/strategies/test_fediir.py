@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.settings import parse
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.wire import BESIDE, unpack
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value

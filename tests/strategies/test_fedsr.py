@@ -11,7 +11,7 @@ from torch.distributions import Normal
 from torch.func import functional_call
 from torch.nn.functional import softplus
 
-from florilegium.apps.settings import parse
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value

@@ -14,9 +14,9 @@ import torch
 from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.personal import personalise
-from florilegium.apps.settings import parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.runs.personal import personalise
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.stacked_objectives import Batch
 from florilegium.clients.core.state import ClientState

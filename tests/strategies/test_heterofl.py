@@ -14,8 +14,8 @@ import torch
 from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.device_settings import parse_node
-from florilegium.apps.personal import reopened
+from florilegium.apps.assembly.node_config import parse_node
+from florilegium.apps.runs.personal import reopened
 from florilegium.clients.core.export import load_model, save_model
 from florilegium.clients.core.wire import Reply, unpack
 from florilegium.common.errors import ConfigurationError, DataError, RunError

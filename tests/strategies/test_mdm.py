@@ -14,8 +14,8 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2, dirichlet_multinomial
 
-from florilegium.apps.personal import personalise
-from florilegium.apps.settings import parse
+from florilegium.apps.runs.personal import personalise
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.wire import Reply, Request
 from florilegium.clients.mdm import MDMClient
 from florilegium.common.errors import ConfigurationError, RunError

@@ -18,8 +18,8 @@ from flwr.app import Message
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.personal import personalise
-from florilegium.apps.settings import parse
+from florilegium.apps.runs.personal import personalise
+from florilegium.apps.settings.configuration import parse
 from florilegium.apps.studies.descriptors import correlations, rank_correlations, write_correlations
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.personal import personalise
+from florilegium.apps.runs.personal import personalise
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.phases import phase

@@ -12,9 +12,9 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
-from florilegium.apps.personal import personalise
-from florilegium.apps.predictions import write_predictions
-from florilegium.apps.sources import SimulatedClients
+from florilegium.apps.assembly.node_clients import SimulatedClients
+from florilegium.apps.runs.personal import personalise
+from florilegium.apps.runs.predictions import write_predictions
 from florilegium.clients.ppfe_linear import WEIGHT, combined, ridge
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 from torch import nn, zeros
 
-from florilegium.apps.one_process import OneProcess
-from florilegium.apps.personal import reopened
-from florilegium.apps.settings import Settings
+from florilegium.apps.engines.one_process import OneProcess
+from florilegium.apps.runs.personal import reopened
+from florilegium.apps.settings.configuration import Settings
 from florilegium.apps.studies.attacks import rows_of
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.host import Host

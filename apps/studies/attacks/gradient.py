@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from florilegium.apps.personal import reopened
-from florilegium.apps.settings import Settings
+from florilegium.apps.runs.personal import reopened
+from florilegium.apps.settings.configuration import Settings
 from florilegium.apps.studies.attacks import rows_of
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.network import network_for

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import nn
 
-from florilegium.apps.personal import model_of, reopened
+from florilegium.apps.runs.personal import model_of, reopened
 from florilegium.apps.studies.attacks import rows_of
 from florilegium.clients.core.training import features
 from florilegium.common.errors import RunError

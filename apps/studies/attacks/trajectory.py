@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.apps.personal import reopened
+from florilegium.apps.runs.personal import reopened
 from florilegium.apps.studies.attacks import rows_of
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text

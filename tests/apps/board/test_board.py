@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from florilegium.apps.board.entries import Entry
 from florilegium.apps.board.page import _made, draw
 from florilegium.apps.board.published import published
-from florilegium.apps.cli import cli
-from florilegium.apps.experiment import read_assignments
+from florilegium.apps.cli.app import cli
 from florilegium.apps.reports.statistics import Estimate
+from florilegium.apps.runs.experiment import read_assignments
 from florilegium.common.errors import ConfigurationError
 from tests.support import CACHE
 

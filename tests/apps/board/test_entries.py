@@ -11,7 +11,7 @@ import pytest
 
 from florilegium.apps.board.entries import entries, ranks, text_of
 from florilegium.apps.reports.pools import Pool, Section
-from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.run_records import Run
 from tests.apps.reports.made import made_run
 
 CLIENTS = range(10)

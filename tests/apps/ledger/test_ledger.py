@@ -11,12 +11,12 @@ import pytest
 from scipy.stats import kendalltau, sem
 from typer.testing import CliRunner
 
-from florilegium.apps.cli import cli
-from florilegium.apps.experiment import read_recipe
+from florilegium.apps.cli.app import cli
 from florilegium.apps.ledger.page import HEAD, anchor, page, summary
 from florilegium.apps.ledger.records import Cell, Measured, Paper, Published, Runs, Unit, papers, read_paper
 from florilegium.apps.ledger.verdicts import counts, orders, verdict
-from florilegium.apps.recipe_list import table_names
+from florilegium.apps.runs.experiment import read_recipe
+from florilegium.apps.runs.recipes import table_names
 from florilegium.common.errors import ConfigurationError
 from tests.processes import ROOT
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.apps.reports.records import Run
+from florilegium.apps.reports.run_records import Run
 from florilegium.common.settings import Value
 from tests.support import config
 

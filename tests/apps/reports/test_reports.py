@@ -14,7 +14,7 @@ from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import curve, places, plot_pools, reader
 from florilegium.apps.reports.pools import Pool, ranges, sections
-from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
 from florilegium.apps.reports.writing import write_report
 from florilegium.common.errors import RunError

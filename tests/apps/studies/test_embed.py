@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from florilegium.apps.one_process import run_here
-from florilegium.apps.settings import parse
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.settings.configuration import parse
 from florilegium.apps.studies.embed import Representations, agreement, picture, representations, write_embedding
 from florilegium.clients.flowdup import make_hypernetwork
 from florilegium.common.errors import RunError

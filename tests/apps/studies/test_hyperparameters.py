@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.studies.hyperparameters import (
     Found,
     agreement,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from florilegium.apps.one_process import run_here
-from florilegium.apps.settings import parse
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.settings.configuration import parse
 from florilegium.apps.studies.fidelity import Grid, accuracy, laws, study, write_fidelity
 from florilegium.apps.studies.heterogeneity import clients_of, distance, write_heterogeneity
 from florilegium.apps.studies.recovery import errors, normalised_error, write_recovery

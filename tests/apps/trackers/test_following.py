@@ -15,10 +15,10 @@ from flwr.app import Message
 from typer.testing import CliRunner
 
 import florilegium as fl
-from florilegium.apps.cli import cli
-from florilegium.apps.early_checks import check_early
-from florilegium.apps.engine import InThisProcess
-from florilegium.apps.packages import import_path
+from florilegium.apps.assembly.early_checks import check_early
+from florilegium.apps.cli.app import cli
+from florilegium.apps.engines.process import InThisProcess
+from florilegium.apps.origins.packages import import_path
 from florilegium.apps.trackers.following import SENT, numbers
 from florilegium.apps.trackers.registry import TRACKERS, check_tracker
 from florilegium.apps.trackers.sending import track

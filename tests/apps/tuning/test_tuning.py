@@ -19,13 +19,13 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 import florilegium as fl
-from florilegium.apps.cli import cli
-from florilegium.apps.engine import Engine, InThisProcess, OnEvaluation
-from florilegium.apps.progress import silent
+from florilegium.apps.cli.app import cli
+from florilegium.apps.engines.process import Engine, InThisProcess, OnEvaluation
+from florilegium.apps.engines.progress import silent
 from florilegium.apps.tuning import trials
 from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.apps.tuning.plan import read_plan
-from florilegium.apps.tuning.records import Result, Trial, Tuning
+from florilegium.apps.tuning.results import Result, Trial, Tuning
 from florilegium.apps.tuning.study import MethodStudy
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
@@ -354,7 +354,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         wanted.extend(configs)
         raise Stop
 
-    monkeypatch.setattr("florilegium.apps.cells.choose", choose)
+    monkeypatch.setattr("florilegium.apps.sweeps.named_runs.choose", choose)
     return wanted
 
 

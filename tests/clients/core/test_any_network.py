@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
 from florilegium.clients.core.export import load_model, save_model
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, RunError

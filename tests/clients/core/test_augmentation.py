@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
-from florilegium.apps.assembly import assemble
+from florilegium.apps.assembly.parts import assemble
 from florilegium.clients.core.augmentation import PADDING, augmentation_of
 from florilegium.clients.core.stacked_training import Training
 from florilegium.clients.core.training import batches, features, mapped, train

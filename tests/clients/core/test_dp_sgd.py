@@ -19,8 +19,8 @@ from scipy.stats import chi2
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import SUM_MULTIPLIER
 from florilegium.clients.core.host import Host
 from florilegium.clients.core.reports import COST

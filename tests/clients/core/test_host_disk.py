@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
 from florilegium.common.errors import FileError
 from florilegium.common.files import Draft
 from florilegium.strategies.core.run_folder import read_checkpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.training import batches, features, least_batch, train
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import torch_generator

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from florilegium.apps.assembly import assemble, open_folder
+from florilegium.apps.assembly.parts import assemble, open_folder
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import RESERVED, ContractError, contracts_of, phase
 from florilegium.clients.core.wire import Request, Work, pack

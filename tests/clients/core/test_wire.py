@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
-from florilegium.apps.local_grid import identify
+from florilegium.apps.engines.local_grid import identify
 from florilegium.clients.core import wire
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, flat, pack, unpack
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from florilegium.apps.cli import cli
+from florilegium.apps.cli.app import cli
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.clientdata import decoded
 from florilegium.partitions.federation import federate

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from florilegium.apps.studies.transfer import transfer_once
+from florilegium.apps.runs.transfer import transfer_once
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
 from florilegium.partitions.datasets import find_spec

@@ -11,9 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from florilegium.apps.cli import cli
-from florilegium.apps.device_settings import own_data, parse_node
-from florilegium.apps.experiment import read_recipe
+from florilegium.apps.assembly.node_config import own_data, parse_node
+from florilegium.apps.cli.app import cli
+from florilegium.apps.runs.experiment import read_recipe
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import CPU, simulated

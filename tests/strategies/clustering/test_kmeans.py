@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chi2, chisquare
 from sklearn.cluster import KMeans as ScikitKMeans
 
-from florilegium.apps.assembly import assemble, open_folder
-from florilegium.apps.methods import METHODS
-from florilegium.apps.one_process import OneProcess, run_here
-from florilegium.apps.personal import personalise
-from florilegium.apps.settings import parse
+from florilegium.apps.assembly.parts import assemble, open_folder
+from florilegium.apps.engines.one_process import OneProcess, run_here
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.runs.personal import personalise
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.clustering.feddp_kmeans import FedDPKMeansClient
 from florilegium.clients.clustering.k_fed import KFedClient
 from florilegium.clients.clustering.kmeans import KMeansClient

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from florilegium.apps.assembly import assemble
+from florilegium.apps.assembly.parts import assemble
 from florilegium.clients.fednova import normaliser
 from florilegium.common.settings import Value
 from florilegium.strategies.core.clock import Clock, Job, Load

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from florilegium.apps.assembly import population
+from florilegium.apps.assembly.parts import population
 from florilegium.clients.core.wire import Reply, Request
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value

@@ -15,7 +15,7 @@ from flwr.app import Message
 from opacus.accountants import PRVAccountant
 from scipy.stats import chi2
 
-from florilegium.apps.methods import METHODS
+from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.phases import phase

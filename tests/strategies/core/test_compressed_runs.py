@@ -15,8 +15,8 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from florilegium.apps import client_app
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.compression.quantise import Quantise
 from florilegium.clients.core.compression.scheme import COMPRESSED
 from florilegium.clients.core.compression.top_k import TopK

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from florilegium.apps.early_checks import check_early
+from florilegium.apps.assembly.early_checks import check_early
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value

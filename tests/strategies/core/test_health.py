@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from florilegium.apps.experiment import tell_warnings
-from florilegium.apps.one_process import run_here
+from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pools import sections
-from florilegium.apps.reports.records import load_run
+from florilegium.apps.reports.run_records import load_run
+from florilegium.apps.runs.experiment import tell_warnings
 from florilegium.clients.core.base import BaseClient
 from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import commonest

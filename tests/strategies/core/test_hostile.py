@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Error, Message
 from rich.console import Console
 
-from florilegium.apps.watch import page
+from florilegium.apps.runs.watch import page
 from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.reports import ALWAYS, MOST_EXAMPLES
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, unpack

@@ -14,8 +14,8 @@ from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
 from scipy.stats import kstest
 
-from florilegium.apps.methods import METHODS
-from florilegium.apps.settings import parse
+from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
 from florilegium.clients.core.reports import SHARE, Range
 from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums

@@ -1,0 +1,230 @@
+"""Assemble a run from its configuration: method, network, privacy checks, clients and strategy.
+
+The ServerApp, the ClientApp, runs in one process and queries of finished runs all start here, so that they make the
+same checks and build the same parts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from florilegium.apps.assembly.buffer_checks import check_buffered
+from florilegium.apps.assembly.compression_checks import check_compression
+from florilegium.apps.assembly.node_clients import SimulatedClients
+from florilegium.apps.assembly.privacy_checks import (
+    check_client_privacy,
+    check_example_privacy,
+    check_secure_aggregation,
+)
+from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.apps.origins.code import code_version
+from florilegium.apps.origins.hashes import origins_of
+from florilegium.apps.origins.packages import in_notebook, used_code, versions
+from florilegium.apps.origins.provenance import provenance_of
+from florilegium.apps.settings.configuration import Settings, defaults_of, parse
+from florilegium.clients.core.augmentation import Augmentation, augmentation_of
+from florilegium.clients.core.host import Host, Source
+from florilegium.clients.core.network import network_for
+from florilegium.clients.core.worker import tune_process
+from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
+from florilegium.common.promises import gap
+from florilegium.common.settings import Section, Value
+from florilegium.models.blocks import GUIDE, OneBlock
+from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.partitions.clientdata import commonest, validating
+from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import dataset_of
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.cohort import CohortStrategy
+    from florilegium.strategies.core.roster import Member, Roster
+    from florilegium.strategies.core.run_folder import RunFolder, Watcher
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run that its configuration determines, checked.
+
+    Attributes:
+        config: the complete run configuration, flat keys.
+        settings, hyper: the configuration as typed models: common settings, and the method's hyper-parameters.
+        method: the method's entry in the registry.
+        network: the network, initialised from the run's seed. A host in this process trains it in place.
+        initial: copies of the network's initial arrays.
+        augmentation: random changes of the training images, or None.
+        device: the torch device for the clients of this process.
+        one_process: whether server and clients share this process, so that a notebook's own code can be used.
+    """
+
+    config: Mapping[str, Value]
+    settings: Settings
+    hyper: Section
+    method: Method
+    network: nn.Sequential
+    initial: Arrays
+    augmentation: Augmentation | None
+    device: torch.device
+    one_process: bool = False
+
+    @property
+    def code(self) -> str:
+        """The hash of the package's code and of the code outside it that the run uses."""
+        return code_of(self.config, one_process=self.one_process)
+
+    def origins(self, deployed: bool) -> dict[str, str]:
+        """Return hashes of what the run is made from, on real devices or not (:func:`origins_of`)."""
+        return origins_of(self.config, self.settings, deployed=deployed)
+
+    def simulated_clients(self) -> SimulatedClients:
+        """Return the clients of the simulated federation, all of which one node can run."""
+        return SimulatedClients(self.settings, self.device)
+
+    def host(self, source: Source, state_dir: str = "") -> Host:
+        """Return the host that runs the clients of ``source`` in this process; ``state_dir``: see :class:`Host`."""
+        client, network = self.method.client_class(), self.network.to(self.device)
+        return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation)
+
+    def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
+        """Return what carries the run out (:func:`provenance_of`)."""
+        return provenance_of(self.settings, self.device, len(roster.nodes), deployed=roster.deployed, flower=flower)
+
+    def strategy(self, run: RunFolder, *, flower: bool = False) -> CohortStrategy:
+        """Return the run's strategy, which writes to the folder ``run``; log how a dataset's schema was inferred.
+
+        Args:
+            run: the folder.
+            flower: whether one of Flower's processes carries out the run.
+
+        Raises:
+            ConfigurationError: if the method does not support the configuration.
+        """
+        from florilegium.strategies.core.cohort import Setup  # not imported in client processes
+        from florilegium.strategies.core.roster import Roster
+
+        s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
+        if s.privacy.unit == "client":
+            check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
+        if s.secure_aggregation:
+            check_secure_aggregation(s, gap(strategy, "secure_gap", self.hyper))
+        if s.mode == "buffered":
+            check_buffered(s, gap(strategy, "buffer_gap", self.hyper))
+        check_compression(s, gap(strategy, "compression_gap", self.hyper))
+        # The roster calls this in simulations only: real devices hold their own data.
+        roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
+        provenance = partial(self.provenance, flower=flower)
+        return strategy(Setup(s, self.hyper, client, roster, run, self.origins, provenance, partial(chance, s)))
+
+
+def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:
+    """Check a complete run configuration and build the parts of the run.
+
+    Args:
+        config: flat keys.
+        one_thread: whether this process computes with one thread, as in a simulation with a process per core.
+        one_process: whether server and clients share this process.
+
+    Raises:
+        ConfigurationError: if the configuration is wrong, or the method does not support it.
+    """
+    settings, hyper = parse(config)
+    method, spec = METHODS[settings.method], dataset_of(settings)
+    device = tune_process(settings.device, one_thread=one_thread)
+    network = network_for(spec, settings.model, settings.seed)
+    if isinstance(network, OneBlock) and method.client_class().needs_blocks:
+        raise ConfigurationError(
+            f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
+            f"into body and head: return an nn.Sequential of blocks, or a module that states blocks = [...] ({GUIDE})"
+        )
+    augmentation = augmentation_of(settings.augment, spec)
+    if augmentation is not None and not method.client_class().augments:
+        raise ConfigurationError(
+            f"augment: '{settings.augment}' changes images from epoch to epoch, and method '{settings.method}' needs "
+            "them unchanged; set augment = 'none'"
+        )
+    if settings.privacy.unit == "example":
+        check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
+    return Assembly(config, settings, hyper, method, network, get_arrays(network), augmentation, device, one_process)
+
+
+def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:
+    """Return a :class:`RunFolder` at ``path`` for a run with this configuration; nothing is written yet."""
+    from florilegium.strategies.core.run_folder import RunFolder
+
+    return RunFolder(path, config, table_of(method), watcher, defaults_of(config))
+
+
+@contextmanager
+def outcome_noted(run: RunFolder) -> Iterator[None]:
+    """Context of a run, which this process claims; ``status.json`` records if it fails or is stopped.
+
+    Raises:
+        ConfigurationError: if another process carries out the run. What the run raises is raised again.
+    """
+    from florilegium.strategies.core.claim import claimed
+
+    with claimed(run.path), _noted(run):
+        yield
+
+
+@contextmanager
+def _noted(run: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        said = isinstance(error, FlorilegiumError | KeyboardInterrupt) and str(error)
+        words = str(error) if said else f"{type(error).__name__}: {error}".removesuffix(": ")
+        # If resuming failed, the status of the earlier run stays unchanged.
+        if run.opened or not (run.path / "config.toml").exists():
+            with suppress(FileError):  # what has ended the run matters more
+                run.status("failed" if isinstance(error, Exception) else "stopped", error=words)
+        raise
+
+
+def code_of(config: Mapping[str, Value], *, one_process: bool = False) -> str:
+    """Return the hash of a run's code (:attr:`Assembly.code`) without building the run."""
+    typed_in = in_notebook(config) if one_process else []
+    return code_version(tuple(reference for reference in used_code(config) if reference not in typed_in))
+
+
+def population(settings: Settings) -> list[Member]:
+    """Return the clients of the simulated federation as members of the server's roster."""
+    from florilegium.strategies.core.roster import Member
+
+    federation, _ = federate(settings)
+    if federation.notes:
+        log.warning(federation.notes)
+    names = [str(name) for name in federation.names]
+    own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
+    if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share
+        names = [""] * len(federation)
+    measured = federation.test.sizes
+    if settings.evaluate_on == "validation":
+        counts = zip(federation.train.sizes, federation.labeled, strict=True)
+        measured = np.array([validating(size, settings.validation_fraction) if known else 0 for size, known in counts])
+    sizes = (federation.train.sizes, measured)
+    columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
+    return [
+        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)
+        for i, (train, test, unseen, labeled, name) in enumerate(columns)
+    ]
+
+
+def chance(settings: Settings, clients: Iterable[str]) -> float:
+    """Return the accuracy of always predicting the most frequent class of some simulated clients; NaN if unknown."""
+    federation, dataset = federate(settings)
+    part = "train" if settings.evaluate_on == "validation" else "test"
+    return commonest(federation, dataset, map(int, clients), part)

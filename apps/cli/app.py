@@ -1,0 +1,77 @@
+"""The command line. Each command imports the modules that do its work only when it is called."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli.data import data
+from florilegium.apps.cli.device import device
+from florilegium.apps.cli.groups import DEVICES
+from florilegium.apps.cli.inspect import looking
+from florilegium.apps.cli.new import writing
+from florilegium.apps.cli.privacy import private
+from florilegium.apps.cli.run import running
+from florilegium.apps.cli.several import together
+from florilegium.apps.studies.commands import studies
+from florilegium.common.errors import FlorilegiumError
+from florilegium.common.references import add_folder
+
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+for group in (running, together, writing, looking, data):
+    cli.add_typer(group)
+cli.add_typer(device, name="device", rich_help_panel=DEVICES)
+for group in (private, studies):
+    cli.add_typer(group)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from florilegium.apps.origins.version import version
+
+        print(version())
+        raise typer.Exit
+
+
+@cli.callback()
+def florilegium(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print version and commit")
+    ] = False,
+) -> None:
+    """Federated-learning methods as one Flower App."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End as on Ctrl-C, so that a run notes it and its processes end too."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main() -> None:
+    """Run the command line. Wrong input exits with status 2, a failed run with 1; both print one message."""
+    # While modules are imported there is no garbage: looking for some is a quarter of PyTorch's import time.
+    gc.disable()
+    atexit.register(gc.freeze)  # nor is there any at the end, where looking for it takes a second
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _end)
+    add_folder(Path.cwd())  # so that `--set method=mine:Client` finds mine.py here
+    try:
+        cli(standalone_mode=True)
+    except FlorilegiumError as error:
+        with suppress(OSError):  # the terminal may have been closed
+            Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(error.exit_status)
+
+
+if __name__ == "__main__":
+    main()

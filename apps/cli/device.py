@@ -1,0 +1,140 @@
+"""``florilegium device``: commands for the owner of a device: check data, list state, predict, export, delete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from florilegium.apps.cli.completion import complete_dataset
+from florilegium.apps.cli.groups import DEVICES, Group
+from florilegium.apps.cli.options import OnnxToo
+from florilegium.apps.cli.tables import show
+
+device = Group(
+    DEVICES, no_args_is_help=True, help="On a device: check data, join runs; list, use or delete what it keeps."
+)
+
+Run = Annotated[str, typer.Argument(help="the run's name")]
+StateDir = Annotated[Path, typer.Option(help="state-dir of the SuperNode's --node-config")]
+Client = Annotated[str, typer.Option(help="client-id, needed if the folder holds several clients")]
+
+
+@device.add('florilegium device check \'data-path="/data/a" client-id="a"\' --dataset mnist')
+def check(
+    node_config: Annotated[
+        str, typer.Argument(help='the SuperNode\'s --node-config: \'data-path="/data/a" client-id="a"\'')
+    ],
+    dataset: Annotated[
+        str, typer.Option(help="dataset of the runs that the device will join", autocompletion=complete_dataset)
+    ],
+) -> None:
+    """Check a device's data: read them as a run would and print a summary."""
+    from flwr.common.config import parse_config_args
+
+    from florilegium.apps.assembly.node_config import own_data, parse_node
+    from florilegium.apps.settings.configuration import defaults
+    from florilegium.partitions.clientdata import CPU
+    from florilegium.partitions.datasets import find_spec
+    from florilegium.partitions.device_data import report
+
+    owner = parse_node(parse_config_args([node_config]))
+    dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
+    spec = find_spec(dataset)
+    data = own_data(owner, spec, CPU, embeddings="", cache_dir=cache_dir)
+    print(f"{owner.client_id}: {report(data, spec)}")
+
+
+@device.add(
+    "florilegium device serve --insecure --superlink 127.0.0.1:8000 "
+    '--node-config \'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'',
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def serve(
+    context: typer.Context,
+    node_config: Annotated[str, typer.Option(help='\'data-path="/data/a" client-id="a" state-dir="/var/lib/a"\'')],
+    dataset: Annotated[
+        str, typer.Option(help="check first that the data can be read as this dataset", autocompletion=complete_dataset)
+    ] = "",
+) -> None:
+    """Run a SuperNode that keeps PyTorch, network and data in memory between messages.
+
+    All other options are those of flower-supernode: --superlink HOST:PORT, --root-certificates, and so on.
+    """
+    from flwr.common.config import parse_config_args
+
+    from florilegium.apps.assembly.node_config import parse_node
+    from florilegium.apps.devices.flower_version import hand_over, usable
+
+    parse_node(parse_config_args([node_config]))
+    if dataset:  # in a process of its own, since what it imports and reads is not needed here
+        words = [sys.executable, "-P", "-m", "florilegium", "device", "check", node_config, "--dataset", dataset]
+        if code := subprocess.run(words, check=False).returncode:
+            raise typer.Exit(code)
+    options = ["--node-config", node_config, *context.args]
+    if not usable():
+        hand_over(options)
+    from florilegium.apps.devices.supernode import serve as take_part  # imports what other versions of Flower may lack
+
+    take_part(options)
+
+
+@device.add("florilegium device status --state-dir /var/lib/a")
+def status(state_dir: StateDir) -> None:
+    """List what the device keeps: run, client, last round, model, and privacy budget spent."""
+    from florilegium.apps.devices.stored_runs import STATUS
+    from florilegium.apps.devices.stored_runs import status as look
+
+    show(STATUS, look(state_dir), str(state_dir))
+
+
+@device.add("florilegium device predict RUN new.csv --state-dir /var/lib/a")
+def predict(
+    run: Run,
+    inputs: Annotated[Path, typer.Argument(help=".parquet, .csv, .npy, a picture, or a folder of pictures")],
+    state_dir: StateDir,
+    client: Client = "",
+    embeddings: Annotated[str, typer.Option(help="file of word vectors, for models whose inputs are words")] = "",
+    schema: Annotated[Path | None, typer.Option(help="schema file that maps the device's column names")] = None,
+) -> None:
+    """Predict with the device's own model; write CSV to standard output."""
+    from florilegium.apps.devices.stored_runs import model_folder
+    from florilegium.apps.runs.predictions import write_predictions
+
+    write_predictions(model_folder(state_dir, run, client), inputs, embeddings, schema)
+
+
+@device.add("florilegium device export RUN model --state-dir /var/lib/a --onnx")
+def export(
+    run: Run,
+    output: Annotated[Path, typer.Argument(help="folder for model.safetensors and card.json")],
+    state_dir: StateDir,
+    client: Client = "",
+    onnx: OnnxToo = False,
+) -> None:
+    """Copy the device's own model to a folder."""
+    from florilegium.apps.devices.stored_runs import export as copy
+    from florilegium.apps.devices.stored_runs import model_folder
+
+    print(copy(model_folder(state_dir, run, client), output, onnx=onnx))
+
+
+@device.add("florilegium device forget RUN --state-dir /var/lib/a")
+def forget(
+    run: Run,
+    state_dir: StateDir,
+    client: Client = "",
+    yes: Annotated[bool, typer.Option("--yes", help="delete without confirmation")] = False,
+) -> None:
+    """Delete everything that the device keeps of a run: models, heads, and the privacy account."""
+    from florilegium.apps.devices.stored_runs import forget as delete
+    from florilegium.apps.devices.stored_runs import kept
+
+    folders = "\n".join(str(one.folder) for one in kept(state_dir, run, client))
+    if not yes:
+        typer.confirm(f"{folders}\nDelete all of it?", abort=True)
+    for folder in delete(state_dir, run, client):
+        print(folder)

@@ -1,0 +1,240 @@
+"""Commands that look at runs and models, and list methods, recipes and keys."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli.completion import complete_method, complete_tracker
+from florilegium.apps.cli.groups import INSPECT, Group
+from florilegium.apps.cli.options import Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
+from florilegium.apps.cli.tables import Cell, show, show_report
+from florilegium.common.errors import ConfigurationError, nearest
+
+looking = Group(INSPECT)
+
+
+@looking.add("florilegium watch RUN")
+def watch(
+    run: RunName,
+    every: Annotated[float, typer.Option(help="seconds between updates; 0: show once", min=0)] = 2.0,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show a run's progress, time per phase, and skipped clients, until it ends."""
+    from florilegium.apps.runs.watch import watch as look
+    from florilegium.strategies.core.run_folder import find_run
+
+    look(find_run(run, runs_folder(runs_dir)), Console(), every)
+
+
+@looking.add("florilegium report RUN RUN --output report")
+def report(
+    runs: Annotated[list[str], of_run("run ids or folders")],
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
+    html: Html = False,
+) -> None:
+    """Pool finished runs over seeds and compare them: tables, pictures, and differences client by client."""
+    from florilegium.apps.reports.writing import write_report
+    from florilegium.strategies.core.run_folder import find_run
+
+    folders = []
+    for name in runs:
+        try:
+            folders.append(find_run(name, runs_folder(runs_dir)))
+        except ConfigurationError:
+            if not Path(name).is_dir():
+                raise
+            folders.append(Path(name))  # `runs/*` names reports, too; they are left out
+    show_report(write_report(folders, output, html=html))
+    print(output)
+
+
+@looking.add("florilegium runs --state stopped --last 5")
+def runs(
+    runs_dir: RunsDir = None,
+    state: Annotated[str, typer.Option(help="only runs in this state, such as running, completed or stopped")] = "",
+    method: Annotated[str, typer.Option(help="only runs of this method", autocompletion=complete_method)] = "",
+    last: Annotated[int, typer.Option("--last", "-n", help="number of runs to list; 0: all", min=0)] = 20,
+) -> None:
+    """List the runs, the newest first: state, method, dataset, seed, rounds evaluated, and accuracy."""
+    from florilegium.apps.methods.registry import METHODS
+    from florilegium.apps.runs.run_list import State, list_folder
+    from florilegium.common.settings import folder
+
+    root = folder(runs_folder(runs_dir))
+    if not root.is_dir():
+        raise ConfigurationError(
+            f"runs-dir: there is no folder {root}. The first run makes it; --runs-dir names another"
+        )
+    if state and state not in (states := get_args(State)):
+        raise ConfigurationError(
+            f"--state: there is no state '{state}'{nearest(state, states)} Known: {', '.join(states)}."
+        )
+    found = (run for run in list_folder(str(root)) if state in ("", run.state) and method in ("", run.method))
+    shown = list(islice(found, last or None))
+    if not shown and method and method not in METHODS:
+        raise ConfigurationError(f"--method: '{method}' is no method, nor is a run of it{nearest(method, METHODS)}")
+    if not shown:
+        print(f"There are no {'such ' if state or method else ''}runs in {root}.", file=sys.stderr)
+        return
+    rows = [
+        ["" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in run.values()]
+        for run in map(vars, shown)
+    ]
+    show(["run", "state", "method", "dataset", "seed", "rounds", "accuracy"], rows)
+    if next(found, None):
+        print(f"Older runs are left out; --last 0 lists all in {root}.", file=sys.stderr)
+
+
+@looking.add("florilegium predict model images.parquet")
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder with model.safetensors and card.json")],
+    inputs: Annotated[
+        Path,
+        typer.Argument(help=".parquet or .csv with the dataset's columns, .npy, a picture, or a folder of pictures"),
+    ],
+    embeddings: Annotated[str, typer.Option(help="file of word vectors, for models whose inputs are words")] = "",
+) -> None:
+    """Predict with an exported model, or with one kept by a device; write CSV to standard output."""
+    from florilegium.apps.runs.predictions import write_predictions
+
+    write_predictions(model, inputs, embeddings)
+
+
+@looking.add("florilegium export RUN --client 3 --output model")
+def export(
+    run: RunName,
+    client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
+    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    onnx: OnnxToo = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Write the model that a client uses after a run; it is personalised if the method personalises."""
+    from florilegium.apps.runs.personal import personalise as make
+    from florilegium.strategies.core.run_folder import find_run
+
+    print(make(find_run(run, runs_folder(runs_dir)), output, client, onnx=onnx))
+
+
+@looking.add("florilegium personalise RUN --data site --output model")
+def personalise(
+    run: RunName,
+    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
+    data: Annotated[Path | None, typer.Option(help="instead of --client: folder with train.parquet")] = None,
+    unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
+    onnx: OnnxToo = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Build the model of a client from its data: a client of the run's federation, or a new one."""
+    from florilegium.apps.runs.personal import personalise as make
+    from florilegium.strategies.core.run_folder import find_run
+
+    if bool(client) == (data is not None):
+        raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
+    if client and unlabeled:
+        raise ConfigurationError("personalise: --unlabeled goes with --data; for the clients of a run it is known")
+    print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled, onnx=onnx))
+
+
+@looking.add("florilegium methods")
+def methods(
+    vectorised: Annotated[
+        bool, typer.Option("--vectorised", help="list only those that key `vectorise` speeds up; imports PyTorch")
+    ] = False,
+) -> None:
+    """List the methods, each with its own configuration keys."""
+    from florilegium.apps.methods.registry import METHODS
+    from florilegium.apps.settings.keys import method_keys
+    from florilegium.common.promises import gap
+
+    rows: list[list[Cell]] = []
+    for name in METHODS:
+        if problem := METHODS.problem(name):  # a broken package must not hide the others
+            rows.append([name, problem, "", METHODS.origin(name), []])
+            continue
+        method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
+        if not vectorised or not gap(method.client_class(), "vectorise_gap", method.hyper()()):
+            rows.append([name, method.title, method.source, METHODS.origin(name), own])
+    show(["method", "what it is", "source", "package", "own keys"], rows)
+
+
+@looking.add("florilegium recipes ppfe-cifar10-s2")
+def recipes(
+    name: Annotated[str, of_recipe("one to show, as TOML: keys, variants, sweeps, tuning; without it: list all")] = "",
+) -> None:
+    """List the recipes, which are papers' experiments, or show one with everything that it inherits."""
+    import tomli_w
+
+    from florilegium.apps.runs.experiment import read_layers, read_recipe
+    from florilegium.apps.runs.recipes import find_recipe, introduction, recipe_names
+    from florilegium.apps.settings.configuration import defaults
+    from florilegium.common.toml import nested
+
+    if name:
+        stem, _, variant = name.partition(":")
+        layers, keys = read_layers(stem), read_recipe(name)
+        print("\n".join(introduction(find_recipe(stem))))
+        variants = {own: nested(keys) for own, keys in layers.variants.items()}
+        tables = {} if variant else {"variants": variants, "sweeps": layers.sweeps, "tune": layers.tune}
+        print(tomli_w.dumps({**nested(keys), **{what: own for what, own in tables.items() if own}}), end="")
+        return
+    rows: list[list[Cell]] = []
+    for one in recipe_names():
+        layers = read_layers(one)
+        method, dataset = (str(layers.keys.get(key, defaults()[key])) for key in ("method", "dataset"))
+        purpose = introduction(find_recipe(one))[0].removeprefix("# ")
+        rows.append([one, method, dataset, purpose, [*layers.sweeps], [*layers.tune], [*layers.variants]])
+    show(["recipe", "method", "dataset", "reproduces", "sweeps", "tune", "variants"], rows)
+
+
+@looking.add("florilegium keys fedprox")
+def keys(
+    word: Annotated[
+        str,
+        typer.Argument(
+            help="list only keys that contain this, such as a method's name", autocompletion=complete_method
+        ),
+    ] = "",
+) -> None:
+    """List the configuration keys: values, default, meaning."""
+    from florilegium.apps.settings.configuration import sections
+    from florilegium.apps.settings.keys import groups, installed_sections
+
+    known = [key for group in groups(sections() | installed_sections()) for key in group.keys]
+    rows = [
+        (key.name, key.shown_default, key.values.replace("\\|", "|"), key.meaning) for key in known if word in key.name
+    ]
+    if not rows:
+        raise ConfigurationError(
+            f"no key contains '{word}'{nearest(word, [key.name for key in known])} `florilegium keys` lists all"
+        )
+    show(["key", "default", "values", "meaning"], rows)
+
+
+@looking.add("florilegium track RUN --to mlflow")
+def track(
+    run: RunName,
+    to: Annotated[
+        str,
+        typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class", autocompletion=complete_tracker),
+    ],
+    project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Send a run's figures to a tracker; those that it already has are not sent again."""
+    from florilegium.apps.trackers.sending import track as send
+    from florilegium.strategies.core.run_folder import find_run
+
+    delivery = send(find_run(run, runs_folder(runs_dir)), to, project)
+    if not delivery.known:
+        print("the run has no rounds yet; nothing was sent")
+        return
+    sent = f"{delivery.rounds} rounds sent" if delivery.rounds else "no new rounds"
+    print(f"{sent}: {delivery.place}")

@@ -1,0 +1,94 @@
+"""Options and arguments shared by several commands, with what the shell completes them to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from florilegium.apps.cli.completion import complete_recipe, complete_run
+from florilegium.common.errors import ConfigurationError, StoppedError
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def of_run(help: str) -> Any:
+    """Return an argument that names a run or several; the shell completes it."""
+    return typer.Argument(help=help, autocompletion=complete_run)
+
+
+def of_recipe(help: str) -> Any:
+    """Return an argument that names a recipe; the shell completes it."""
+    return typer.Argument(help=help, autocompletion=complete_recipe)
+
+
+RunName = Annotated[str, of_run("a run's id or folder")]
+Recipe = Annotated[str | None, of_recipe("a recipe's name, or a TOML file")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
+Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help="worker processes, one CPU each")]
+EngineOption = Annotated[
+    Literal["auto", "process", "ray"],
+    typer.Option(
+        help="process: local worker processes; ray: Flower's simulation; auto: ray for a cluster or several GPUs"
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")
+]
+Html = Annotated[bool, typer.Option("--html", help="also write report.html: one file with all tables and pictures")]
+ReportFolder = Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")]
+OnnxToo = Annotated[bool, typer.Option("--onnx", help="also write model.onnx")]
+MOST_SEEDS = 10_000
+RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
+
+
+def runs_folder(runs_dir: Path | None) -> str:
+    """Return the folder of runs: the option ``--runs-dir`` if given, otherwise the default of key ``runs-dir``."""
+    from florilegium.apps.settings.configuration import defaults
+
+    return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
+
+
+def options_of(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
+    """Return the keys that the option ``--runs-dir`` sets."""
+    return {"runs-dir": str(runs_dir)} if runs_dir else {}
+
+
+def runs_dir_of(assignments: Sequence[str] | None, runs_dir: Path | None) -> str:
+    """Return the folder of runs: that of ``--runs-dir``, else that of ``--set runs-dir=…``, else the default."""
+    from florilegium.apps.runs.experiment import read_assignments
+
+    named = {} if runs_dir else read_assignments(assignments or [])
+    return str(named.get("runs-dir", runs_folder(runs_dir)))
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Context in which a run's words on being stopped become an error message."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(str(error) or "stopped") from error
+
+
+def read_seeds(text: str) -> list[int]:
+    """Parse seeds: numbers and ranges separated by commas, as in "1-5" or "1,2,10-12".
+
+    Raises:
+        ConfigurationError: if the text is something else, or has more than ``MOST_SEEDS`` seeds.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,20})(?:\s*-\s*(\d{1,20}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ConfigurationError(f"--seeds: '{text}' is not a list of seeds, such as 1-5 or 1,2,7")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise ConfigurationError(f"--seeds: '{text}' is more than {MOST_SEEDS} seeds, each of them a whole run")
+        seeds += range(first, last + 1)
+    return seeds

@@ -1,0 +1,126 @@
+"""Commands that carry out one run: begin it, go on with it, carry it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli.groups import RUN, Group
+from florilegium.apps.cli.options import (
+    CORES,
+    Assignments,
+    EngineOption,
+    Recipe,
+    RunName,
+    RunsDir,
+    Seeds,
+    Workers,
+    options_of,
+    read_seeds,
+    runs_folder,
+    stoppable,
+)  # fmt: skip
+from florilegium.apps.cli.several import several
+from florilegium.apps.engines.progress import on_terminal
+from florilegium.common.errors import ConfigurationError, RunError
+
+if TYPE_CHECKING:
+    from florilegium.common.settings import Value
+
+running = Group(RUN)
+
+
+def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: EngineOption) -> None:
+    """Carry out one run and print its folder.
+
+    Args:
+        overrides: the run configuration, where it differs from the defaults.
+        named: what the user has given by ``--set``.
+        workers, engine: as for :func:`florilegium.apps.engines.choice.engine`.
+    """
+    from florilegium.apps.engines.choice import engine as choose
+    from florilegium.apps.runs.experiment import run_experiment, tell_warnings, warn_of_idle_keys
+
+    warn_of_idle_keys(named, [overrides])
+    with stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
+        path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
+    tell_warnings(path)
+    print(path)
+
+
+def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
+    """Raise :class:`ConfigurationError` if a run has completed and is not to have more rounds than it has."""
+    from florilegium.strategies.core.claim import read_status
+    from florilegium.strategies.core.results import read_summary
+    from florilegium.strategies.core.run_folder import read_config
+
+    try:
+        status, summary = read_status(run), read_summary(run)
+        done, transferred = int(status["round"]), "target" in summary["final"]
+    except (RunError, OSError, ValueError, KeyError, TypeError):
+        return  # it has not completed, or what it says of itself is damaged and will be written anew
+    if status["state"] != "completed" or (isinstance(rounds, int) and rounds > done):
+        return
+    if read_config(run).get("transfer-target") and not transferred:
+        return
+    raise ConfigurationError(
+        f"resume: run '{run.name}' is complete, with {done} rounds. To lengthen it, set a larger number: florilegium "
+        f"resume {run.name} --set rounds={2 * done}"
+    )
+
+
+@running.add("florilegium run ppfe-cifar10-s2:fedper --set seed=2")
+def run(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Run one experiment in a simulation. The last line on standard output is the run's folder.
+
+    With --seeds it is the folder of a report on all seeds; finished runs are reused.
+    """
+    if seeds is not None:
+        several([], read_seeds(seeds), recipe, assignments, workers, engine, runs_dir)
+        return
+    from florilegium.apps.runs.experiment import read_assignments, resolve
+
+    overrides = resolve(recipe, assignments or [], options_of(runs_dir))
+    _carry_out(overrides, read_assignments(assignments or []), workers, engine)
+
+
+@running.add("florilegium resume RUN --set rounds=60")
+def resume(
+    run: RunName,
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Resume a stopped run from its last checkpoint, or continue a completed one for more rounds."""
+    from florilegium.apps.runs.experiment import read_assignments, resolve
+    from florilegium.strategies.core.run_folder import find_run
+
+    named = read_assignments(assignments or [])
+    path = find_run(run, str(named.get("runs-dir", runs_folder(runs_dir))))
+    _refuse_if_complete(path, named.get("rounds"))
+    overrides = resolve(None, assignments or [], {**options_of(path.parent), "resume": path.name})
+    _carry_out(overrides, named, workers, engine)
+
+
+@running.add("florilegium reproduce RUN")
+def reproduce(run: RunName, runs_dir: RunsDir = None) -> None:
+    """Repeat a run and list every figure that differs from it; the exit status is 1 if any does."""
+    from florilegium.apps.runs.reproduce import reproduce as repeat
+    from florilegium.strategies.core.run_folder import find_run
+
+    with stoppable():
+        path, found = repeat(find_run(run, runs_folder(runs_dir)), on_terminal(Console(stderr=True)), fork=True)
+    print(f"{found}\n{path}")
+    raise typer.Exit(0 if found.same else 1)

@@ -1,0 +1,181 @@
+"""Commands that carry out several runs and report on them: comparisons, sweeps, tunings, boards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from florilegium.apps.cli.completion import complete_method, complete_recipe, complete_sweep, complete_tuning
+from florilegium.apps.cli.groups import RUN, Group
+from florilegium.apps.cli.options import (
+    CORES,
+    Assignments,
+    EngineOption,
+    Html,
+    ReportFolder,
+    RunsDir,
+    Seeds,
+    Workers,
+    of_recipe,
+    options_of,
+    read_seeds,
+    runs_dir_of,
+    stoppable,
+)  # fmt: skip
+from florilegium.apps.cli.tables import show, show_report
+from florilegium.apps.engines.progress import on_terminal
+
+if TYPE_CHECKING:
+    from florilegium.apps.sweeps.named_runs import Cell, Outcome
+
+together = Group(RUN)
+
+
+def _carry_out_all(
+    wanted: Sequence[Cell], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
+) -> Outcome:
+    """Carry out those of several runs that have not completed yet; return the outcome of all."""
+    from florilegium.apps.runs.experiment import read_assignments, warn_of_idle_keys
+    from florilegium.apps.sweeps.named_runs import carry_out
+
+    warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
+    with stoppable():
+        return carry_out(wanted, folder, engine, workers, on_terminal(Console(stderr=True)), fork=True)
+
+
+def several(
+    methods: list[str],
+    seeds: list[int],
+    recipe: str | None,
+    assignments: list[str] | None,
+    workers: int,
+    engine: EngineOption,
+    runs_dir: Path | None,
+    output: Path | None = None,
+    *,
+    html: bool = False,
+    tuned: str = "",
+) -> None:
+    """Carry out or reuse the runs of several methods and seeds; write and print a report."""
+    from florilegium.apps.reports.writing import write_report
+    from florilegium.apps.sweeps.named_runs import comparison, folder_of, report_name
+
+    best = None
+    if tuned:
+        from florilegium.apps.tuning.chosen import read_tuned
+
+        best = read_tuned(recipe, tuned, runs_dir_of(assignments, runs_dir))
+    wanted = comparison(methods, seeds, recipe, assignments or [], options_of(runs_dir), best)
+    folder = folder_of(wanted)
+    outcome = _carry_out_all(wanted, folder, assignments, workers, engine)
+    if outcome.completed:
+        target = output or folder / report_name(wanted)
+        title = (", ".join(methods) or recipe or wanted[0].name) + (f", tuned ({tuned})" if tuned else "")
+        show_report(write_report(outcome.completed, target, title, html=html))
+        print(target)
+    outcome.all()
+
+
+@together.add("florilegium compare fedavg fedprox local --set rounds=20")
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="methods to run on the same clients with the same seeds", autocompletion=complete_method),
+    ],
+    recipe: Annotated[
+        str | None, typer.Option(help="a recipe's name, or a TOML file", autocompletion=complete_recipe)
+    ] = None,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+    output: ReportFolder = None,
+    html: Html = False,
+    tuned: Annotated[str, typer.Option(help="use values found by `tune RECIPE NAME`: NAME, or tuned.toml")] = "",
+) -> None:
+    """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
+    numbers = [] if seeds is None else read_seeds(seeds)
+    several(methods, numbers, recipe, assignments, workers, engine, runs_dir, output, html=html, tuned=tuned)
+
+
+@together.add("florilegium sweep ppfe-cifar10-s2 table-1")
+def sweep(
+    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
+    name: Annotated[
+        str,
+        typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper", autocompletion=complete_sweep),
+    ],
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+    output: ReportFolder = None,
+    html: Html = False,
+) -> None:
+    """Reproduce a table or figure of a paper with a recipe's sweep. Finished runs are reused."""
+    from florilegium.apps.runs.experiment import recipe_name, resolve
+    from florilegium.apps.sweeps.report import write_sweep
+    from florilegium.apps.sweeps.sweep import cells, read_sweep
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
+    wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
+    paths = _carry_out_all(wanted, folder, assignments, workers, engine).all()
+    target = output or folder / f"{recipe_name(recipe)}-{name}"
+    show_report(
+        write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html)
+    )
+    print(target)
+
+
+@together.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
+def tune(
+    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
+    name: Annotated[
+        str, typer.Argument(help="one of the recipe's tables [tune.<name>]", autocompletion=complete_tuning)
+    ],
+    assignments: Assignments = None,
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+) -> None:
+    """Tune methods with equal budgets on held-out training examples; run it again to continue a stopped tuning."""
+    from florilegium.apps.runs.experiment import resolve
+    from florilegium.apps.tuning.report import choices
+    from florilegium.apps.tuning.trials import tune as carry_out
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
+    with stoppable():
+        tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
+    table = choices(tuning)
+    show(table.head, table.rows)
+    print(tuning.plan.folder)
+    tuning.require_choices()
+
+
+@together.add("florilegium board board-fmnist-path-short --output boards")
+def board(
+    recipe: Annotated[str, of_recipe("a recipe with a table [tune.board], or a TOML file")],
+    assignments: Assignments = None,
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="seeds of each method's runs")] = "1-3",
+    workers: Workers = CORES,
+    engine: EngineOption = "auto",
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the page (default: boards, beside the runs)")] = None,
+) -> None:
+    """Rank methods, tuned alike and run with several seeds, on one page; run it again to continue a stopped board."""
+    from florilegium.apps.board.carry_out import carry_out
+    from florilegium.apps.board.page import write_board
+    from florilegium.apps.runs.experiment import resolve
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
+    display = on_terminal(Console(stderr=True))
+    with stoppable():
+        made = carry_out(recipe, read_seeds(seeds), overrides, engine, workers, display, fork=True)
+    target = output or Path(str(overrides["runs-dir"])) / "boards"
+    show_report(write_board(made, target))
+    print(target)

@@ -1,0 +1,150 @@
+"""A SuperNode whose messages are answered by resident processes: ``florilegium device serve``.
+
+To the SuperLink it is a SuperNode like any other: it has the same key, heartbeat and protocol, and takes the options of
+``flower-supernode``. That program hands each message through a local HTTP server to a process that it starts for this
+message. Here a message is passed to the process of its run (:mod:`florilegium.apps.devices.resident`), and no port is
+opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr.app import Context, Message, RecordDict
+from flwr.app.error import Error
+from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import ObjectTree
+
+from florilegium.apps.devices.resident import DiedError, Resident, prepare
+from florilegium.apps.devices.superlink import Link, Over, connected
+from florilegium.common.errors import ConfigurationError, RunError
+
+log = logging.getLogger("flwr")
+
+_RUNS = 2
+"""Runs whose processes are kept; the process of the run that was silent for longest ends when another run begins."""
+_IDLE = 600.0
+"""Seconds after which a silent run's process ends: it holds memory, and nobody says when a run is over."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
+"""Seconds between two requests for messages: a quarter of the time since the last one, within these bounds. Requests
+cost the SuperLink some 20 ms of CPU each, and all devices make them."""
+_UNUSED = ("--isolation", "--host", "--port", "--ssl-", "--superexec-auth-secret", "--allow-runtime-dependency")
+"""Options of ``flower-supernode`` for its local server and the processes that it starts."""
+
+
+def serve(options: Sequence[str]) -> None:
+    """Take part in runs until a signal ends the process.
+
+    Args:
+        options: options of ``flower-supernode``.
+
+    Raises:
+        ConfigurationError: if an option is for the local server, which there is none of.
+        RunError: if the connection to the SuperLink ends.
+    """
+    if wrong := [one for one in options if one.startswith(_UNUSED)]:
+        raise ConfigurationError(
+            f"{wrong[0]}: leave it out; `florilegium device serve` opens no port and installs no packages"
+        )
+    prepare()
+    with connected(options) as link:
+        log.info("SuperNode %d is connected", link.node)
+        _take_part(link)
+    raise RunError("the connection to the SuperLink has ended; the reason is above")
+
+
+def _take_part(link: Link) -> None:
+    """Receive messages and answer them, for ever."""
+    answers, last = Answers(link), time.monotonic()
+    try:
+        while True:
+            try:
+                if received := link.receive():
+                    answers.give(*received)
+                    last = time.monotonic()
+                answers.end(idle=_IDLE)
+            except Over:
+                log.info("the run of this message is over")
+            time.sleep(min(max(_SHORTEST_PAUSE, (time.monotonic() - last) / 4), _LONGEST_PAUSE))
+    finally:
+        answers.end()
+
+
+@dataclass
+class _Run:
+    """A run that this device takes part in: its process, the context kept for it, and when it was last heard."""
+
+    resident: Resident
+    context: Context
+    heard: float
+
+
+class Answers:
+    """Answers the messages of several runs, each by a process of its own.
+
+    Args:
+        link: the connection to the SuperLink.
+
+    Attributes:
+        runs: the runs that have a process, by id; the one that was silent for longest comes first.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.runs: OrderedDict[int, _Run] = OrderedDict()
+        self._states: dict[int, RecordDict] = {}  # what apps keep, by series of runs, as in Flower
+
+    def give(self, message: Message, tree: ObjectTree) -> None:
+        """Answer one message. An error here is logged, and the SuperLink waits for the answer in vain."""
+        about = message.metadata
+        log.info("run %d, round %s: %s", about.run_id, about.group_id or "-", about.message_type)
+        try:
+            start = time.monotonic()
+            reply = self._reply(self._link.content(message, tree))
+            self._link.send(reply, time.monotonic() - start)
+        except Exception:
+            log.exception("message %s could not be answered", about.message_id)
+
+    def end(self, idle: float = 0.0) -> None:
+        """End the processes of all runs that were silent for ``idle`` seconds."""
+        for run_id in [one for one, run in self.runs.items() if time.monotonic() - run.heard >= idle]:
+            self.runs.pop(run_id).resident.end()
+
+    def _reply(self, message: Message) -> Message:
+        run_id = message.metadata.run_id
+        run = self._present(run_id) or self._begin(run_id)
+        if run is None:
+            return Message(Error(ErrorCode.INVALID_FAB, "The FAB could not be verified."), reply_to=message)
+        try:
+            reply, run.context = run.resident.answer(message, run.context)
+        except DiedError as error:
+            log.error("%s", error)
+            reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=message)
+        self._states[run.context.series_id] = run.context.state
+        run.heard = time.monotonic()
+        return reply
+
+    def _present(self, run_id: int) -> _Run | None:
+        """Return a run whose process lives; one that has died between two messages is forgotten."""
+        if run_id in self.runs and not self.runs[run_id].resident.alive:
+            self.runs.pop(run_id).resident.end()
+        if run_id in self.runs:
+            self.runs.move_to_end(run_id)
+        return self.runs.get(run_id)
+
+    def _begin(self, run_id: int) -> _Run | None:
+        """Start the process of a run; None if this device does not trust its app."""
+        found = self._link.app(run_id)
+        if found is None:
+            log.error("run %d: its app has no signature of any of the --trusted-entities", run_id)
+            return None
+        app, context = found
+        context.state = self._states.get(context.series_id, context.state)
+        while len(self.runs) >= _RUNS:
+            self.runs.popitem(last=False)[1].resident.end()
+        self.runs[run_id] = run = _Run(Resident(app), context, time.monotonic())
+        return run

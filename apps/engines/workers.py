@@ -1,0 +1,255 @@
+"""Flower's Grid over worker processes of this one, connected by sockets: no SuperLink, no Ray.
+
+Each worker is a node of the simulation and can run any client. Workers are forked from this process, with PyTorch, the
+data and the network in place; or they start anew, where a process cannot be forked: in a notebook, whose threads may
+hold locks, and if this process has used a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+from uuid import uuid4
+
+import torch
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+
+from florilegium.apps.assembly.parts import Assembly
+from florilegium.apps.engines.local_grid import LocalGrid, identify
+from florilegium.apps.origins.packages import import_path
+from florilegium.clients.core.host import Host
+from florilegium.clients.core.wire import Announcement
+from florilegium.common.child import leave_signals_to_the_parent
+from florilegium.common.references import PATH_VARIABLE
+from florilegium.common.settings import Value
+
+log = logging.getLogger("flwr")
+
+_WAIT = 1.0
+"""Seconds to wait for a reply before the caller looks at its own deadline."""
+_GRACE = 5.0
+"""Seconds that a worker has to end before it is killed."""
+
+
+class Process(Protocol):
+    """A worker's process: forked, or started anew."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its id."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+class Worker:
+    """A worker process, seen from the server.
+
+    Attributes:
+        node: its number as a node of the simulation, from 1 on.
+        connection: what it reads messages from and writes replies to.
+        process: the process.
+        code: returns the exit code once it has ended, None before; negative: the signal that killed it.
+        asked: the message whose reply it owes; None if it is idle.
+    """
+
+    def __init__(self, node: int, connection: Connection, process: Process, code: Callable[[], int | None]) -> None:
+        self.node, self.connection, self.process, self.code = node, connection, process, code
+        self.asked: Message | None = None
+
+    def ask(self, message: Message) -> None:
+        """Send a message; if the process has died, :meth:`reply` returns that error."""
+        self.asked = message
+        try:
+            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            log.warning("worker process %d does not read its messages", self.node)
+
+    def reply(self) -> Message:
+        """Return the reply that has arrived, or one with the error that the process has died."""
+        assert self.asked is not None, "a worker replies to messages only"
+        asked, self.asked = self.asked, None
+        try:
+            found: Message = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            return Message(Error(ErrorCode.UNKNOWN, self._death()), reply_to=asked)
+        return found
+
+    def _death(self) -> str:
+        code = self.code()
+        if code is not None and code < 0:
+            return f"worker process {self.node} was killed by {signal.Signals(-code).name}"
+        return f"worker process {self.node} ended (exit code {code})"
+
+
+class WorkerGrid(LocalGrid):
+    """A Grid whose nodes are worker processes.
+
+    Args:
+        workers: the workers.
+        code: the hash of the run's code (:attr:`Assembly.code`).
+    """
+
+    def __init__(self, workers: Iterable[Worker], code: str) -> None:
+        super().__init__()
+        self._workers = {worker.node: worker for worker in workers}
+        self._code = code
+        self._replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the numbers of the workers."""
+        return [*self._workers]
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """Ids of this process and of its workers'."""
+        pids = [worker.process.pid for worker in self._workers.values()]
+        return [*super().processes, *(pid for pid in pids if pid is not None)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send each message to its worker and yield its id; "" if the worker has not replied to the one before."""
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            worker = self._workers[message.metadata.dst_node_id]
+            if message.metadata.message_type == "query.roster":
+                self._replies[name] = Message(Announcement(False, self._code).pack(), reply_to=message)
+            elif worker.asked is None:
+                worker.ask(message)
+            else:
+                name = ""
+            yield name
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages that are there, after a second at most."""
+        wanted = set(message_ids)
+        if not wanted & self._replies.keys():
+            busy = {worker.connection: worker for worker in self._workers.values() if worker.asked is not None}
+            for connection in wait([*busy], _WAIT):
+                reply = busy[connection].reply()  # type: ignore[index]
+                self._replies[reply.metadata.reply_to_message_id] = reply
+        found = [self._replies[name] for name in wanted & self._replies.keys()]
+        self._replies.clear()  # others came too late
+        return found
+
+
+# ------------------------------------------------------------------------------------------- processes
+
+
+@contextmanager
+def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[WorkerGrid]:
+    """Context of a grid with ``count`` worker processes, which end with it.
+
+    Args:
+        assembly: the run's parts.
+        count: number of workers.
+        fork: whether they may be forked; this process must have no threads that compute.
+    """
+    start = _forked if fork and not torch.cuda.is_initialized() and hasattr(os, "fork") else _started
+    workers: list[Worker] = []
+    try:
+        start(assembly, count, workers)
+        yield WorkerGrid(workers, assembly.code)
+    finally:
+        _end(workers)
+
+
+def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:
+    source = assembly.simulated_clients()  # loaded once for all
+    gc.freeze()  # what all share is not to be copied because a worker looks for garbage in it
+    context = multiprocessing.get_context("fork")
+    for node in range(1, count + 1):
+        here, there = multiprocessing.Pipe()
+        # A socket is closed for the other side only if no process holds an end of it any more.
+        inherited = [here, *(worker.connection for worker in workers)]
+
+        def work(node: int = node, there: Any = there, inherited: list[Any] = inherited) -> None:
+            for connection in inherited:
+                connection.close()
+            leave_signals_to_the_parent()
+            _serve(assembly.host(source), node, there)
+
+        process = context.Process(target=work, name=f"florilegium worker {node}", daemon=True)
+        process.start()
+        there.close()
+        workers.append(Worker(node, here, process, lambda process=process: _exit_code(process)))  # type: ignore[misc]
+
+
+def _exit_code(process: Any) -> int | None:
+    process.join(_GRACE)
+    code: int | None = process.exitcode
+    return code
+
+
+def _started(assembly: Assembly, count: int, workers: list[Worker]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", PATH_VARIABLE: import_path(assembly.config)}
+    for node in range(1, count + 1):
+        here, there = socket.socketpair()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(node), str(there.fileno())],
+            pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        there.close()
+        connection = Connection(here.detach())
+        connection.send_bytes(json.dumps(dict(assembly.config)).encode())
+        workers.append(Worker(node, connection, process, lambda process=process: process.wait(_GRACE)))  # type: ignore[misc]
+
+
+def _end(workers: list[Worker]) -> None:
+    """End all workers: those that wait for a message when their connection closes, the others by a signal."""
+    for worker in workers:
+        worker.connection.close()
+        if worker.asked is not None:
+            worker.process.kill()
+    for worker in workers:
+        try:
+            ended = worker.code() is not None
+        except subprocess.TimeoutExpired:
+            ended = False
+        if not ended:
+            worker.process.kill()
+            worker.code()
+
+
+def _serve(host: Host, node: int, connection: Any) -> None:
+    """Answer messages until the server closes the connection or dies."""
+    while True:
+        try:
+            message: Message = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            reply = host.answer(message, own=str(node - 1))
+        except Exception as error:
+            log.exception("worker process %d", node)
+            said = f"{type(error).__name__}: {error}"
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
+        connection.send_bytes(pickle.dumps(reply, pickle.HIGHEST_PROTOCOL))
+
+
+def _main(node: int, descriptor: int) -> None:
+    """Work in a process that was started anew: receive the configuration, then messages."""
+    from florilegium.apps.assembly.parts import assemble
+
+    leave_signals_to_the_parent()
+    connection = Connection(descriptor)
+    identify()
+    config: Mapping[str, Value] = json.loads(connection.recv_bytes())
+    assembly = assemble(config, one_thread=True)
+    _serve(assembly.host(assembly.simulated_clients()), node, connection)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), int(sys.argv[2]))

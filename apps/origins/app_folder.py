@@ -1,0 +1,67 @@
+"""The folder that Flower builds its app from: the checkout, or a folder written from the installed package.
+
+A Flower app brings its code to the nodes, so that a SuperNode needs only the dependencies. The written folder holds
+the package's source files and a ``pyproject.toml`` generated from the declarations of the keys.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import florilegium
+from florilegium.apps.origins.code import LAYERS, layer_folder
+from florilegium.apps.settings.configuration import defaults
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.toml import nested
+
+PUBLISHER = "florilegium"
+COMPONENTS = {"serverapp": "florilegium.apps.server_app:app", "clientapp": "florilegium.apps.client_app:app"}
+
+
+def checkout() -> Path | None:
+    """Return the root of the checkout or unpacked app that this code runs from; None if it is installed."""
+    root = layer_folder("apps").parent
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def project() -> dict[str, Any]:
+    """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
+    if root := checkout():
+        text = (root / "pyproject.toml").read_text(encoding="utf-8")
+        own = tomllib.loads(text.partition("\n[tool.")[0])["project"]  # the tables of keys take ten times as long
+        return {field: own[field] for field in ("name", "version", "description", "dependencies")}
+    installed = metadata.metadata("florilegium")
+    required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]
+    described = {"description": installed["Summary"], "dependencies": required}
+    return {"name": "florilegium", "version": installed["Version"], **described}
+
+
+def description(include: list[str]) -> Mapping[str, Any]:
+    """Return the content of the app's ``pyproject.toml``; ``include`` lists glob patterns of the app's files."""
+    app = {"publisher": PUBLISHER, "fab-include": include, "components": COMPONENTS, "config": nested(defaults())}
+    return {"project": project(), "tool": {"flwr": {"app": app}}}
+
+
+def write_app(folder: Path) -> Path:
+    """Write the app to a new ``folder``, for ``flwr run FOLDER``, and return it.
+
+    Raises:
+        ConfigurationError: if the folder exists and is not empty.
+    """
+    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is a file, or a folder that is not empty; name a new folder")
+    package = folder / "florilegium"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for layer in LAYERS:
+        shutil.copytree(layer_folder(layer), package / layer, ignore=ignored)
+    for name in ("__init__.py", "__main__.py"):
+        shutil.copyfile(Path(str(florilegium.__file__)).with_name(name), package / name)
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(description(["/florilegium/**/*.py"])), encoding="utf-8")
+    return folder

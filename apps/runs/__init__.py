@@ -1,0 +1,1 @@
+"""One run: begin it, look at it, use what it has made."""

@@ -1,0 +1,1 @@
+"""The configuration keys of a run, parsed and described."""

@@ -1,0 +1,265 @@
+"""The run configuration: flat keys from Flower, checked on server and clients, as frozen typed models."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import AfterValidator, ValidationError
+
+from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.settings import NoHyper, Section, Value, key
+from florilegium.common.toml import flatten, nested
+from florilegium.models.networks import NETWORKS, network_problem, takes
+from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
+from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.settings import SourceSettings, check_rows
+from florilegium.partitions.spec import DatasetSpec
+from florilegium.strategies.core.run_folder import read_config
+from florilegium.strategies.core.settings import TABLES, ServerSettings
+
+S = TypeVar("S", bound=Section)
+TARGET = "target"
+"""Key of the final figures after a transfer to another dataset; it stands beside the groups of clients."""
+
+
+class TransferSettings(Section):
+    """Keys of the transfer to another dataset, an optional last step of a run."""
+
+    title = "Transfer to another dataset, as the last step"
+
+    transfer_target: str = key(
+        "",
+        "at the end of `florilegium run` and `sweep`, try the features on this dataset "
+        "([how](methods/fedgtst.md#transfer)); after plain `flwr run` there is `florilegium transfer`",
+        values='dataset, ""',
+    )
+    transfer_rows: Annotated[str, AfterValidator(check_rows)] = key(
+        "", 'rows of the target dataset to use; "": all', values="`column=value\\|value`"
+    )
+    transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained on the target dataset, by Adam")
+    transfer_epochs: int = key(20, "epochs on the target dataset", ge=1)
+    transfer_batch_size: int = key(256, "examples in a batch on the target dataset", ge=1)
+    transfer_learning_rate: float = key(0.001, "learning rate on the target dataset", gt=0)
+    transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0)
+
+
+class PackageSettings(Section):
+    """The key that carries the keys of other packages through Flower, whose run configuration knows ours alone."""
+
+    title = "Methods and partitioners of other packages"
+
+    package_keys: str = key(
+        "",
+        "their own keys as TOML, such as `fed-mine.strength = 0.3`, for plain `flwr run`; "
+        "elsewhere they are written like any key",
+        values="TOML",
+    )
+
+
+class Settings(PackageSettings, TransferSettings, ClientSettings, ServerSettings):
+    """All common keys of a run."""
+
+
+PACKAGE_KEYS = "package-keys"
+
+
+def sections() -> dict[str, type[Section]]:
+    """Return every table of the suite's own configuration by its name; "" holds the common keys."""
+    tables: dict[str, type[Section]] = {"": Settings, **TABLES}
+    own = [(table_of(name), METHODS[name].hyper()) for name in METHODS.own]
+    own += [(name, PARTITIONERS[name].section()) for name in PARTITIONERS.own]
+    return tables | {table: section for table, section in own if section.model_fields}
+
+
+def package_sections(config: Mapping[str, Value]) -> dict[str, type[Section]]:
+    """Return the tables of the method and the partitioner that ``config`` takes from other packages, by name.
+
+    Raises:
+        ConfigurationError: if both have a table of the same name.
+    """
+    method, partitioner = str(config.get("method", "")), str(config.get("partitioner", ""))
+    tables: dict[str, type[Section]] = {}
+    if method not in METHODS.own and not METHODS.problem(method):
+        tables[table_of(method)] = METHODS[method].hyper()
+    if partitioner not in PARTITIONERS.own and not PARTITIONERS.problem(partitioner):
+        if (table := partitioner_table(partitioner)) in tables:
+            raise ConfigurationError(
+                f"method '{method}' and partitioner '{partitioner}' both have the table [{table}]; set Method.table"
+            )
+        tables[table] = PARTITIONERS[partitioner].section()
+    return {table: section for table, section in tables.items() if section.model_fields}
+
+
+def _flat(tables: Mapping[str, type[Section]]) -> dict[str, Value]:
+    """Return the keys of ``tables`` with their defaults, flat."""
+    return {
+        f"{table}.{field.alias}" if table else str(field.alias): field.default
+        for table, section in tables.items()
+        for field in section.model_fields.values()
+        if not isinstance(field.default, Section)
+    }
+
+
+@lru_cache(maxsize=1)
+def defaults() -> dict[str, Value]:
+    """Return every key of the suite's own with its default, flat: ``{"fedprox.mu": 0.01, …}``."""
+    return _flat(sections())
+
+
+def defaults_of(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return every key that a run with the method and partitioner of ``config`` may have, with its default."""
+    return {**defaults(), **_flat(package_sections(config))}
+
+
+def complete(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a complete run configuration: the given keys, and the defaults of all others that the run may have.
+
+    Raises:
+        ConfigurationError: if key ``package-keys`` is not valid TOML.
+    """
+    return received({**defaults(), **given})
+
+
+def received(config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run configuration as Flower delivers it, with the keys of other packages in their own places.
+
+    Raises:
+        ConfigurationError: if key ``package-keys`` is not valid TOML.
+    """
+    try:
+        own = flatten(tomllib.loads(str(config.get(PACKAGE_KEYS, ""))))
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise ConfigurationError(
+            f"{PACKAGE_KEYS}: {config[PACKAGE_KEYS]!r} is not valid TOML such as 'fed-mine.strength = 0.3': {error}"
+        ) from error
+    spread = {**config, **({PACKAGE_KEYS: ""} if PACKAGE_KEYS in config else {}), **own}
+    return {**_flat(package_sections(spread)), **spread}
+
+
+def packed(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return given keys as Flower accepts them: those of other packages as one text, in key ``package-keys``."""
+    foreign = {name: value for name, value in given.items() if name not in defaults()}
+    known = {name: value for name, value in given.items() if name in defaults()}
+    return known | ({PACKAGE_KEYS: tomli_w.dumps(nested(foreign))} if foreign else {})
+
+
+def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
+    """Check a complete run configuration.
+
+    Args:
+        config: flat keys, as :func:`complete` and :func:`received` return them; a method's own keys start with the
+            name of its table and a dot.
+
+    Returns:
+        The common settings and the hyper-parameters of the chosen method.
+
+    Raises:
+        ConfigurationError: that lists every wrong key with its value, what is allowed, and the nearest known word.
+    """
+    problems = []
+    known = {**defaults(), **_flat(package_sections(config))}
+    for name in config.keys() - known.keys():
+        problems.append(f"{name}: there is no such key{nearest(name, known)}")
+    for name in known.keys() - config.keys():
+        problems.append(
+            f"{name}: missing, though the code declares it; the app's pyproject.toml is older than its code: run 'make "
+            "generate' in a checkout, or 'florilegium app' for a new one"
+        )
+    for name, value in config.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            problems.append(f"{name}: whole numbers lie between -2^63 and 2^63 - 1 (found: {value})")
+    config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
+    common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
+    tables = {n: _check(section, _table(config, n, known), f"{n}.", problems) for n, section in TABLES.items()}
+    method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
+    named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
+    problems += [problem for problem in named if problem]
+    own: Section | None = None
+    if not PARTITIONERS.problem(partitioner):
+        table = partitioner_table(partitioner)
+        own = _check(PARTITIONERS[partitioner].section(), _table(config, table, known), f"{table}.", problems)
+    parts = {**tables, "own": own or NoHyper()}
+    settings = _check(Settings, {**common, **parts}, "", problems) if all(tables.values()) else None
+    entry = METHODS[method] if not METHODS.problem(method) else None
+    names = {str(field.alias) for field in SourceSettings.model_fields.values()}
+    source = _check(SourceSettings, {name: value for name, value in common.items() if name in names}, "", [])
+    try:
+        problems += _unsuitable(dataset_of(source or SourceSettings()), method, entry, model)
+    except (ConfigurationError, DataError) as error:
+        problems.append(str(error))
+    if settings and settings.validation_fraction and entry and entry.task != "classification":
+        problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
+    if settings and settings.finetune_bn != "running" and not settings.finetune_epochs:
+        problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
+    hyper = None
+    if entry:
+        table = table_of(method)
+        hyper = _check(entry.hyper(), _table(config, table, known), f"{table}.", problems)
+    if problems or settings is None or hyper is None:
+        raise ConfigurationError(
+            "The run configuration is wrong.\n" + "\n".join(f"  {line}" for line in sorted(problems))
+        )
+    return settings, hyper
+
+
+def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str) -> Iterator[str]:
+    """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
+    if not takes(model, spec.kind, spec.tokens):
+        fitting = [name for name in NETWORKS.own if takes(name, spec.kind, spec.tokens)]
+        yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
+    if entry is None:
+        return
+    tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
+    if entry.task not in tasks:
+        fitting = [name for name in METHODS.own if METHODS[name].task in tasks]
+        yield f"method: '{method}' does not predict the labels of '{spec.name}'. Allowed: {', '.join(fitting)}"
+    if not network_problem(model) and (entry.task == "clustering") != (model == "centers"):
+        needs = "finds centres: it needs model = 'centers'" if entry.task == "clustering" else (
+            "trains a network, not 'centers'")  # fmt: skip
+        yield f"model: '{method}' {needs} (found: '{model}')"
+
+
+def read_settings(run: Path) -> tuple[Settings, Section]:
+    """Return the settings and hyper-parameters of the run in folder ``run``; keys newer than it have their defaults.
+
+    Raises:
+        ConfigurationError: if ``run`` is not the folder of a run, or uses keys or values that no longer exist.
+    """
+    return parse(complete(read_config(run)))
+
+
+def _table(config: Mapping[str, Value], name: str, known: Collection[str]) -> dict[str, Value]:
+    """Return the ``known`` keys of table ``name`` without the prefix ``name.``."""
+    return {
+        word.removeprefix(f"{name}."): value
+        for word, value in config.items()
+        if word.startswith(f"{name}.") and word in known
+    }
+
+
+def _check(model: type[S], values: Mapping[str, Any], prefix: str, problems: list[str]) -> S | None:
+    coerced = {name: _as_float(model, name, value) for name, value in values.items()}
+    try:
+        return model.model_validate(coerced)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = str(problem["loc"][0]) if problem["loc"] else ""  # no "loc": a combination of keys is wrong
+            found = f" (found: {values.get(name)!r})" if name else ""
+            message = problem["msg"].removeprefix("Value error, ")
+            problems.append(f"{f'{prefix}{name}'.removesuffix('.')}: {message[0].lower()}{message[1:]}{found}")
+        return None
+
+
+def _as_float(model: type[Section], name: str, value: Any) -> Any:
+    """Convert an integer to a float if the key is a float, so that ``1`` may be written for ``1.0``."""
+    field = model.model_fields.get(name.replace("-", "_"))
+    wants_float = field is not None and field.annotation is float
+    return float(value) if wants_float and type(value) is int else value

@@ -1,0 +1,1 @@
+"""Several runs whose names follow from their settings, and the report of a sweep."""

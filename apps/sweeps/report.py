@@ -1,0 +1,158 @@
+"""The report of a sweep: one figure of each variant over the values of a key, in a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pairs import pairs
+from florilegium.apps.reports.pictures import MARKERS, colour, plain
+from florilegium.apps.reports.pools import Pool, Section, sections
+from florilegium.apps.reports.run_records import load_run
+from florilegium.apps.reports.statistics import Estimate
+from florilegium.apps.reports.tables import PAIRS_MEANING, Table, pairs_table, scale, shown
+from florilegium.apps.reports.writing import Report, remove_report, write_picture
+from florilegium.apps.settings.configuration import TARGET, defaults
+from florilegium.apps.sweeps.named_runs import Cell
+from florilegium.apps.sweeps.sweep import Sweep
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.settings import Value
+
+Place = tuple[str, Value | None]
+"""A variant's label and a value of the swept key; None without one."""
+
+
+def write_sweep(
+    title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path, *, html: bool = False
+) -> Report:
+    """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return what it says.
+
+    The first table shows the final figures of the sweep's group of clients: the mean over seeds and, with several
+    seeds, its standard error; the second one the paired differences between variants.
+
+    Args:
+        title: the report's title.
+        sweep: the sweep.
+        wanted, paths: its runs and their folders.
+        target: a folder.
+        html: whether to write ``report.html``, too (:func:`florilegium.apps.reports.writing.write_report`).
+
+    Raises:
+        ConfigurationError: if a run lacks the sweep's group of clients or figure.
+        RunError: if a run has not completed.
+    """
+    pools, figure = _pools(wanted, paths), ""
+    for pool in pools.values():
+        for run in pool.runs:
+            final = run.summary["final"]
+            if sweep.clients not in final:
+                raise ConfigurationError(
+                    f"sweep: run {run.path} has no figures of clients = '{sweep.clients}', only of {', '.join(final)}"
+                )
+            figure = sweep.figure or ("accuracy" if "accuracy" in final[sweep.clients] else "loss")
+            if figure not in final[sweep.clients]:
+                raise ConfigurationError(
+                    f"sweep: run {run.path} has no figure = '{figure}', only {', '.join(final[sweep.clients])}"
+                )
+    found = {place: estimate for place, pool in pools.items() if (estimate := pool.figure(sweep.clients, figure))}
+    labels, values = list(dict.fromkeys(label for label, _ in pools)), list(dict.fromkeys(value for _, value in pools))
+    words = "accuracy, weighted by test examples" if figure == "accuracy_weighted" else figure.replace("_", " ")
+    unit = words + ("" if "loss" in figure else " (%)")
+    rows = [
+        [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
+        for value in values
+    ]
+    of = "" if sweep.clients == TARGET else f" of {sweep.clients} clients"
+    several = any(len(pool.runs) > 1 for pool in pools.values())
+    meaning = f"mean {unit}{of}" + ("; ± is the standard error over seeds" if several else "")
+    main = Table(meaning, [sweep.over, *labels], rows)
+    sections_of = [Section(tuple(pool for place, pool in pools.items() if place[1] == value)) for value in values]
+    tables = [main]
+    by_client, unweighted = figure.removesuffix("_weighted"), ", clients unweighted"  # a client has no weighted mean
+    for value, section in zip(values, sections_of, strict=True):
+        if sweep.clients != TARGET and (between := pairs(section, by_client, sweep.clients)):
+            heading = f"{sweep.over} = {value}" if sweep.over else "paired differences"
+            tables.append(pairs_table(between, heading + (unweighted if by_client != figure else "")))
+    remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
+    picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
+    remove_report(target)
+    write_picture(picture, target / "report.png")
+    report = Report(tables, remarks)
+    explained = f"{PAIRS_MEANING}\n\n" if len(tables) > 1 else ""
+    about = Section(tuple(pools.values())).title(without=sweep.over)
+    runs = "\n".join(f"- `{path.name}`" for path in paths)
+    write_text(
+        target / "report.md",
+        f"# {title}\n\n{about}.\n\n{report.markdown()}\n{explained}![{title}](report.png)\n\nRuns:\n\n{runs}\n",
+    )
+    if html:
+        from florilegium.apps.reports.html import FILE, Lead, write_html
+
+        found_runs = [run for pool in pools.values() for run in pool.runs]
+        write_html(sections(found_runs), [], target / FILE, title, [Lead(main, picture)])
+    return report
+
+
+def _pools(wanted: Sequence[Cell], paths: Sequence[Path]) -> dict[Place, Pool]:
+    """Return the runs of each place in the table, in the order of the sweep."""
+    found: dict[Place, list[Path]] = {}
+    for cell, path in zip(wanted, paths, strict=True):
+        label = cell.variant or str(cell.keys.get("method", defaults()["method"]))
+        found.setdefault((label, cell.value), []).append(path)
+    return {place: Pool(place[0], tuple(map(load_run, own))) for place, own in found.items()}
+
+
+def _draw(
+    found: Mapping[Place, Estimate],
+    labels: Sequence[str],
+    values: Sequence[Value | None],
+    over: str,
+    title: str,
+    factor: float,
+) -> ShownFigure:
+    """Plot a line per variant over the values of the key; a dot per variant if only variants are compared."""
+
+    def means(places: Sequence[Place]) -> tuple[list[float], list[float]]:
+        errors = [0.0 if np.isnan(found[place].error) else factor * found[place].error for place in places]
+        return [factor * found[place].mean for place in places], errors
+
+    if not over:
+        figure = ShownFigure(6.8, 1.4 + 0.32 * len(labels))
+        axes = figure.subplots()
+        centres, errors = means([(label, None) for label in labels])
+        places = list(range(len(labels)))
+        axes.errorbar(centres, places, xerr=errors, fmt="o", capsize=3, color=colour(0))
+        axes.set_yticks(places, labels)
+        axes.invert_yaxis()
+        axes.set_xlabel(title)
+        axes.margins(x=0.08)
+        plain(axes)
+        return figure
+    figure = ShownFigure(6.8, 4.4)
+    axes = figure.subplots()
+    numeric = all(isinstance(value, int | float) for value in values)
+    x = [float(value) for value in values] if numeric else list(range(len(values)))  # type: ignore[arg-type]
+    for index, label in enumerate(labels):
+        centres, errors = means([(label, value) for value in values])
+        axes.errorbar(
+            x, centres, yerr=errors if any(errors) else None, marker=MARKERS[index % len(MARKERS)], markersize=4,
+            capsize=2, label=label, color=colour(index),
+        )  # fmt: skip
+    if not numeric:
+        axes.set_xticks(x, [str(value) for value in values])
+    elif min(x) > 0 and max(x) / min(x) >= 10:
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{value:g}" for value in x], minor=False)
+        axes.minorticks_off()
+    elif all(isinstance(value, int) for value in values):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=over, ylabel=title)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    plain(axes)
+    return figure
