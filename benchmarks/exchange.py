@@ -32,7 +32,7 @@ from florilegium.clients.core.worker import tune_process
 from florilegium.common.settings import NoHyper
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import RunFolder
@@ -116,7 +116,7 @@ def _hosted(grid: Grid, kind: str, repeats: int, code: str = "bench") -> list[fl
         time.sleep(rng.uniform(0, TICK))  # as in a run, start at a random time between two polls
         start = time.perf_counter()
         shapes = {"counts": (10,)} if kind == "histogram" else {}
-        Round(strategy, grid, server_round).ask(kind, cohort, reduce="sum", send=model, shapes=shapes)
+        Round(strategy.federation, grid, server_round).ask(kind, cohort, reduce="sum", send=model, shapes=shapes)
         seconds.append(time.perf_counter() - start)
     return seconds[1:]
 

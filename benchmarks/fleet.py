@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 import tracemalloc
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from florilegium.apps.settings.configuration import defaults, parse
+from florilegium.clients.core.base import BaseClient
 from florilegium.common.seeds import numpy_generator
-from florilegium.common.settings import Value
+from florilegium.common.settings import NoHyper, Value
 from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.clock import Clock, Load
-from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.settings import ServerSettings
 
@@ -52,16 +53,12 @@ def held_bytes(fleet: int) -> int:
     settings = _settings()
     names = [str(i) for i in range(fleet)]
     members = {name: Member(name, 60, 0) for name in names}
-    strategy: Any = SimpleNamespace(
-        settings=settings, roster=SimpleNamespace(clients=members, deployed=False), trainable=lambda: names,
-        cohort_size=lambda number: BUSY,
-    )  # fmt: skip
-    strategy._asked = lambda needed, of: needed
-    strategy.draw = lambda *arguments, **options: CohortStrategy.draw(strategy, *arguments, **options)
+    roster: Any = SimpleNamespace(clients=members, deployed=False)
+    method: Any = SimpleNamespace(trainable=lambda: names, is_final=lambda number: False)
+    setup = Setup(settings, NoHyper(), BaseClient, roster, cast(Any, None))
     tracemalloc.start()
     try:
-        strategy.clock = Clock(settings)
-        buffer = Buffer(strategy)
+        buffer = Buffer(Federation(setup, method))
         for number in range(1, STEPS + 1):
             nothing: Any = SimpleNamespace(
                 number=number, load=lambda phase, sent: LOAD,

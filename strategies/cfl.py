@@ -21,8 +21,8 @@ from florilegium.clients.core.wire import UPDATE_NORM
 from florilegium.clients.families.clustered import of_clusters
 from florilegium.clients.hyper.clustered import CFLHyper
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import networks_of_clusters

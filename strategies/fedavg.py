@@ -15,8 +15,9 @@ from typing import Any
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import (
     mean_of_updates,
     only_sums,
@@ -71,13 +72,6 @@ class FedAvg(CohortStrategy):
         Called before the model is updated.
         """
 
-    def updates(self, round: Round, sent: Arrays) -> Outcome:
-        """Return the updates of a new cohort that trains ``sent``; in buffered rounds, those that arrive next."""
-        if self.buffer is not None:
-            return self.buffer.step(round, sent, self.train_arguments)
-        cohort = round.sample()
-        return round.ask("train", cohort, send=sent, reduce="delta", **self.train_arguments(round, cohort))
-
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have clients train the model; take a server step along the mean update, and return the new model."""
         update = self.mean_update(round, model)
@@ -87,7 +81,7 @@ class FedAvg(CohortStrategy):
 
     def mean_update(self, round: Round, model: Arrays) -> Arrays:
         """Have clients train the model; return the mean update Δ_t of each of its arrays."""
-        outcome = self.updates(round, model | self.beside)
+        outcome = round.updates(model | self.beside, self.train_arguments)
         self.learn(round, model, outcome)
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         return {name: outcome.arrays[name] / outcome.weight for name in model}

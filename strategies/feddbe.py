@@ -44,7 +44,7 @@ class FedDBE(FedAvg):
         """Train as in FedAvg; before the first round, ask for the consensus mean."""
         if self.hyper.penalty and not self.beside:
             _, d = classifier_shape(model, "feddbe")
-            everyone = self.online(self.trainable())
+            everyone = self.clients.online(self.trainable())
             outcome = round.ask("representation", everyone, send=model, reduce="sum", shapes={MEAN: (d,)})
             if outcome.examples:
                 mean = outcome.arrays[MEAN] / outcome.examples

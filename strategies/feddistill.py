@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from florilegium.clients.feddistill import INCLUDED
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.classwise import Classwise, personal_networks, unbounded_sums
 

@@ -15,8 +15,8 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedDynHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -55,7 +55,7 @@ class FedDyn(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Update h: a cohort's share of the clients' total weight is |P_t|/m with uniform weights."""
-        total = sum(self.weights(self.enrolled()))
+        total = sum(self.clients.weights(self.clients.enrolled()))
         self._h = {name: h - self.hyper.alpha / total * outcome.arrays[name] for name, h in self._h.items()}
 
     def direction(self, update: Arrays) -> Arrays:

@@ -16,8 +16,8 @@ from florilegium.clients.fedfomo import AFFINITY
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients
@@ -79,7 +79,7 @@ class FedFomo(Banked):
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have clients test; labeled ones without a model of their own receive M models to combine."""
-        new = [c for c in clients if c not in self.members and self.roster.clients[c].labeled and self.members]
+        new = [c for c in clients if c not in self.members and self.clients[c].labeled and self.members]
         others = [client for client in clients if client not in {*new}]
         outcomes = []
         if others:

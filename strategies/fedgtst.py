@@ -17,8 +17,8 @@ from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -82,7 +82,7 @@ class FedGTST(FedAvg):
 
     def check_roster(self) -> None:
         super().check_roster()
-        if self.hyper.diagnose and self.roster.deployed:
+        if self.hyper.diagnose and self.clients.deployed:
             raise ConfigurationError("fedgtst.diagnose: devices send their norms alone; it is for simulations")
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:

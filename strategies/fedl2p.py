@@ -19,8 +19,8 @@ from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -116,7 +116,7 @@ class FedL2P(FedAvg):
         losses = np.where(losses >= 0, losses, np.inf)  # skipping clients without a loss would bias the mean
         answers = zip(losses.tolist(), outcome.metrics["weight"].tolist(), strict=True)
         self._last |= zip(outcome.clients, answers, strict=True)
-        heard = [client for client in self._last if client in self.roster.clients]
+        heard = [client for client in self._last if client in self.clients]
         last, weight = np.array([self._last[client] for client in heard]).T
         lowest = np.array([self._best_losses.get(client, np.nan) for client in heard])
         loss = float(np.average(last, weights=weight)) if weight.any() else math.nan

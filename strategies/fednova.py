@@ -15,7 +15,7 @@ import numpy as np
 from florilegium.clients.fednova import normaliser
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -58,7 +58,7 @@ class FedNova(FedAvg):
         """Return τ_eff, which every client receives."""
         if self.hyper.effective_steps:
             return {"steps": self.hyper.effective_steps}
-        counts = [self._trained_on(self.roster.clients[client]) for client in cohort]
+        counts = [self.clients.trained_on(self.clients[client]) for client in cohort]
         norms = [normaliser(self.settings, self.hyper, count, round.number) for count in counts]
-        weights = self.weights(self.roster.clients[client] for client in cohort)
+        weights = self.clients.weights(self.clients[client] for client in cohort)
         return {"steps": float(np.average(norms, weights=weights))}

@@ -14,8 +14,8 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedProxHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg

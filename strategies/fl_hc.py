@@ -17,7 +17,7 @@ from scipy.spatial.distance import squareform
 from florilegium.clients.families.clustered import of_clusters
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import networks_of_clusters

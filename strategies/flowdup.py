@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from florilegium.clients.flowdup import make_hypernetwork
 from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.subspace import Subspace, no_network
 
 
@@ -41,23 +44,23 @@ class FLowDUP(Subspace):
     def trainable(self) -> list[str]:
         """Return the labeled seen clients, and unlabeled ones if these train too; none while no client has labels."""
         groups = ["seen", "unlabeled"] if self.hyper.labeled_share < 1 else ["seen"]
-        return self.roster.ids(*groups) if self.roster.ids("seen") else []
+        return self.clients.ids(*groups) if self.clients.ids("seen") else []
 
-    def sample(self, server_round: int) -> Cohort:
+    def sample(self, round: Round) -> Cohort:
         """Draw the cohort: a share α of labeled clients, at least one; the rest are unlabeled.
 
         If there are too few clients of one kind, more of the other kind take part.
         """
-        drawn = super().sample(server_round)
+        drawn = super().sample(round)
         size = len(drawn)
-        if len(self.roster.ids("seen")) == len(self.trainable()):
+        if len(self.clients.ids("seen")) == len(self.trainable()):
             return drawn  # all clients are labeled
-        clients = self.online(self.trainable())
-        labeled = [client for client in clients if self.roster.clients[client].labeled]
-        unlabeled = [client for client in clients if not self.roster.clients[client].labeled]
-        wanted = max(1, round(self.hyper.labeled_share * size))
+        clients = self.clients.online(self.trainable())
+        labeled = [client for client in clients if self.clients[client].labeled]
+        unlabeled = [client for client in clients if not self.clients[client].labeled]
+        wanted = max(1, int(np.rint(self.hyper.labeled_share * size)))
         count = min(len(labeled), max(wanted, size - len(unlabeled)))
-        rng = numpy_generator(self.settings.seed, "cohort", server_round, "labels")
+        rng = numpy_generator(self.settings.seed, "cohort", round.number, "labels")
         chosen = {
             group[i]
             for group, n in ((labeled, count), (unlabeled, min(size - count, len(unlabeled))))

@@ -28,7 +28,7 @@ from florilegium.models.clustering import elbow
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, part
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, networks_of_clusters

@@ -24,9 +24,9 @@ from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, num_bytes
 from florilegium.models.width import Entries, axes_of, check, entries, taken
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
-from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.robust import refuse_robust
@@ -72,6 +72,7 @@ class HeteroFL(FedAvg):
         network = network_for(spec, s.model, s.seed)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         self.statistics: dict[float, Arrays] = {}
+        self._rows: list[dict[str, object]] = []  # of the last evaluation
         self._bytes: dict[float, int] = {}  # of the sub-network of each capacity
         smallest = min(level if level < 1 else 0.5 for level in self.hyper.law[0])
         try:
@@ -96,8 +97,8 @@ class HeteroFL(FedAvg):
 
     def capacity(self, client: str) -> float:
         """Return a client's capacity r: what its device states or, in a simulation, a draw from ``capacity.levels``."""
-        if self.roster.deployed:
-            return self.roster.clients[client].capacity
+        if self.clients.deployed:
+            return self.clients[client].capacity
         levels, shares = self.hyper.law
         return float(numpy_generator(self.settings.seed, CAPACITY, client).choice(levels, p=shares))
 
@@ -162,7 +163,7 @@ class HeteroFL(FedAvg):
         """Have each client test its sub-network; in a simulation, or where devices hold it, also the whole network."""
         sizes, full = self.by_capacity(clients), Outcome([], {}, {})
         if sizes.keys() - {1.0}:  # else both are the same
-            able = sizes.get(1.0, []) if self.roster.deployed else clients
+            able = sizes.get(1.0, []) if self.clients.deployed else clients
             whole = self._with_statistics(model, 1.0)
             if able:
                 full = round.ask("full", able, send=whole, reduce="sum", evaluation=True, out_of=0)
@@ -175,18 +176,17 @@ class HeteroFL(FedAvg):
             outcome.metrics[name] = np.array([values.get(client, np.nan) for client in outcome.clients])
         return outcome
 
-    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+    def figures(self, outcome: Outcome) -> Evaluation:
         """Return the figures of each group; a client's capacity is in its row."""
-        figures = super().figures(outcome)
-        for row in self.client_rows:
-            row[CAPACITY] = self.capacity(str(row["client"]))
-        return figures
+        found = super().figures(outcome)
+        self._rows = [{**row, CAPACITY: self.capacity(str(row["client"]))} for row in found.rows] or self._rows
+        return Evaluation(found.figures, self._rows)
 
     def report(self) -> dict[str, Any]:
         """Return for each capacity the number of evaluated clients and their mean accuracy, for ``summary.json``."""
         found: dict[str, Any] = {}
-        for capacity in sorted({float(str(row[CAPACITY])) for row in self.client_rows}, reverse=True):
-            rows = [row for row in self.client_rows if row[CAPACITY] == capacity]
+        for capacity in sorted({float(str(row[CAPACITY])) for row in self._rows}, reverse=True):
+            rows = [row for row in self._rows if row[CAPACITY] == capacity]
             accuracies = np.array([float(str(row.get("accuracy", np.nan))) for row in rows])
             told = accuracies[~np.isnan(accuracies)]
             found[f"{capacity:g}"] = {"clients": len(rows), "accuracy": float(told.mean()) if len(told) else np.nan}

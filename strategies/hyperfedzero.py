@@ -11,7 +11,7 @@ from florilegium.clients.hyperfedzero import make_network
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.families.generated import no_network

@@ -22,8 +22,8 @@ from florilegium.common.seeds import entropy
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.promises import trains_by_updates
 from florilegium.strategies.core.round import Round

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from florilegium.clients.hyper.personal import KNNPerHyper
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import (
     mean_of_updates,
     only_sums,

@@ -32,19 +32,19 @@ class L2P(FedL2P):
         """Return why features cannot be transferred."""
         return "it learns how to fine-tune features, not features"
 
-    def sample(self, server_round: int) -> Cohort:
+    def sample(self, round: Round) -> Cohort:
         """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one.
 
         The turn of a client that is offline goes to the next one.
         """
-        learned = server_round - 1 - self.hyper.pretraining_rounds
+        learned = round.number - 1 - self.hyper.pretraining_rounds
         if learned < 0:
-            return super().sample(server_round)
+            return super().sample(round)
         clients = self.trainable()
-        size = min(self.cohort_size(server_round), len(clients))
+        size = min(round.size, len(clients))
         order = numpy_generator(self.settings.seed, "turns").permutation(len(clients))
         places = {clients[i]: place for place, i in enumerate(np.roll(order, -learned * size))}
-        turn = {*sorted(self.online(clients), key=places.__getitem__)[:size]}
+        turn = {*sorted(self.clients.online(clients), key=places.__getitem__)[:size]}
         return Cohort((client for client in clients if client in turn), len(turn))
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:

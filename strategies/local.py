@@ -33,7 +33,7 @@ class Local(CohortStrategy):
 
     def trainable(self) -> list[str]:
         """Return the seen and unseen clients: since nothing is shared, unseen clients train as well."""
-        return self.roster.ids("seen", "unseen")
+        return self.clients.ids("seen", "unseen")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Have the round's cohort train their own models further; only the training loss is returned."""

@@ -28,9 +28,9 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.cohort import Setup
-from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
@@ -80,8 +80,8 @@ class MDM(OwnPrivacy):
         validating = self._validating()
         return [client for client in self._counted() if client not in validating]
 
-    def evaluated(self) -> list[str]:
-        """Return the held-out clients, with which K is chosen.
+    def groups(self) -> dict[str, list[str]]:
+        """Return the held-out clients, with which K is chosen, as one group.
 
         Raises:
             RunError: if they are to choose a mixture, but all of these clients are offline.
@@ -89,10 +89,10 @@ class MDM(OwnPrivacy):
         clients = sorted(self._validating())
         if self._compares and not clients:
             raise RunError("no client is left to choose among several mixtures; resume when some are back")
-        return clients
+        return {"seen": clients} if clients else {}
 
     def _counted(self) -> list[str]:
-        return self.roster.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
+        return self.clients.ids("seen", *(["unlabeled"] if self.hyper.feature != "label" else []))
 
     @property
     def _compares(self) -> bool:
@@ -116,7 +116,7 @@ class MDM(OwnPrivacy):
                 clients' sizes, or the last bin contains none.
         """
         h = self.hyper
-        sizes = [self.roster.clients[client].train for client in self._counted()]
+        sizes = [self.clients[client].train for client in self._counted()]
         if h.privacy_unit != "none" and not h.size_bins and not h.max_size:
             raise ConfigurationError(
                 "mdm.max-size: a private run must not take the largest size from the clients; give it, or mdm.size-bins"
@@ -125,7 +125,7 @@ class MDM(OwnPrivacy):
             parse_whole(h.size_bins) if h.size_bins else range(1, (h.max_size or max(sizes)) + 2), np.int64
         )
         outside = sum(not edges[0] <= size < edges[-1] for size in sizes)
-        if self.roster.deployed:  # further devices may join later
+        if self.clients.deployed:  # further devices may join later
             if outside:
                 log.warning("mdm: the bins of sizes do not hold %d of %d clients, which will fail", outside, len(sizes))
             return edges
@@ -149,7 +149,7 @@ class MDM(OwnPrivacy):
                 run has another budget than before, or would ask real devices twice.
         """
         super().summary()
-        cohort, most = self.cohort_size(1), max(self.numbers)
+        cohort, most = self.federation.cohort_size(1), max(self.numbers)
         if most >= cohort:
             raise ConfigurationError(
                 f"mdm.components: {most} components need more clients than that in a round; there are {cohort}"
@@ -163,7 +163,7 @@ class MDM(OwnPrivacy):
             raise ConfigurationError(
                 "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
             )
-        if self.settings.resume and self.roster.deployed and self.noise:
+        if self.settings.resume and self.clients.deployed and self.noise:
             raise ConfigurationError(
                 "resume: a private run of real devices cannot be resumed: what was requested and lost counts as "
                 "released, and requesting it again would exceed the budget"
@@ -246,7 +246,7 @@ class MDM(OwnPrivacy):
         outcome = self.ask_sums(round, phase, cohort, arrays, self._shapes(phase), evaluation=evaluation)
         scale = self.comparing_noise if phase == "compare" else self.noise
         for name, array in outcome.arrays.items() if scale else ():
-            rng = secret_generator() if self.roster.deployed else self._rng("noise", round.number, phase, name)
+            rng = secret_generator() if self.clients.deployed else self._rng("noise", round.number, phase, name)
             outcome.arrays[name] = array + draw(rng, "gaussian", scale, array.shape)
         return outcome
 
@@ -356,10 +356,10 @@ class MDM(OwnPrivacy):
         log.info("round %d: k = %d is chosen", round.number, k)
         return outcome
 
-    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+    def figures(self, outcome: Outcome) -> Evaluation:
         """Return the mean log-likelihood of every mixture; figures of single clients are not known."""
         found = [(c["k"], kind, value) for c in self._compared for kind, value in c.items() if kind != "k"]
-        return {"seen": {f"{kind}_{k:g}": value for k, kind, value in found}}
+        return Evaluation({"seen": {f"{kind}_{k:g}": value for k, kind, value in found}})
 
     # ----------------------------------------------------------------------------------------- state
 

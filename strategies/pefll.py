@@ -21,8 +21,8 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_tensors
 from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, shapes_of
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
@@ -65,14 +65,14 @@ class PeFLL(Generated):
         described = self._describe(round, drawn, model, training=True)
         cohort = round.require(described, drawn.wanted).clients
         v = torch.from_numpy(described.arrays[DESCRIPTOR]).float().requires_grad_()
-        outcome, made, Δθ = self.adapt(round, cohort, self._normalized(v), out_of=self.able(drawn))
+        outcome, made, Δθ = self.adapt(round, cohort, self._normalized(v), out_of=round.able(drawn))
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
         count = len(outcome.clients)
         *Δη_h, Δv = self.descent(made, Δθ, [*self.hypernetwork.parameters(), v])
         rows = [cohort.index(client) for client in outcome.clients]
         embedded = round.ask(
             "embed", outcome.clients, reduce="sum", scatter={DESCRIPTOR: Δv[rows].numpy()},
-            shapes=shapes_of(get_arrays(self._embedding)), out_of=self.able(drawn),
+            shapes=shapes_of(get_arrays(self._embedding)), out_of=round.able(drawn),
             batch=self.hyper.descriptor_batch, size=self.size,
         )  # fmt: skip
         λ_h, λ_v = self.hyper.hypernetwork_penalty, self.hyper.embedding_penalty
@@ -97,8 +97,8 @@ class PeFLL(Generated):
         """Have ``clients`` test their models; with ``pefll.keep-descriptors``, write their descriptors to a file."""
         self._descriptors = {}
         outcome = super().measure(round, clients, model)
-        if self.hyper.keep_descriptors and self.run.opened:
-            write_tensors(self.run.path / "descriptors" / f"{round.number}.safetensors", self._descriptors)
+        if self.hyper.keep_descriptors and self.federation.run.opened:
+            write_tensors(self.federation.run.path / "descriptors" / f"{round.number}.safetensors", self._descriptors)
         return outcome
 
     # ----------------------------------------------------------------------------------------- details
@@ -123,13 +123,13 @@ class PeFLL(Generated):
 
     def unfit(self, client: Member) -> str:
         """Return why a client cannot take part; also a device without labels, if the embedding needs labels."""
-        if self.roster.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
+        if self.clients.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
             return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"
         return super().unfit(client)
 
     def check_roster(self) -> None:
         super().check_roster()
-        if self.hyper.embedding not in WITHOUT_LABELS and self.roster.ids("unlabeled"):
+        if self.hyper.embedding not in WITHOUT_LABELS and self.clients.ids("unlabeled"):
             raise ConfigurationError(
                 f"labeled-fraction: some clients have no labels, but pefll.embedding = '{self.hyper.embedding}' looks "
                 f"at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"

@@ -18,7 +18,7 @@ from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.hyper.hypernetworks import PFedHNHyper
 from florilegium.common.seeds import torch_generator
 from florilegium.models.parameters import Arrays, part
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.generated import Generated, no_network
@@ -62,10 +62,10 @@ class PFedHN(Generated):
         For labeled clients that have never trained, they are fitted first, and not kept.
         """
         own = {client: self._descriptors.get(client) or self._begin(client) for client in clients}
-        new = [c for c in clients if c not in self._descriptors and self.roster.clients[c].labeled]
+        new = [c for c in clients if c not in self._descriptors and self.clients[c].labeled]
         failures: dict[str, str] = {}
         for repetition in range(1, self.hyper.new_client_exchanges + 1):
-            new = [client for client in new if client not in failures and client not in self.accounts.spent]
+            new = [client for client in new if client not in failures and client not in round.spent]
             if new:
                 v = _values(own, new)
                 outcome, made, Δθ = self.adapt(round, new, v, repetition=repetition, evaluation=True, out_of=0)
@@ -74,7 +74,7 @@ class PFedHN(Generated):
                     fitted = {client: own[client] for client in outcome.clients}
                     self._move(fitted, dict(zip(new, Δv, strict=True)), round.number)
                 # A client that has spent its privacy budget is tested with the descriptor fitted so far.
-                failures |= {c: why for c, why in outcome.failures.items() if c not in self.accounts.spent}
+                failures |= {c: why for c, why in outcome.failures.items() if c not in round.spent}
         served = [client for client in clients if client not in failures]
         return served, _values(own, served).detach() if served else torch.empty(0, self.size), failures
 

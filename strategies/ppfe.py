@@ -18,7 +18,7 @@ from florilegium.common.errors import BudgetSpentError, ConfigurationError
 from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -78,7 +78,7 @@ class PPFE(FedAvg):
             model = super().train_round(round, model)
         if self._plan.is_last(round.number):
             with _as_far_as_paid(round.number):
-                outcome = round.ask("finish", self.online(self.trainable()), send=model, reduce="sum")
+                outcome = round.ask("finish", self.clients.online(self.trainable()), send=model, reduce="sum")
                 means = {name: outcome.mean(name, "clients") for name in ("beta", "largest_weight")}
                 self._stages.append({"parameters_sent": sum(array.size for array in model.values()), **means})
         return model

@@ -19,7 +19,8 @@ from florilegium.clients.ppfe_linear import BIAS, WEIGHT
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import single_replies
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
@@ -62,7 +63,7 @@ class PPFELinear(CohortStrategy):
             penalties = penalties[[int(errors.argmin())]]
             ψ = self._average(round, ψ, penalties, whole=True)
         done = round.ask(
-            "finish", self.online(self.trainable()), send=_message(ψ, penalties), reduce="sum", stage=stage
+            "finish", self.clients.online(self.trainable()), send=_message(ψ, penalties), reduce="sum", stage=stage
         )
         chosen = {"penalty": float(penalties[0])} if stage != "local" else {}
         self._stages.append({"stage": stage, **chosen, "beta": float(np.mean(done.told("beta")))})

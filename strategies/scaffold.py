@@ -15,8 +15,8 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
@@ -52,7 +52,7 @@ class Scaffold(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Update c; clients return no control variates for buffers, which have no gradient."""
-        share = len(outcome.clients) / len(self.enrolled())
+        share = len(outcome.clients) / len(self.clients.enrolled())
         self.beside |= {
             name: (self.beside[name] + share * change / outcome.weight).astype(np.float32)
             for name, change in outcome.arrays.items()

@@ -121,7 +121,7 @@ class Run:
             if client is None:
                 model = global_model(again)
             else:
-                members = again.strategy.roster.clients
+                members = again.strategy.clients
                 model = model_of(again, find_client(str(client), members, self.name))
             return copy.deepcopy(model).eval().requires_grad_(False)
 

@@ -112,7 +112,7 @@ class Assembly:
         Raises:
             ConfigurationError: if the method does not support the configuration.
         """
-        from florilegium.strategies.core.cohort import Setup  # not imported in client processes
+        from florilegium.strategies.core.federation import Setup  # not imported in client processes
         from florilegium.strategies.core.roster import Roster
 
         s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()

@@ -25,6 +25,7 @@ from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.models.parameters import exchanged, get_arrays, set_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.hooks import resume
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, changed_origins, read_checkpoint, read_config
@@ -85,10 +86,10 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         host = assembly.host(source, state_dir if data_path else "")
         strategy = assembly.strategy(open_folder(run, config, s.method))
         grid = OneProcess(host, assembly.code)
-        strategy.roster.wait(grid, 0.0, until=lambda: bool(strategy.roster.clients))
+        strategy.federation.roster.wait(grid, 0.0, until=lambda: bool(strategy.clients))
         strategy.server_part(get_arrays(network_for(dataset_of(s), s.model, s.seed)))  # as before a resume
-        strategy.take_back(checkpoint)
-        yield Reopened(s, strategy, Round(strategy, grid, checkpoint.round), host, checkpoint)
+        resume(strategy, checkpoint)
+        yield Reopened(s, strategy, Round(strategy.federation, grid, checkpoint.round), host, checkpoint)
 
 
 def _check_origins(run: Path, assembly: Assembly) -> None:
@@ -135,8 +136,8 @@ def personalise(
             as ONNX.
     """
     with reopened(run, data_path, labeled=labeled) as again:
-        client_id = NEW if data_path is not None else find_client(client_id, again.strategy.roster.clients, run.name)
-        name = again.strategy.roster.clients[client_id].name
+        client_id = NEW if data_path is not None else find_client(client_id, again.strategy.clients, run.name)
+        name = again.strategy.clients[client_id].name
         folder = save_model(target, model_of(again, client_id), client_id, run.name, again.settings, name=name)
     if onnx:
         add_onnx(folder)

@@ -158,7 +158,11 @@ def _check(again: Reopened) -> None:
         return
     if p.unit != s.canary_unit:
         raise RunError(f"the run protects each {p.unit}, but its canaries (key canary-unit) are {s.canary_unit}s")
-    if p.unit == "client" and p.sampling == "fixed" and again.strategy.cohort_size(1) < len(again.strategy.trainable()):
+    if (
+        p.unit == "client"
+        and p.sampling == "fixed"
+        and again.strategy.federation.cohort_size(1) < len(again.strategy.trainable())
+    ):
         raise RunError(
             "with cohorts of a fixed size one client's absence changes which others take part; set privacy.sampling to "
             "'poisson'"

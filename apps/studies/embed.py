@@ -52,7 +52,7 @@ def representations(run: Path) -> Representations:
     if not hasattr(METHODS[settings.method].client_class(), "represent"):
         raise RunError(f"run {run} is one of method '{settings.method}', which represents no inputs; 'flowdup' does")
     with reopened(run) as again:
-        model, clients = again.checkpoint.arrays, list(again.strategy.roster.clients)
+        model, clients = again.checkpoint.arrays, list(again.strategy.clients)
         shapes = {"representation": (model["outer.0.weight"].shape[1],)}
         outcome = again.round.ask("represent", clients, send=model, reduce="stack", shapes=shapes, evaluation=True)
     federation, dataset = federate(settings)

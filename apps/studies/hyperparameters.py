@@ -72,7 +72,7 @@ def hyperparameters(run: Path) -> Found:
             "moments": (2 * len(layers_of(network)),), "rates": (len(named),),
         }  # fmt: skip
         outcome = again.round.ask(
-            "describe", list(strategy.roster.clients), send=strategy.result, reduce="stack", shapes=shapes,
+            "describe", list(strategy.clients), send=strategy.result, reduce="stack", shapes=shapes,
             evaluation=True,
         )  # fmt: skip
     federation, _ = federate(settings)

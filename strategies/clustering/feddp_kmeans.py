@@ -19,7 +19,7 @@ from florilegium.models.kmeans import k_means
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.clustering.budget import Query, init_queries, lloyds_queries
 from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
 

@@ -31,8 +31,8 @@ from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import secret_generator
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -92,7 +92,7 @@ class KMeans(OwnPrivacy):
 
     @cached_property
     def _server_points(self) -> Array:
-        examples = server_examples(self.settings, deployed=self.roster.deployed)
+        examples = server_examples(self.settings, deployed=self.clients.deployed)
         points: Array = examples.x.flatten(1).double().numpy(force=True)
         if len(points) < self.most:
             raise ConfigurationError(
@@ -124,7 +124,7 @@ class KMeans(OwnPrivacy):
         if unit == "none" or not queries:
             return None
         clients = self.trainable()
-        units = sum(self.roster.clients[client].train for client in clients) if unit == "example" else len(clients)
+        units = sum(self.clients[client].train for client in clients) if unit == "example" else len(clients)
         if warning := delta_warning("kmeans.delta", self.hyper.delta, units, f"{unit}s"):
             log.warning("%s", warning)
         if unit == "example":
@@ -150,21 +150,21 @@ class KMeans(OwnPrivacy):
             raise ConfigurationError(
                 "resume: the run began with another privacy budget, which depends on rounds too; start a new run"
             )
-        if self.settings.resume and self.budget and self.roster.deployed:
+        if self.settings.resume and self.budget and self.clients.deployed:
             raise ConfigurationError(
                 "resume: a private clustering of real devices cannot be resumed: what was requested and lost counts as "
                 "released, and requesting it again would exceed the budget"
             )
         if self.budget is None:
             log.info("privacy: no noise is added")
-            if self.roster.deployed and not self.settings.secure_aggregation and not self.hyper.reveal_rows:
+            if self.clients.deployed and not self.settings.secure_aggregation and not self.hyper.reveal_rows:
                 log.info("privacy: devices refuse sums that reveal single rows (key kmeans.reveal-rows)")
             return
         for line in self.budget.lines():
             log.info("privacy: %s", line)
-        if not self.roster.deployed:
+        if not self.clients.deployed:
             log.info("privacy: in a simulation, anyone who knows the seed can remove the noise")
-        write_text(self.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
+        write_text(self.federation.run.path / "privacy.json", json.dumps(self.budget.record(), indent=2))
 
     def ask(self, round: Round, phase: str, arrays: Arrays) -> Arrays:
         """Have the round's cohort carry out ``phase`` on ``arrays``; return the released sums, with noise.
@@ -204,7 +204,7 @@ class KMeans(OwnPrivacy):
 
     def _noise(self, *path: str | int) -> np.random.Generator:
         """Return the random generator for noise: a secret one with real devices, else one from the run's seed."""
-        return secret_generator() if self.roster.deployed else self.rng("noise", *path)
+        return secret_generator() if self.clients.deployed else self.rng("noise", *path)
 
     # ----------------------------------------------------------------------------------------- rounds
 
@@ -245,17 +245,18 @@ class KMeans(OwnPrivacy):
 
     # ------------------------------------------------------------------------------------- evaluation
 
-    def evaluated(self) -> list[str]:
-        """Return the clients whose points are clustered, on which a clustering is also measured."""
-        return self.trainable()
+    def groups(self) -> dict[str, list[str]]:
+        """Return the clients whose points are clustered, on which a clustering is also measured, as one group."""
+        clients = self.trainable()
+        return {"seen": clients} if clients else {}
 
     def trainable(self) -> list[str]:
         """Return all clients except unseen ones; labels are not needed."""
-        return self.roster.ids("seen", "unlabeled")
+        return self.clients.ids("seen", "unlabeled")
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` measure the centres on their points; in private runs, real devices only keep the centres."""
-        figures, shape = not (self.roster.deployed and self.budget), (len(model["centers"]), self._classes)
+        figures, shape = not (self.clients.deployed and self.budget), (len(model["centers"]), self._classes)
         outcome = round.ask(
             "test", clients, send=model, reduce="sum", shapes={"table": shape}, evaluation=True, figures=figures
         )  # fmt: skip

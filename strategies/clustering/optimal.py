@@ -31,7 +31,7 @@ class Optimal(KMeans):
 
     def initialise(self, round: Round) -> Array:
         """Return the k-means centres of all clients' points, which the server reads itself."""
-        if self.roster.deployed:
+        if self.clients.deployed:
             raise ConfigurationError("method: 'optimal' needs all points in one place; devices keep theirs")
         federation, dataset = federate(self.settings)
         data = (simulated(federation, dataset, int(client)).train for client in self.trainable())

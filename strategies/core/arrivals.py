@@ -13,22 +13,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import Message
 
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome, silent
+from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.requests import Posted
-from florilegium.strategies.core.round import Round
-
-if TYPE_CHECKING:
-    from florilegium.strategies.core.clock import Clock
-    from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.round import Arguments, Round
 
 PHASE = "train"
-Arguments = Callable[[Round, Sequence[str]], dict[str, Any]]
-"""Returns the arguments of the phase for the clients that carry it out in a round."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +51,14 @@ class Arrivals(ABC):
     """The clients that are busy, and the models that they were sent.
 
     Args:
-        strategy: the run's strategy.
+        federation: the run's federation.
 
     Attributes:
         models: the models that are in use, by the round in which they were sent.
     """
 
-    def __init__(self, strategy: CohortStrategy) -> None:
-        self._strategy = strategy
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
         self.models: dict[int, Arrays] = {}
 
     @property
@@ -132,8 +128,8 @@ class Busy:
 class SimulatedArrivals(Arrivals):
     """Replies arrive in the order of virtual time."""
 
-    def __init__(self, strategy: CohortStrategy) -> None:
-        super().__init__(strategy)
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
         self._queue: list[Busy] = []  # a heap
         self._places = 0
 
@@ -149,8 +145,8 @@ class SimulatedArrivals(Arrivals):
 
     def begin(self, round: Round, clients: Sequence[str], path: Sequence[int], arguments: Arguments) -> None:
         """Have clients begin with the round's model: foresee when they will reply."""
-        members = [self._strategy.roster.clients[client] for client in clients]
-        timeout = self._strategy.settings.round_timeout
+        members = [self._federation.roster.clients[client] for client in clients]
+        timeout = self._federation.settings.round_timeout
         given_up = self._clock.now + timeout
         for job in self._clock.jobs(members, path, round.load(PHASE, self.models[round.number])):
             end, error = (job.end, job.error) if job.end <= given_up else (given_up, silent(timeout))
@@ -159,7 +155,7 @@ class SimulatedArrivals(Arrivals):
 
     def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
         """Let time pass until enough replies have arrived; have these clients train, by version, the oldest first."""
-        deadline = self._clock.now + self._strategy.settings.round_timeout
+        deadline = self._clock.now + self._federation.settings.round_timeout
         outcomes: list[tuple[int, Outcome]] = []
         heard: set[str] = set()
         while (used := sum(len(outcome.clients) for _, outcome in outcomes)) < step.size:
@@ -204,8 +200,8 @@ class SimulatedArrivals(Arrivals):
 
     @property
     def _clock(self) -> Clock:
-        assert self._strategy.clock is not None, "checked before the run"
-        return self._strategy.clock
+        assert self._federation.clock is not None, "checked before the run"
+        return self._federation.clock
 
     def facts(self) -> dict[str, Any]:
         """Return the queue, for checkpoints."""
@@ -222,8 +218,8 @@ class SimulatedArrivals(Arrivals):
 class DeviceArrivals(Arrivals):
     """Replies arrive as real devices send them. A device that is silent for ``round-timeout`` is no longer busy."""
 
-    def __init__(self, strategy: CohortStrategy) -> None:
-        super().__init__(strategy)
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
         self._posted: list[Posted] = []
         self._inbox: deque[tuple[Posted, Message]] = deque()  # what has arrived and is not used yet
 
@@ -248,7 +244,7 @@ class DeviceArrivals(Arrivals):
 
     def take(self, round: Round, step: Step) -> list[tuple[int, Outcome]]:
         """Wait until enough usable replies have arrived; return a device's update each."""
-        begun, timeout = time.monotonic(), self._strategy.settings.round_timeout
+        begun, timeout = time.monotonic(), self._federation.settings.round_timeout
         found: list[tuple[int, Outcome]] = []
         heard: set[str] = set()
         while len(found) < step.size:

@@ -14,59 +14,37 @@ import math
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
-from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.arrivals import Arguments, Arrivals, DeviceArrivals, SimulatedArrivals, Step
+from florilegium.strategies.core.arrivals import Arrivals, DeviceArrivals, SimulatedArrivals, Step
 from florilegium.strategies.core.exchange import Outcome, joined
-from florilegium.strategies.core.round import Round
-
-if TYPE_CHECKING:
-    from florilegium.strategies.core.cohort import CohortStrategy
-
-PREFIX = "buffer:"
-"""Beginning of the names of its arrays in a checkpoint."""
+from florilegium.strategies.core.federation import Federation
+from florilegium.strategies.core.round import Arguments, Round
+from florilegium.strategies.core.run_folder import BUFFER
 
 
 class Buffer:
     """Collects updates for server steps.
 
     Args:
-        strategy: the run's strategy; its roster must be ready when the first step begins.
+        federation: the run's federation; its roster must be ready when the first step begins.
     """
 
-    def __init__(self, strategy: CohortStrategy) -> None:
-        self._strategy, self._settings = strategy, strategy.settings.buffer
+    def __init__(self, federation: Federation) -> None:
+        self._federation, self._settings = federation, federation.settings.buffer
 
     @cached_property
     def _arrivals(self) -> Arrivals:
-        kind = DeviceArrivals if self._strategy.roster.deployed else SimulatedArrivals
-        return kind(self._strategy)
+        kind = DeviceArrivals if self._federation.roster.deployed else SimulatedArrivals
+        return kind(self._federation)
 
     @property
     def busy(self) -> set[str]:
         """The clients that have been sent a model and have not replied yet."""
         return self._arrivals.busy
-
-    def check(self) -> None:
-        """Check that the settings are possible with the present clients.
-
-        Raises:
-            ConfigurationError: if they are not.
-        """
-        s, concurrency = self._strategy.settings, self._strategy.cohort_size(1)
-        if not self._strategy.roster.deployed and not s.fleet.timed:
-            raise ConfigurationError(
-                "mode: 'buffered' needs clients that take time; set fleet.speed, fleet.download or fleet.upload"
-            )
-        if self._settings.size > concurrency:
-            raise ConfigurationError(
-                f"buffer.size: a server step cannot wait for {self._settings.size} updates while {concurrency} clients "
-                "are busy; lower it, or raise cohort-size or participation"
-            )
 
     def step(self, round: Round, sent: Arrays, arguments: Arguments) -> Outcome:
         """Return the merged updates for a server step; its arrays are Σ p_k/(1 + s_k)^a·Δ_k.
@@ -88,7 +66,7 @@ class Buffer:
             self._begin(round, arguments, number, next(attempts), heard=heard, used=used)
 
         self._begin(round, arguments, number)
-        enough = max(1, math.ceil(self._strategy.settings.min_success * size))
+        enough = max(1, math.ceil(self._federation.settings.min_success * size))
         outcomes = arrivals.take(
             round, Step(size, enough, lambda version: self._too_stale(number - version), begin, arguments)
         )
@@ -112,10 +90,10 @@ class Buffer:
             heard: clients that do not begin, since they have replied or failed in this step.
             used: number of clients whose places stay free until the next step, since their updates have arrived.
         """
-        strategy, pending = self._strategy, self._arrivals.pending
-        free = [client for client in strategy.trainable() if client not in pending and client not in heard]
-        missing = min(strategy.cohort_size(round.number) - len(pending) - used, len(free))
-        if missing > 0 and (drawn := strategy.draw(free, missing, *path, wait=not pending)):
+        federation, pending = self._federation, self._arrivals.pending
+        free = [client for client in federation.method.trainable() if client not in pending and client not in heard]
+        missing = min(federation.cohort_size(round.number) - len(pending) - used, len(free))
+        if missing > 0 and (drawn := federation.draw(free, missing, *path, wait=not pending)):
             self._arrivals.begin(round, drawn, path, arguments)
 
     def _weighted(self, outcome: Outcome, staleness: int, old: Arrays, new: Arrays) -> Arrays:
@@ -140,8 +118,8 @@ class Buffer:
 
     def arrays(self) -> Arrays:
         """Return the models that a resumed run needs, for checkpoints."""
-        models = {} if self._strategy.roster.deployed else self._arrivals.models
-        return {f"{PREFIX}{v}:{name}": array for v, sent in models.items() for name, array in sent.items()}
+        models = {} if self._federation.roster.deployed else self._arrivals.models
+        return {f"{BUFFER}{v}:{name}": array for v, sent in models.items() for name, array in sent.items()}
 
     def facts(self) -> dict[str, Any]:
         """Return the other state for checkpoints; JSON values."""
@@ -152,4 +130,4 @@ class Buffer:
         """Restore the state that :meth:`arrays` and :meth:`facts` returned."""
         arrivals = self._arrivals
         arrivals.take_back(facts["arrivals"])
-        arrivals.models = {v: {n: arrays[f"{PREFIX}{v}:{n}"] for n in facts["names"]} for v in arrivals.versions}
+        arrivals.models = {v: {n: arrays[f"{BUFFER}{v}:{n}"] for n in facts["names"]} for v in arrivals.versions}

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
@@ -22,13 +21,11 @@ from florilegium.strategies.core.clock import Load
 from florilegium.strategies.core.example_privacy import expected_trainings
 from florilegium.strategies.core.exchange import LATE, UNUSABLE, Outcome, Parcel, collect, deliver_all
 from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.requests import Exchange
 from florilegium.strategies.core.robust import robust_sum
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.core.secure_exchange import SecureExchange, Task
-
-if TYPE_CHECKING:
-    from florilegium.strategies.core.cohort import CohortStrategy
 
 log = logging.getLogger("flwr")
 
@@ -37,19 +34,19 @@ class Carrier:
     """Carries out the exchanges of one round.
 
     Args:
-        strategy: the run's strategy, with its settings, roster, folder and counters.
+        federation: the run's federation, with its settings, roster, folder and counters.
         grid: the connection to the nodes.
         number: the round's number.
         final: whether the run ends with this round.
         record: collects what the exchanges report.
     """
 
-    def __init__(self, strategy: CohortStrategy, grid: Grid, number: int, record: RoundRecord, *, final: bool) -> None:
-        self._strategy, self._grid, self._number, self._record, self._final = strategy, grid, number, record, final
+    def __init__(self, federation: Federation, grid: Grid, number: int, record: RoundRecord, *, final: bool) -> None:
+        self._federation, self._grid, self._number, self._record, self._final = federation, grid, number, record, final
 
     def load(self, phase: str, send: Arrays) -> Load:
         """Return what ``phase`` asks of a client that is sent arrays and returns its update of all of them."""
-        sent, scheme = num_bytes(send), self._strategy.scheme
+        sent, scheme = num_bytes(send), self._federation.scheme
         return Load(phase, sent, max(1, sent if scheme is None else scheme.message_size(send)))
 
     def carry_out(self, exchanges: Sequence[Exchange], *, arrived: bool = False) -> list[Outcome]:
@@ -58,16 +55,16 @@ class Carrier:
         Real devices are all sent their messages at once. The nodes of a simulation take one message after the other,
         and a secure sum has several stages; then the exchanges take turns.
         """
-        strategy, outcomes = self._strategy, list[Outcome]()
+        federation, outcomes = self._federation, list[Outcome]()
         unused = {} if arrived else self._pass_time(exchanges)
         exchanges = [
-            replace(one, nodes=strategy.roster.assign(
+            replace(one, nodes=federation.roster.assign(
                 [client for client in one.cohort if client not in unused], evaluation=one.evaluation
             ))
             for one in exchanges
         ]  # fmt: skip
-        secure = strategy.settings.secure_aggregation
-        together = strategy.roster.deployed and not secure
+        secure = federation.settings.secure_aggregation
+        together = federation.roster.deployed and not secure
         for batch in [exchanges] if together else [[one] for one in exchanges]:
             started = time.perf_counter()
             found = [self._secure(one) for one in batch] if secure else self._plain(batch)
@@ -79,22 +76,22 @@ class Carrier:
 
     def expected(self, exchange: Exchange) -> Expected:
         """Return the checks that decide whether a reply is usable, with the largest weight allowed for each client."""
-        strategy = self._strategy
-        roster, told = strategy.roster, self._protection(exchange)
+        federation = self._federation
+        roster, told = federation.roster, self._protection(exchange)
         sent = exchange.send if exchange.updates else None
-        limits = [strategy.settings.max_update_norm]
-        if sent is not None and strategy.protection is not None:
-            limits.append(strategy.protection.clip_norm)
+        limits = [federation.settings.max_update_norm]
+        if sent is not None and federation.protection is not None:
+            limits.append(federation.protection.clip_norm)
         elif sent is not None and roster.deployed and not limits[0]:
             limits.append(longest_update(sent))
         members = [roster.clients[client] for client in exchange.cohort if roster.deployed]
         sizes = {member.id: member.train + member.test for member in members}
         return Expected(
-            exchange.reduce == "stack" or exchange.robust, sent, strategy.dues(exchange.cohort), sizes,
+            exchange.reduce == "stack" or exchange.robust, sent, federation.clients.dues(exchange.cohort), sizes,
             min(filter(None, limits), default=0.0), told.get(NOISE, 0.0), told.get(WITHIN_NOISE, 0.0),
-            CLIP_NORM in told, exchange.shapes, strategy.reported, strategy.scheme,
-            math.inf if strategy.protection is None else strategy.protection.clip_norm,
-            partial(strategy.check_reply, exchange.phase, exchange.send or {}),
+            CLIP_NORM in told, exchange.shapes, federation.reported, federation.scheme,
+            math.inf if federation.protection is None else federation.protection.clip_norm,
+            partial(federation.method.check_reply, exchange.phase, exchange.send or {}),
         )  # fmt: skip
 
     def messages(
@@ -112,10 +109,10 @@ class Carrier:
             record: what every client is sent, which all messages share; None for nothing.
             terms: returns the terms of a secure sum for these clients; None without one.
         """
-        strategy, work, protection = self._strategy, self._work(), self._protection(exchange)
+        federation, work, protection = self._federation, self._work(), self._protection(exchange)
         position = {client: index for index, client in enumerate(exchange.cohort)}
         kind = "deltas" if exchange.robust else exchange.reduce
-        keeps = exchange.updates and strategy.settings.compression.feeds_back
+        keeps = exchange.updates and federation.settings.compression.feeds_back
         messages = []
         for node, clients in nodes.items():
             rows = [position[client] for client in clients]
@@ -123,53 +120,53 @@ class Carrier:
             request = Request(
                 clients, exchange.phase, kind, work, exchange.arguments, protection, scatter=own,
                 secure=None if terms is None else terms(clients),
-                used=strategy.receipts.of(exchange.phase, clients) if keeps else (),
+                used=federation.receipts.of(exchange.phase, clients) if keeps else (),
             )  # fmt: skip
             messages.append(Message(request.pack(record), node, "evaluate" if exchange.evaluation else "train"))
         return messages
 
     def account(self, exchange: Exchange, outcome: Outcome) -> Outcome:
         """Protect the sums of an outcome, count bytes, and record the clients that failed."""
-        strategy = self._strategy
+        federation = self._federation
         down, up = outcome.traffic
         seconds, failed = time.perf_counter() - exchange.started, len(outcome.failures)
         self._record.add(exchange.phase, seconds, exchange.cohort, outcome, evaluation=exchange.evaluation)
-        if strategy.telemetry is not None:
-            strategy.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
+        if federation.telemetry is not None:
+            federation.telemetry.exchange(exchange.phase, seconds, len(exchange.cohort), failed, down, up)
         self.note_failures(exchange.phase, outcome.failures)
-        if strategy.settings.privacy.unit == "example":
-            strategy.accounts.hear(outcome)
-        if exchange.updates and strategy.settings.compression.feeds_back:
-            strategy.receipts.add(exchange.phase, outcome.clients, self._number)
+        if federation.settings.privacy.unit == "example":
+            federation.accounts.hear(outcome)
+        if exchange.updates and federation.settings.compression.feeds_back:
+            federation.receipts.add(exchange.phase, outcome.clients, self._number)
         if exchange.robust and outcome.clients:
-            s = strategy.settings
+            s = federation.settings
             outcome.arrays = robust_sum(outcome, s.aggregation, s.attackers)
-        if strategy.protection is not None and not exchange.updates and outcome.arrays:
+        if federation.protection is not None and not exchange.updates and outcome.arrays:
             raise RunError(f"phase '{exchange.phase}' returns arrays that privacy.unit = 'client' cannot protect")
-        if strategy.protection is not None and exchange.updates:
-            members, size = len(strategy.trainable()), strategy.cohort_size(self._number)
-            outcome = strategy.protection.protect(
+        if federation.protection is not None and exchange.updates:
+            members, size = len(federation.method.trainable()), federation.cohort_size(self._number)
+            outcome = federation.protection.protect(
                 outcome, size, members, exchange.send or {}, exchange.phase, self._number, exchange.cohort
             )
         if outcome.clients and not exchange.evaluation:
-            strategy.bytes_down += down
-            strategy.bytes_up += up
-            if strategy.clock is not None:
-                strategy.clock.heard(self._load(exchange), len(outcome.clients), up)
+            federation.bytes_down += down
+            federation.bytes_up += up
+            if federation.clock is not None:
+                federation.clock.heard(self._load(exchange), len(outcome.clients), up)
         return outcome
 
     def note_failures(self, phase: str, reasons: Mapping[str, str]) -> None:
         """Log and record the clients that did not contribute to an exchange."""
-        strategy = self._strategy
+        federation = self._federation
         for client, reason in reasons.items():
             if reason.startswith(LATE):  # of over-sampled clients, some are late in every round
                 log.info("client %s is skipped: %s", client, reason)
             else:
                 log.warning("client %s failed and is skipped: %s", client, reason)
-            if reason.startswith(UNUSABLE) or strategy.settings.secure_aggregation:  # then reasons tell nothing
-                strategy.roster.ask_again(client)
-        if reasons and strategy.run.opened:
-            strategy.run.note_failures(self._number, phase, reasons)
+            if reason.startswith(UNUSABLE) or federation.settings.secure_aggregation:  # then reasons tell nothing
+                federation.roster.ask_again(client)
+        if reasons and federation.run.opened:
+            federation.run.note_failures(self._number, phase, reasons)
 
     # --------------------------------------------------------------------------------------- details
 
@@ -178,7 +175,7 @@ class Carrier:
 
         Only the others are asked to carry out the phase.
         """
-        clock, roster = self._strategy.clock, self._strategy.roster
+        clock, roster = self._federation.clock, self._federation.roster
         if clock is None or any(one.evaluation for one in exchanges):
             return {}
         return clock.wait(*(
@@ -197,14 +194,14 @@ class Carrier:
 
     def _protection(self, exchange: Exchange) -> dict[str, float]:
         """Return the fields of a request that say how clients protect their updates; {} if they do not."""
-        strategy = self._strategy
-        if strategy.protection is None or not exchange.updates:
+        federation = self._federation
+        if federation.protection is None or not exchange.updates:
             return {}
-        return strategy.protection.request(strategy.cohort_size(self._number))
+        return federation.protection.request(federation.cohort_size(self._number))
 
     def _plain(self, exchanges: Sequence[Exchange]) -> list[Outcome]:
         """Carry out exchanges at the same time in which the server sees the reply of each node."""
-        deployed, expected = self._strategy.roster.deployed, [self.expected(one) for one in exchanges]
+        deployed, expected = self._federation.roster.deployed, [self.expected(one) for one in exchanges]
         parcels = [
             Parcel(
                 self.messages(one, one.nodes, _sent(one)), checks,
@@ -212,7 +209,7 @@ class Carrier:
             )
             for one, checks in zip(exchanges, expected, strict=True)
         ]  # fmt: skip
-        replies = deliver_all(self._grid, parcels, self._strategy.settings.round_timeout, deployed=deployed)
+        replies = deliver_all(self._grid, parcels, self._federation.settings.round_timeout, deployed=deployed)
         return [
             collect(one.cohort, one.nodes, own, checks, deployed=deployed)
             for one, own, checks in zip(exchanges, replies, expected, strict=True)
@@ -224,38 +221,39 @@ class Carrier:
         Raises:
             RunError: if the exchange needs more.
         """
-        strategy, s = self._strategy, self._strategy.settings
+        federation, s = self._federation, self._federation.settings
         if exchange.reduce == "stack" or exchange.scatter or exchange.robust:
             raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
         asked = {client for clients in exchange.nodes.values() for client in clients}
-        members = {client: strategy.roster.clients[client] for client in exchange.cohort if client in asked}
+        members = {client: federation.roster.clients[client] for client in exchange.cohort if client in asked}
         norm = noise = 0.0
         if exchange.updates:
             norm = s.max_update_norm
-        if exchange.updates and strategy.protection is not None:
-            norm = strategy.protection.clip_norm
+        if exchange.updates and federation.protection is not None:
+            norm = federation.protection.clip_norm
             noise = self._protection(exchange).get(NOISE, 0.0)
         task = Task(
-            [*members], exchange.nodes, strategy.run.name, strategy.identity,
+            [*members], exchange.nodes, federation.run.name, federation.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, norm, shapes_of(exchange.send or {}) if exchange.updates else exchange.shapes,
-            strategy.reported, noise,
+            federation.reported, noise,
             lambda nodes, terms: self.messages(exchange, nodes, _sent(exchange), terms),
         )  # fmt: skip
-        secure = SecureExchange(s, self._grid, task, deployed=strategy.roster.deployed)
+        secure = SecureExchange(s, self._grid, task, deployed=federation.roster.deployed)
         outcome = secure.carry_out()
-        strategy.secure.note(secure)
+        federation.secure.note(secure)
         return outcome
 
     def _work(self) -> Work:
         """Return the description of the round and the run that every request of this round contains."""
-        strategy = self._strategy
+        federation = self._federation
         expected: dict[str, float] = {}
-        if strategy.settings.privacy.unit == "example":
-            expected = expected_trainings(strategy.settings, strategy.shares())
+        if federation.settings.privacy.unit == "example":
+            expected = expected_trainings(federation.settings, federation.shares())
+        heaviest = None if federation.settings.secure_aggregation else federation.clients.heaviest
         return Work(
-            self._number, strategy.run.name, strategy.identity, strategy.lineage, strategy.checkpoint_round,
-            self._final, **expected, heaviest=None if strategy.settings.secure_aggregation else strategy.heaviest,
+            self._number, federation.run.name, federation.identity, federation.lineage, federation.checkpoint_round,
+            self._final, **expected, heaviest=heaviest,
         )  # fmt: skip
 
 

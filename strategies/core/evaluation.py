@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation has found.
+
+    Attributes:
+        figures: summary figures of each group of clients.
+        rows: a row of figures for each client, where single clients' are known.
+    """
+
+    figures: Mapping[str, Figures]
+    rows: Sequence[Mapping[str, object]] = ()
+
 
 VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
 """Figures of the examples held out from training: the mean over clients, and the median, which no client decides."""

@@ -19,8 +19,9 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.noise import secret_generator
 from florilegium.privacy.sampling import poisson_sample
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
@@ -53,21 +54,16 @@ class OwnPrivacy(CohortStrategy):
         """Whether cohorts are Poisson samples: with client-level privacy."""
         return self.hyper.privacy_unit == "client"
 
-    def groups(self) -> dict[str, list[str]]:
-        """Return all clients to evaluate as one group, since they are measured together, with and without labels."""
-        clients = self.evaluated()
-        return {"seen": clients} if clients else {}
-
-    def sample(self, server_round: int) -> Cohort:
+    def sample(self, round: Round) -> Cohort:
         """Draw the round's cohort; with client-level privacy a Poisson sample, on real devices a secret one.
 
         Its rate is ``participation`` itself, which does not depend on the number of clients.
         """
         if not self.poisson:
-            return super().sample(server_round)
+            return super().sample(round)
         s = self.settings
-        rate = s.final_participation if s.final_participation and self.is_final(server_round) else s.participation
-        rng = secret_generator() if self.roster.deployed else numpy_generator(s.seed, "cohort", server_round)
+        rate = s.final_participation if s.final_participation and self.is_final(round.number) else s.participation
+        rng = secret_generator() if self.clients.deployed else numpy_generator(s.seed, "cohort", round.number)
         drawn = poisson_sample(rng, self.trainable(), rate)
         return Cohort(drawn, len(drawn))
 

@@ -10,9 +10,9 @@ replies, merges the usable ones, protects private sums, and records bytes, failu
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
@@ -20,63 +20,105 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from florilegium.clients.core.phases import contracts_of
+from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.carrier import Carrier
 from florilegium.strategies.core.clock import Load
 from florilegium.strategies.core.exchange import Outcome, collect, pull, unreadable
+from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 from florilegium.strategies.core.round_record import RoundRecord
 
-if TYPE_CHECKING:
-    from florilegium.strategies.core.cohort import CohortStrategy
+Arguments = Callable[["Round", Sequence[str]], dict[str, Any]]
+"""Returns the arguments of a phase for the clients that carry it out in a round."""
+
+
+class Steps(Protocol):
+    """Collects the updates of several rounds' clients for server steps."""
+
+    def step(self, round: Round, sent: Arrays, arguments: Arguments) -> Outcome:
+        """Return the merged updates for a round's server step; the other arguments: see :meth:`Round.updates`."""
 
 
 class Round:
     """One round of a run.
 
     Args:
-        strategy: the run's strategy, with its settings, roster, folder and counters.
+        federation: the run's federation, with its settings, roster, folder and counters.
         grid: the connection to the nodes.
         number: the round's number, from 1 on; 0 for exchanges before the first round.
         final: whether the run ends with this round; then devices save the model that they test.
         record: collects what the exchanges report; by default a new one.
         cohort: what :meth:`sample` returns, if it has been drawn already.
+        steps: where updates come from in buffered rounds; None: from the round's cohort.
     """
 
     def __init__(
         self,
-        strategy: CohortStrategy,
+        federation: Federation,
         grid: Grid,
         number: int,
         *,
         final: bool = False,
         record: RoundRecord | None = None,
         cohort: Cohort | None = None,
+        steps: Steps | None = None,
     ) -> None:
-        self._strategy = strategy
+        self._federation = federation
         self._grid = grid
         self._cohort = cohort
+        self._steps = steps
         self.number = number
         self.final = final
         self.record = record or RoundRecord()
-        self._carrier = Carrier(strategy, grid, number, self.record, final=final)
+        self._carrier = Carrier(federation, grid, number, self.record, final=final)
 
     def numbered(self, number: int) -> Round:
         """Return this round with another number, which determines its cohort and its random draws."""
-        return Round(self._strategy, self._grid, number, final=self.final, record=self.record)
+        return Round(self._federation, self._grid, number, final=self.final, record=self.record, steps=self._steps)
 
     def keeping(self, cohort: Cohort) -> Round:
         """Return this round with a cohort that it has drawn, for a method that asks it in two exchanges.
 
         To draw again may give another cohort, since the first exchange takes time, in which clients go offline.
         """
-        return Round(self._strategy, self._grid, self.number, final=self.final, record=self.record, cohort=cohort)
+        return Round(self._federation, self._grid, self.number, final=self.final, record=self.record, cohort=cohort)
 
     def sample(self) -> Cohort:
-        """Draw the round's cohort (:meth:`florilegium.strategies.core.cohort.CohortStrategy.sample`)."""
-        return self._strategy.sample(self.number) if self._cohort is None else self._cohort
+        """Draw the round's cohort, as the method samples (:meth:`florilegium.strategies.core.hooks.Hooks.sample`)."""
+        return self._federation.method.sample(self) if self._cohort is None else self._cohort
+
+    @property
+    def size(self) -> int:
+        """The size of the round's cohort; with client-level privacy, the expected size."""
+        return self._federation.cohort_size(self.number)
+
+    @property
+    def spent(self) -> set[str]:
+        """The clients that have spent their privacy budgets, and do not train any more."""
+        return self._federation.accounts.spent
+
+    def able(self, drawn: Cohort) -> int:
+        """Return how many replies to expect from a drawn cohort: clients with a spent privacy budget do not count."""
+        return min(drawn.wanted, len({*drawn} - self.spent))
+
+    def kept(self, folder: str, client: str) -> ClientState:
+        """Return the arrays that the server keeps of a client in a folder of the run, as they are in this round."""
+        return self._federation.kept(folder, client, self.number)
+
+    def updates(self, send: Arrays, arguments: Arguments) -> Outcome:
+        """Have clients train ``send`` and return their updates: the cohort's, or in buffered rounds the next ones.
+
+        Args:
+            send: the arrays that clients are sent which begin now.
+            arguments: returns the arguments of the phase ``train`` for the clients of a round.
+        """
+        if self._steps is not None:
+            return self._steps.step(self, send, arguments)
+        cohort = self.sample()
+        return self.ask("train", cohort, send=send, reduce="delta", **arguments(self, cohort))
 
     def ask(
         self,
@@ -116,7 +158,7 @@ class Round:
         check_options(cohort, reduce, scatter or {}, shapes or {})
         exchange = self._exchange(phase, cohort, arguments, reduce, send, scatter, shapes, evaluation=evaluation)
         (outcome,) = self._carrier.carry_out([exchange], arrived=arrived)
-        if not cohort and exchange.updates and self._strategy.protection is not None:
+        if not cohort and exchange.updates and self._federation.protection is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
@@ -154,7 +196,7 @@ class Round:
         """
         posted, checked, record = [], self._checked(phase, arguments), flat(send)
         for client in clients:
-            nodes = self._strategy.roster.assign([client], evaluation=False)
+            nodes = self._federation.roster.assign([client], evaluation=False)
             exchange = Exchange(phase, checked, [client], nodes, "delta", send, {}, {}, False, False, 0.0)
             (message,) = self._carrier.messages(exchange, nodes, record)
             (name,) = self._grid.push_messages([message])
@@ -190,12 +232,12 @@ class Round:
             BudgetSpentError: if all of them have spent their privacy budgets.
             RunError: if a smaller share than ``min-success`` has succeeded.
         """
-        strategy = self._strategy
-        spent = len(strategy.accounts.spent & outcome.failures.keys())  # not counted as failures
+        federation = self._federation
+        spent = len(federation.accounts.spent & outcome.failures.keys())  # not counted as failures
         if spent and spent >= asked:
             raise BudgetSpentError("all clients that were asked have spent their budgets")
         asked -= spent
-        share = strategy.settings.min_success
+        share = federation.settings.min_success
         if not outcome.clients or len(outcome.clients) < share * asked:
             reasons = "; ".join(f"client {client}: {reason}" for client, reason in list(outcome.failures.items())[:5])
             wanted = f"fewer than min-success = {share:g} asks for"
@@ -212,7 +254,7 @@ class Round:
         *, evaluation: bool,
     ) -> Exchange:  # fmt: skip
         """Return an exchange as it is before its clients are distributed over nodes; raise as :meth:`ask`."""
-        robust = reduce == "delta" and self._strategy.settings.aggregation != "mean"
+        robust = reduce == "delta" and self._federation.settings.aggregation != "mean"
         return Exchange(
             phase, self._checked(phase, arguments), cohort, {}, reduce, send, scatter or {}, shapes or {}, evaluation,
             robust, 0.0,
@@ -220,7 +262,7 @@ class Round:
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments in the types of the phase's signature; raise :class:`TypeError` if they do not fit."""
-        client = self._strategy.client
+        client = self._federation.client
         contracts = contracts_of(client)
         if phase not in contracts:
             raise TypeError(f"{client.__name__} has no phase '{phase}'. Known: {', '.join(sorted(contracts))}.")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -18,10 +16,12 @@ from florilegium.clients.core.wire import pack, unpack
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
 from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
 from florilegium.partitions.datasets import find_spec
-from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.delta import delta_warning
-from florilegium.strategies.core.evaluation import Figures
-from florilegium.strategies.core.health import at_chance, diverged
+from florilegium.strategies.core.buffer import Buffer
+from florilegium.strategies.core.closing import summary_of, warnings
+from florilegium.strategies.core.evaluation import Evaluation
+from florilegium.strategies.core.health import unmeasured
+from florilegium.strategies.core.hooks import Hooks, resume
 from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.core.round import Round
@@ -30,7 +30,6 @@ from florilegium.strategies.core.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.client_privacy import ClientPrivacy
-    from florilegium.strategies.core.cohort import CohortStrategy
 
 log = logging.getLogger("flwr")
 
@@ -39,7 +38,7 @@ class Rounds:
     """Carries out the rounds of one run.
 
     Args:
-        strategy: carries out a single round; its roster must be ready.
+        strategy: the method; its federation's roster must be ready.
         grid: the connection to the nodes.
         last: number of the last round.
         evaluate_fn: called with the model whenever the clients evaluate it.
@@ -49,19 +48,22 @@ class Rounds:
 
     def __init__(
         self,
-        strategy: CohortStrategy,
+        strategy: Hooks,
         grid: Grid,
         last: int,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
         self._strategy = strategy
+        self._federation = strategy.federation
+        self._buffer = Buffer(strategy.federation) if strategy.settings.mode == "buffered" else None
         self._grid = grid
         self._last = last
         self._evaluate_fn = evaluate_fn
         self._result = Result()
         self._seconds: list[float] = []
-        self._figures: dict[str, Figures] = {}
-        self._evaluated = 0
+        self._found = Evaluation({})  # in the last evaluation
+        self._evaluated = 0  # its round
+        self._unmeasured: list[str] = []  # its clients without figures, in words
         self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
 
@@ -75,7 +77,7 @@ class Rounds:
             ConfigurationError: if the run cannot start.
             RunError: if it cannot continue.
         """
-        s = self._strategy.settings
+        s, run = self._strategy.settings, self._federation.run
         model, done = self._begin(unpack(initial))
         for server_round in range(done, self._last + 1):
             new = server_round > done
@@ -85,7 +87,6 @@ class Rounds:
             self._ended = self._ended or (new and self._strategy.finished(server_round))
             self._ended = self._ended or self._spent_after(server_round, new=new)
             final = bool(server_round == self._last or self._ended)
-            run = self._strategy.run
             due = final or bool(new and s.evaluate_every and server_round % s.evaluate_every == 0)
             if due:
                 line |= self._evaluate(server_round, model, final=final)
@@ -108,26 +109,29 @@ class Rounds:
 
     def _begin(self, network: Arrays) -> tuple[Arrays, int]:
         """Return the model to start or continue from, and the number of finished rounds."""
-        strategy = self._strategy
-        s, run = strategy.settings, strategy.run
+        strategy, federation = self._strategy, self._federation
+        s, run = strategy.settings, federation.run
         with earlier_version(s.init):
             first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
         model, done = first, 0
-        origins = strategy.origins(strategy.roster.deployed)
+        origins = federation.origins(federation.roster.deployed)
         if s.resume and (checkpoint := run.reopen(self._last, origins)) is not None:
             model, done = checkpoint.arrays, checkpoint.round
-            strategy.take_back(checkpoint)
-            self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
+            resume(strategy, checkpoint)
+            with earlier_version(run.name):
+                if self._buffer is not None:
+                    self._buffer.take_back(checkpoint.state, checkpoint.facts["buffer"])
+                self._seconds, self._ended = list(checkpoint.facts["seconds"]), checkpoint.facts.get("ended", False)
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
             run.create(origins)
-        run.attempts.begin(strategy.provenance(strategy.roster))
-        strategy.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
-        if strategy.protection is not None:
-            strategy.protection.frozen = self._frozen(first)
-            self._plan(strategy.protection, done)
+        run.attempts.begin(federation.provenance(federation.roster))
+        federation.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
+        if federation.protection is not None:
+            federation.protection.frozen = self._frozen(first)
+            self._plan(federation.protection, done)
         elif s.privacy.unit == "example":
-            examples = max((strategy.roster.clients[client].train for client in strategy.trainable()), default=0)
+            examples = max((federation.clients[client].train for client in strategy.trainable()), default=0)
             if warning := delta_warning("privacy.delta", s.privacy.delta, examples, "examples of the largest client"):
                 log.warning("%s", warning)
         strategy.summary()
@@ -160,12 +164,12 @@ class Rounds:
         Raises:
             ConfigurationError: if the remaining budget does not suffice for the next round.
         """
-        strategy = self._strategy
-        cohorts = [strategy.cohort_size(r) for r in range(1, self._last + 1)]
-        protection.plan(cohorts, len(strategy.trainable()))
+        federation = self._federation
+        cohorts = [federation.cohort_size(r) for r in range(1, self._last + 1)]
+        protection.plan(cohorts, len(self._strategy.trainable()))
         if done < self._last and self._release_spent(done + 1):
             raise ConfigurationError(
-                f"privacy.epsilon: {strategy.settings.privacy.epsilon:g} does not suffice for round {done + 1}; "
+                f"privacy.epsilon: {federation.settings.privacy.epsilon:g} does not suffice for round {done + 1}; "
                 "start a new run with a larger budget"
             )
 
@@ -177,36 +181,35 @@ class Rounds:
         Returns:
             The new model, and what the round did (:class:`RoundRecord`).
         """
-        strategy, grid = self._strategy, self._grid
-        roster = strategy.roster
+        strategy, federation, grid = self._strategy, self._federation, self._grid
+        s, roster = strategy.settings, federation.roster
         roster.refresh(grid)
         if roster.away:
             away = dict.fromkeys(sorted(roster.away), "its device is offline")
-            strategy.run.note_failures(server_round, "roster", away)
-        if not strategy.trainable() or (roster.away and not strategy.can_pay()):
-            roster.wait(grid, strategy.settings.round_timeout, "round-timeout", strategy.can_pay)
-        this, before = Round(strategy, grid, server_round), model
-        down, up, started = strategy.bytes_down, strategy.bytes_up, time.perf_counter()
+            federation.run.note_failures(server_round, "roster", away)
+        if not strategy.trainable() or (roster.away and not federation.can_pay()):
+            roster.wait(grid, s.round_timeout, "round-timeout", federation.can_pay)
+        this, before = Round(federation, grid, server_round, steps=self._buffer), model
+        down, up, started = federation.bytes_down, federation.bytes_up, time.perf_counter()
         try:
             model = strategy.train_round(this, model)
         except BudgetSpentError as error:
             log.warning("round %d leaves the model as it is: %s", server_round, error)
-        strategy.attendance.add(this.record.asked, this.record.failures)
+        federation.attendance.add(this.record.asked, this.record.failures)
         self._seconds.append(time.perf_counter() - started)
-        learning_rate = strategy.settings.learning_rate * strategy.settings.decay(server_round)
-        entry = this.record.entry(self._seconds[-1], learning_rate, before, model)
+        entry = this.record.entry(self._seconds[-1], s.learning_rate * s.decay(server_round), before, model)
         self._loss = entry.get("loss")
-        return model, entry | {"bytes_down": strategy.bytes_down - down, "bytes_up": strategy.bytes_up - up}
+        return model, entry | {"bytes_down": federation.bytes_down - down, "bytes_up": federation.bytes_up - up}
 
     def _spent_after(self, server_round: int, *, new: bool) -> bool:
         """Return whether the privacy budgets do not suffice for another round after ``server_round``."""
-        strategy = self._strategy
-        members = {*strategy.trainable(), *(client.id for client in strategy.roster.absent("seen"))}
-        if strategy.accounts.spent and strategy.accounts.spent >= members:
+        federation = self._federation
+        members = {*self._strategy.trainable(), *(client.id for client in federation.roster.absent("seen"))}
+        if federation.accounts.spent and federation.accounts.spent >= members:
             log.warning("round %d is the last: all clients have spent their budgets", server_round)
             return True
         return (
-            strategy.protection is not None
+            federation.protection is not None
             and new
             and server_round < self._last
             and self._release_spent(server_round + 1)
@@ -214,9 +217,10 @@ class Rounds:
 
     def _release_spent(self, server_round: int) -> bool:
         """Return whether the client-level privacy budget does not suffice for ``server_round``."""
-        strategy = self._strategy
-        assert strategy.protection is not None
-        if not strategy.protection.spent(strategy.cohort_size(server_round) / len(strategy.trainable()), server_round):
+        federation = self._federation
+        assert federation.protection is not None
+        rate = federation.cohort_size(server_round) / len(self._strategy.trainable())
+        if not federation.protection.spent(rate, server_round):
             return False
         log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
         return True
@@ -229,106 +233,87 @@ class Rounds:
         return figures
 
     def _test(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
-        strategy = self._strategy
         started = time.perf_counter()
-        if not strategy.evaluated():
+        if not self._federation.evaluated():
             log.info("round %d: there is no client to evaluate on", server_round)
             return {}
-        this = Round(strategy, self._grid, server_round, final=final)
-        self._figures = strategy.tested(this, model)
+        self._found = self._tested(Round(self._federation, self._grid, server_round, final=final), model)
         seconds = round(time.perf_counter() - started, 3)
         self._evaluated = server_round
         metrics = MetricRecord()
-        for group, figures in self._figures.items():
+        for group, figures in self._found.figures.items():
             shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
             log.info("round %d, %s clients: %s", server_round, group, shown)
             metrics.update({f"{group}-{name}": value for name, value in figures.items()})
         self._result.evaluate_metrics_clientapp[server_round] = metrics
-        return {"evaluation_seconds": seconds, **self._figures}
+        return {"evaluation_seconds": seconds, **self._found.figures}
+
+    def _tested(self, round: Round, model: Arrays) -> Evaluation:
+        """Have the clients to evaluate test their models.
+
+        With secure aggregation a group is an exchange of its own, of which the server learns sums. In buffered rounds
+        devices that are busy are tested after the last round alone.
+        """
+        strategy, federation = self._strategy, self._federation
+        self._unmeasured = []
+        held_up = (
+            self._buffer.busy if self._buffer is not None and federation.roster.deployed and not round.final else ()
+        )
+        free = [client for client in federation.evaluated() if client not in held_up]
+        found = Evaluation({}, self._found.rows)  # of single clients, the last that are known
+        secure = strategy.settings.secure_aggregation
+        for clients in strategy.groups().values() if secure else [free] if free else []:
+            outcome = strategy.measure(round, clients, model)
+            self._unmeasured += unmeasured(clients, outcome.clients, outcome.failures)
+            new = strategy.figures(outcome)
+            found = Evaluation({**found.figures, **new.figures}, new.rows or found.rows)
+        return found
 
     def _record(self, server_round: int, found: dict[str, Any]) -> None:
         """Write what a round did and the figures of its evaluation to ``metrics.jsonl``, if it has either."""
-        strategy = self._strategy
+        federation = self._federation
         if found:
             line = {"round": server_round, "seconds": round(sum(self._seconds), 3)}
-            line |= {"bytes_down": strategy.bytes_down, "bytes_up": strategy.bytes_up, **self._simulated(), **found}
-            strategy.run.record(line)
+            line |= {"bytes_down": federation.bytes_down, "bytes_up": federation.bytes_up}
+            federation.run.record({**line, **self._simulated(), **found})
 
     def _simulated(self) -> dict[str, float]:
         """Return the virtual time since the run's start, in seconds, if a fleet lets it pass."""
-        clock = self._strategy.clock
+        clock = self._federation.clock
         return {} if clock is None else {SIMULATED: round(clock.now, 3)}
 
     def _save(self, server_round: int, model: Arrays) -> None:
         """Write a checkpoint; from now on clients may delete states older than this round's."""
-        own, facts = self._strategy.state()
-        if self._strategy.buffer is not None:
-            own = own | self._strategy.buffer.arrays()
-        everything = {**self._strategy.facts(), "order": list(model), "seconds": self._seconds, "ended": self._ended}
-        self._strategy.run.save(Checkpoint(server_round, model, own, {**everything, "own": facts}))
-        self._strategy.checkpoint_round = server_round
+        federation, (own, facts) = self._federation, self._strategy.state()
+        everything = {**federation.facts(), "buffer": None}
+        if self._buffer is not None:
+            own, everything["buffer"] = own | self._buffer.arrays(), self._buffer.facts()
+        everything |= {"order": list(model), "seconds": self._seconds, "ended": self._ended, "own": facts}
+        federation.run.save(Checkpoint(server_round, model, own, everything))
+        federation.checkpoint_round = server_round
 
     def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
-        strategy = self._strategy
-        strategy.run.status(
+        federation = self._federation
+        federation.run.status(
             state, round=server_round, rounds=rounds, loss=self._loss, evaluated=self._evaluated,
-            figures=self._figures,
+            figures=self._found.figures,
         )  # fmt: skip
-        self._telemetry.progress(server_round, rounds, len(strategy.roster.clients))
-        self._telemetry.write(strategy.run.path)
+        self._telemetry.progress(server_round, rounds, len(federation.clients))
+        self._telemetry.write(federation.run.path)
 
     # ------------------------------------------------------------------------------------------- end
 
     def _finish(self) -> None:
         """Write ``clients.csv`` and ``summary.json``, and close the telemetry."""
-        strategy, seconds = self._strategy, self._seconds
-        s, roster, protection = strategy.settings, strategy.roster, strategy.protection
-        if strategy.client_rows:
-            strategy.run.write_clients(strategy.client_rows)
-        warnings = self._warnings()
-        for warning in warnings:
-            log.info("note: %s", warning)
-        summary = {
-            "method": s.method,
-            "dataset": s.dataset,
-            "seed": s.seed,
-            "rounds": len(seconds),
-            "clients": len(roster.clients),
-            "nodes": len(roster.nodes),
-            **({"left_out": roster.left_out} if roster.left_out else {}),
-            "seconds": round(sum(seconds), 3),
-            "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
-            "bytes_down": strategy.bytes_down,
-            "bytes_up": strategy.bytes_up,
-            **self._simulated(),
-            "final": self._figures,
-            **strategy.attendance.report(),
-            **({"warnings": warnings} if warnings else {}),
-            **(strategy.accounts.report(s.privacy.delta) if protection is None else protection.report()),
-            **strategy.secure.report(s),
-            **strategy.report(),
-        }
-        strategy.run.write_summary(summary)
+        federation, seconds = self._federation, self._seconds
+        if self._found.rows:
+            federation.run.write_clients(self._found.rows)
+        notes = [*federation.attendance.warnings(), *self._unmeasured]
+        if seconds:  # else nothing was trained
+            notes += warnings(federation, self._found)
+        for note in notes:
+            log.info("note: %s", note)
+        summary = summary_of(self._strategy, seconds, self._found, notes, self._simulated())
+        federation.run.write_summary(summary)
         self._report_progress("completed", len(seconds), len(seconds))
         self._telemetry.end()
-
-    def _warnings(self) -> list[str]:
-        """Return what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
-        strategy, classes = self._strategy, dataset_of(self._strategy.settings).classes
-        found = [*strategy.attendance.warnings(), *strategy.unmeasured]
-        if not self._seconds:
-            return found  # nothing was trained
-        test_loss = self._figures.get("seen", {}).get("loss", math.nan)
-        found += diverged(strategy.run.metrics.losses(), test_loss, classes)
-        for group, figures in self._figures.items():
-            if "accuracy_weighted" in figures:
-                rows = [row for row in strategy.client_rows if row["group"] == group]
-                examples = sum(int(str(row["test_examples"])) for row in rows)
-                found += at_chance(group, figures["accuracy_weighted"], examples, self._chance(rows))
-        return found
-
-    def _chance(self, rows: Sequence[Mapping[str, object]]) -> float:
-        """Return the accuracy of always predicting the most frequent class, for the clients of these rows."""
-        if self._strategy.roster.deployed:  # devices do not say how frequent their classes are
-            return 1 / dataset_of(self._strategy.settings).classes
-        return self._strategy.chance([str(row["client"]) for row in rows])

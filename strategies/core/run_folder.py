@@ -67,6 +67,9 @@ STOP = "stop"
 ORIGINS = "origins.json"
 """A file in a run's folder: hashes of what the run is made from, by what each is of."""
 
+BUFFER = "buffer:"
+"""Beginning of the names of arrays in a checkpoint that buffered rounds need."""
+
 _ADAM_BEFORE_0_2 = ("pefll", "pfedhn")
 """Methods for which "adam" meant Adam in version 0.1.0; for all others it meant FedAdam."""
 
@@ -86,6 +89,11 @@ class Checkpoint:
     arrays: Arrays
     state: Arrays
     facts: dict[str, Any]
+
+    @property
+    def own(self) -> Arrays:
+        """The arrays of the method's own state, without those of buffered rounds."""
+        return {name: array for name, array in self.state.items() if not name.startswith(BUFFER)}
 
 
 class Watcher(Protocol):

@@ -21,8 +21,9 @@ from florilegium.clients.core.settling import FLUSHES
 from florilegium.clients.core.state import ClientState
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
@@ -87,7 +88,7 @@ class Banked(CohortStrategy):
 
     def weight(self, client: str) -> float:
         """Return a client's weight in the mean of the bank."""
-        return self.dues([client])[client]
+        return self.clients.dues([client])[client]
 
     # ------------------------------------------------------------------------------- reading the bank
 
@@ -156,8 +157,7 @@ class Banked(CohortStrategy):
         return dealt
 
     def _state(self, round: Round, client: str) -> ClientState:
-        folder = self.run.path / FOLDER / client
-        return ClientState(folder, round.number, self.lineage, self.checkpoint_round, self.identity)
+        return round.kept(FOLDER, client)
 
     # ------------------------------------------------------------------------------------ checkpoints
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from florilegium.clients.families.classwise import SUMS, WEIGHTS
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
@@ -73,7 +74,7 @@ class Classwise(CohortStrategy):
         """Return for each class (C,) whether the cohort has it, with a total weight that its clients can have."""
         weights = outcome.arrays[WEIGHTS]
         uniform = self.settings.weighting == "uniform"
-        due = sum(1 if uniform else self.roster.clients[client].train for client in outcome.clients)
+        due = sum(1 if uniform else self.clients[client].train for client in outcome.clients)
         if wrong := [int(c) for c in np.flatnonzero((weights < 0) | (weights > due))]:
             log.warning(
                 "classes %s keep their earlier sums: the weights sent, %s, are not between 0 and %d",

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
-from florilegium.strategies.core.evaluation import Figures
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome, joined
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
@@ -48,6 +49,7 @@ class Clustered(CohortStrategy):
         s = self.settings
         refuse_optimizers(s, "averages the models of each cluster")
         refuse_robust(s, "averages the models of each cluster")
+        self._sizes: dict[str, int] = {}
 
     def moved(self, θ: Arrays, sums: Arrays, weight: float) -> Arrays:
         """Return θ + η·sums/weight; running statistics of batch norm move by the whole mean."""
@@ -55,19 +57,21 @@ class Clustered(CohortStrategy):
         update = {name: sums[name] / weight for name in θ}
         return {n: (a + (update[n] if is_statistic(n) else η * update[n])).astype(a.dtype) for n, a in θ.items()}
 
-    def figures(self, outcome: Outcome) -> dict[str, Figures]:
+    def figures(self, outcome: Outcome) -> Evaluation:
         """Return the figures of each group; a client's cluster is in its row alone, since it has no mean."""
         clusters = np.nan_to_num(told_clusters(outcome), nan=-1)
         outcome.metrics.pop(CLUSTER, None)
-        figures = super().figures(outcome)
-        for row, cluster in zip(self.client_rows, clusters, strict=True):
-            row[CLUSTER] = int(cluster)
-        return figures
+        found = super().figures(outcome)
+        if not found.rows:
+            return found
+        sizes = Counter(int(cluster) for cluster in clusters)
+        self._sizes = {str(cluster): sizes[cluster] for cluster in sorted(sizes)}
+        rows = [{**row, CLUSTER: int(cluster)} for row, cluster in zip(found.rows, clusters, strict=True)]
+        return Evaluation(found.figures, rows)
 
     def report(self) -> dict[str, Any]:
         """Return the number of clients in each cluster at the last evaluation, for ``summary.json``."""
-        sizes = Counter(str(row[CLUSTER]) for row in self.client_rows)
-        return {"clusters": {cluster: sizes[cluster] for cluster in sorted(sizes, key=int)}}
+        return {"clusters": self._sizes}
 
 
 class Assigned(Clustered):

@@ -23,9 +23,10 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.expected import ROUNDING
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -110,7 +111,7 @@ class Generated(CohortStrategy):
         """
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
-        if len(cohort) and self.roster.deployed and not self.settings.max_update_norm:
+        if len(cohort) and self.clients.deployed and not self.settings.max_update_norm:
             longest = [longest_update({n: a[i] for n, a in scatter.items()}) for i in range(len(cohort))]
             self._longest = float(np.median(longest))  # a device's descriptor may be such that its own is any number
         outcome = round.ask(

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import named
 from florilegium.models.parameters import Arrays, part, shapes_of, without_statistics
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.families.clustered import Assigned, grouped
 
@@ -85,7 +85,7 @@ class Splits(Assigned):
         places = {client: self.places.get(client, ROOT) for client in clients}
         failures: dict[str, str] = {}
         for client in clients:
-            if not self.roster.clients[client].labeled:
+            if not self.clients[client].labeled:
                 places[client] = self.largest(model)
         while inner := {client: place for client, place in places.items() if place in self._branches}:
             for cluster, lost in grouped(inner).items():

@@ -10,7 +10,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.models.subspace import check_dimensions
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
 

@@ -98,7 +98,7 @@ class TestBank:
             strategy: Any = again.strategy
             model, clients = again.checkpoint.arrays, list(models)
             assert len(clients) == 4  # three take part in a round
-            weights = np.array([strategy.roster.clients[client].train for client in clients])
+            weights = np.array([strategy.clients[client].train for client in clients])
             assert len({*weights.tolist()}) > 1
             coefficients = np.random.default_rng(0).normal(size=(3, 5))
             mixed = strategy.combine(again.round, model, coefficients)
@@ -316,11 +316,13 @@ class TestFedFomo:
             strategy.hyper = strategy.hyper.model_copy(update={"models": 1, "exploration": 0.0})
             strategy.affinity = {client: {others[0]: 1.5}}  # further weights are added
             outcome = Outcome([client], {AFFINITY: np.array([[0.25]])}, {})
-            asked: Any = SimpleNamespace(number=3, ask=lambda *args, **options: outcome)
+            asked: Any = SimpleNamespace(
+                number=3, ask=lambda *args, **options: outcome, kept=lambda *place: again.round.numbered(3).kept(*place)
+            )
             strategy.train_cohort(asked, again.checkpoint.arrays, [client])
             assert strategy.affinity == {client: {others[0]: 1.75}}
             strategy.hyper = strategy.hyper.model_copy(update={"models": 2})
-            (new,) = strategy.choices(again.round, [strategy.roster.ids("unseen")[0]])
+            (new,) = strategy.choices(again.round, [strategy.clients.ids("unseen")[0]])
             assert new[0] is None
             assert len(new) == 2
 

@@ -218,7 +218,7 @@ def _strategy(kind: type[Any], train: int = 10) -> Any:
     strategy = object.__new__(kind)
     members = {str(i): SimpleNamespace(train=train) for i in range(5)}
     strategy.settings = SimpleNamespace(weighting="examples")
-    strategy.roster = SimpleNamespace(clients=members)
+    strategy.clients = members
     strategy._rounds, strategy._accepted = np.zeros(CLASSES, np.int64), {}
     return strategy
 

@@ -32,8 +32,8 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.cfl import bipartition
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.families.splits import cosines, gram

@@ -31,7 +31,7 @@ from florilegium.models.subspace import Expansion, expansion
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.flowdup import FLowDUP

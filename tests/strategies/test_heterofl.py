@@ -173,7 +173,7 @@ def test_a_client_is_served_again_by_its_sub_network(run: Runs, tmp_path: Path) 
         assert own.keys() == {strategy.capacity(client) for client in strategy.trainable()}
         for name, array in strategy.statistics[1.0].items():  # the whole model has those of whole networks alone
             assert np.array_equal(again.checkpoint.arrays[name], array)
-        sizes = strategy.by_capacity(strategy.roster.clients)
+        sizes = strategy.by_capacity(strategy.clients)
         assert len(sizes) > 1
         for members in sizes.values():
             outcome = strategy.measure(again.round, members[:1], again.checkpoint.arrays)
@@ -213,10 +213,10 @@ def test_the_law_of_capacities_is_drawn_from_seed_and_name(run: Runs) -> None:
         drawn = [strategy.capacity(str(client)) for client in range(500)]
         assert drawn[:5] == [strategy.capacity(str(client)) for client in range(5)]
         assert 0.5 < np.mean(np.equal(drawn, 0.5)) < 0.7  # 3 of 5
-        strategy.roster.deployed = True
-        strategy.roster.clients["1"] = Member("1", 9, 9, capacity=0.125)
+        strategy.federation.roster.deployed = True
+        strategy.federation.roster.clients["1"] = Member("1", 9, 9, capacity=0.125)
         assert strategy.capacity("1") == 0.125
-        assert [strategy.unfit(strategy.roster.clients["1"]), strategy.first_channel(7)] == ["", 0]
+        assert [strategy.unfit(strategy.clients["1"]), strategy.first_channel(7)] == ["", 0]
 
 
 def test_a_device_holds_no_more_than_it_states() -> None:

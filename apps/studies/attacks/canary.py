@@ -35,7 +35,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.ledger import History
-from florilegium.strategies.core.cohort import Setup
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
@@ -140,7 +140,7 @@ def release(
         host = Host(CanaryClient, s, Section(), nn.Linear(2 * clients, 1, bias=False), _Canaries(clients), folder)
         roster = Roster(lambda: [Member(str(i), 1, 0) for i in range(clients)], clients, "")
         strategy = FedAvg(Setup(s, Section(), CanaryClient, roster, RunFolder(Path(folder), {}, "")))
-        grid, protection = OneProcess(host, ""), strategy.protection
+        grid, protection = OneProcess(host, ""), strategy.federation.protection
         roster.wait(grid, 0.0)
         assert protection is not None
         if rng is not None:
@@ -151,7 +151,7 @@ def release(
         present, enrolled, absent = [], [], []
         history: History = []
         for number in range(1, rounds + 1):
-            this = Round(strategy, grid, number)
+            this = Round(strategy.federation, grid, number)
             drawn = this.sample()
             sent = {"weight": np.zeros((1, 2 * clients), np.float32)}
             outcome = this.ask("train", drawn, send=sent, reduce="delta")
@@ -278,7 +278,7 @@ def attack(run: Path) -> Canary:
     """
     with reopened(run) as again:
         s, strategy = again.settings, again.strategy
-        clients, cohort = len(strategy.trainable()), strategy.cohort_size(1)
+        clients, cohort = len(strategy.trainable()), strategy.federation.cohort_size(1)
     told = read_summary(run).get("privacy", {})
     exact = {"epsilon": 0.0, "noise_multiplier": float(told.get("noise_multiplier") or 0.0)}
     found = release(s.model_copy(update={"privacy": s.privacy.model_copy(update=exact)}), clients, cohort)

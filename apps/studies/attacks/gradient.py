@@ -209,7 +209,7 @@ def attack(run: Path) -> Gradient:
             test images to know the range of pixels from.
     """
     with reopened(run) as again:
-        s, data = again.settings, again.host.data(again.strategy.roster.ids("seen")[0])
+        s, data = again.settings, again.host.data(again.strategy.clients.ids("seen")[0])
         spec = dataset_of(s)
         network = network_for(spec, s.model, s.seed)
         if spec.kind != "image" or spec.classes < 2:

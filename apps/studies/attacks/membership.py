@@ -143,7 +143,7 @@ def attack(run: Path) -> Membership:
         if dataset_of(again.settings).classes < 2:
             raise RunError("membership is inferred from the confidence in classes; this run predicts a number")
         rows: dict[str, tuple[Examples, NDArray[np.bool_]]] = {}
-        for client in again.strategy.roster.ids("seen"):
+        for client in again.strategy.clients.ids("seen"):
             data = again.host.data(client)
             if len(data.train) and len(data.test):
                 both = Examples(torch.cat([data.train.x, data.test.x]), torch.cat([data.train.y, data.test.y]))

@@ -18,7 +18,8 @@ from florilegium.apps.engines.peak_memory import forget_peaks, peak_memory
 from florilegium.apps.methods.declaration import Method
 from florilegium.clients.core.worker import return_memory, tune_process
 from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.cohort import CohortStrategy, Setup
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.fedavg import FedAvg
 from tests.support import config
 

@@ -144,10 +144,10 @@ class TestRound:
         assembly = assemble(keys, one_thread=True)
         self.strategy = assembly.strategy(open_folder(tmp_path / "run", keys, "fedprox"))
         self.grid = InProcessGrid(keys)
-        self.strategy.roster.wait(self.grid, 1.0)
+        self.strategy.federation.roster.wait(self.grid, 1.0)
         self.grid.sent.clear()
         self.model = assembly.initial
-        return Round(self.strategy, self.grid, 1)
+        return Round(self.strategy.federation, self.grid, 1)
 
     @pytest.mark.parametrize(
         ("options", "said"),

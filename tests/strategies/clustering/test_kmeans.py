@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,7 +83,7 @@ def _server(tmp_path: Path, **keys: Value) -> tuple[KMeans, OneProcess]:
     grid = OneProcess(assembly.host(assembly.simulated_clients()), assembly.code)
     strategy = assembly.strategy(open_folder(tmp_path / "asked", full, assembly.settings.method))
     assert isinstance(strategy, KMeans)
-    strategy.roster.wait(grid, 0.0)
+    strategy.federation.roster.wait(grid, 0.0)
     return strategy, grid
 
 
@@ -315,8 +316,8 @@ class TestNoise:
         first: dict[str, np.ndarray] = {}
         for phase, arrays in sent.items():
             for server_round in (2, 3) if phase == "lloyd" else (1,):
-                released = private.ask(Round(private, grid, server_round), phase, arrays)
-                true = exact.ask(Round(exact, still, server_round), phase, arrays)
+                released = private.ask(Round(private.federation, grid, server_round), phase, arrays)
+                true = exact.ask(Round(exact.federation, still, server_round), phase, arrays)
                 if unit == "client" and phase in ("locate", "lloyd"):
                     true = self._means(phase, arrays)
                 for name, array in released.items():
@@ -359,7 +360,7 @@ class TestNoise:
             return reply
 
         grid._host.answer = listen  # type: ignore[method-assign]
-        released = private.ask(Round(private, grid, 1), "lloyd", {"centers": private.points[:10]})
+        released = private.ask(Round(private.federation, grid, 1), "lloyd", {"centers": private.points[:10]})
         sent = unpack(seen[-1].content["arrays"])
         np.testing.assert_allclose(released["sums"], sent["sums"])  # the server adds nothing
 
@@ -378,9 +379,9 @@ class TestNoise:
 
         monkeypatch.setattr(FedDPKMeansClient, "outer", outer)
         with pytest.raises(RunError, match="11 of 12 devices added their noise, 12 must"):
-            private.ask(Round(private, grid, 1), "outer", {})
+            private.ask(Round(private.federation, grid, 1), "outer", {})
         tolerant, grid = _server(tmp_path, **FAST, **{"kmeans.noise-at": "device", "kmeans.dropout": 0.1})
-        assert len(tolerant.ask(Round(tolerant, grid, 1), "outer", {})["outer"]) == 5050
+        assert len(tolerant.ask(Round(tolerant.federation, grid, 1), "outer", {})["outer"]) == 5050
 
 
 class TestCohorts:
@@ -393,7 +394,7 @@ class TestCohorts:
         keys = {**self.CLIENT, "participation": 0.25, "samples-per-client": 20, "rounds": 4000, "num-clients": 10}
         private, _ = _server(tmp_path, method="server-lloyds", **{**keys, "kmeans.epsilons": "", "server-missing": 0})
         private.__dict__["budget"] = None
-        drawn = [private.sample(number) for number in range(1, 4001)]
+        drawn = [private.sample(SimpleNamespace(number=number)) for number in range(1, 4001)]
         counts = np.bincount([len(cohort) for cohort in drawn], minlength=11)
         expected = 4000 * binom.pmf(range(7), 10, 0.25)
         seen = np.array([*counts[:6], counts[6:].sum()])
@@ -421,7 +422,7 @@ class TestCohorts:
             "lloyd": ({"centers": private.points[:k]}, {"sums": (k, d), "counts": (k,)}),
         }
         for phase, (arrays, shapes) in sent.items():
-            released = private.ask(Round(private, grid, 1), phase, arrays)
+            released = private.ask(Round(private.federation, grid, 1), phase, arrays)
             assert {name: array.shape for name, array in released.items()} == shapes
             assert all(np.abs(array).min() > 0 for array in released.values())
 
@@ -429,7 +430,7 @@ class TestCohorts:
         keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3, "kmeans.noise-at": "device"}
         private, grid = _server(tmp_path, **keys)
         with pytest.raises(RunError, match="0 of 0 devices added their noise, 1 must"):
-            private.ask(Round(private, grid, 1), "outer", {})
+            private.ask(Round(private.federation, grid, 1), "outer", {})
 
     @pytest.mark.parametrize("keys", [{"cohort-size": 6}, {"oversample": 1.5}])
     def test_cohorts_of_a_fixed_size_are_refused(self, run: Runs, keys: dict[str, Value]) -> None:

@@ -14,9 +14,9 @@ from florilegium.apps.assembly.parts import assemble
 from florilegium.clients.fednova import normaliser
 from florilegium.common.settings import Value
 from florilegium.strategies.core.clock import Clock, Job, Load
-from florilegium.strategies.core.cohort import Setup
 from florilegium.strategies.core.evaluation import MEDIAN
 from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.fleet import Fleet
 from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.rounds import Rounds
@@ -76,8 +76,8 @@ def _on_devices(sizes: Sequence[int], **keys: Value) -> Any:
 
 def _lose(strategy: Any, nodes: Sequence[int]) -> None:
     """Let these nodes go offline."""
-    left = set(strategy.roster.nodes) - {*nodes}
-    strategy.roster.refresh(
+    left = set(strategy.federation.roster.nodes) - {*nodes}
+    strategy.federation.roster.refresh(
         cast(Any, SimpleNamespace(get_node_ids=lambda: left, push_messages=list, pull_messages=list))
     )
 
@@ -100,7 +100,7 @@ def test_shares_are_those_of_all_clients_whoever_is_offline(method: str, weighti
 
 def test_fednovas_effective_steps_have_the_weights_of_the_average() -> None:
     strategy = _on_devices([50] * 19 + [5000], method="fednova")
-    cohort = [*strategy.roster.clients]
+    cohort = [*strategy.clients]
     steps = [normaliser(strategy.settings, strategy.hyper, size, 1) for size in (50, 5000)]
     sent = strategy.train_arguments(SimpleNamespace(number=1), cohort)["steps"]
     assert sent == pytest.approx((19 * 50 * steps[0] + 500 * steps[1]) / (19 * 50 + 500))
@@ -110,10 +110,10 @@ def test_a_run_goes_on_while_somebody_who_is_offline_can_still_pay() -> None:
     strategy = _on_devices([50, 50, 50], method="fedavg")
     rounds = Rounds(strategy, cast(Any, None), 3, None)
     _lose(strategy, [2])
-    strategy.accounts.spent |= {"d0", "d1"}
-    assert not strategy.can_pay()
+    strategy.federation.accounts.spent |= {"d0", "d1"}
+    assert not strategy.federation.can_pay()
     assert not rounds._spent_after(1, new=True)
-    strategy.accounts.spent |= {"d2"}
+    strategy.federation.accounts.spent |= {"d2"}
     assert rounds._spent_after(1, new=True)
 
 
@@ -121,5 +121,5 @@ def test_an_evaluation_that_reached_nobody_who_validates_counts_for_nothing() ->
     strategy = _on_devices([50, 50], method="fedavg", **{"patience": 2, "validation-fraction": 0.2})
     for losses, over in (([None, 2.0, None, 1.0], False), ([1.0, 2.0, None], False), ([1.0, None, 2.0, 3.0], True)):
         lines = [{"seen": {} if loss is None else {MEDIAN: loss}} for loss in losses]
-        strategy.run = SimpleNamespace(metrics=SimpleNamespace(evaluations=lines))
+        strategy.federation.run = SimpleNamespace(metrics=SimpleNamespace(evaluations=lines))
         assert strategy.finished(9) == over

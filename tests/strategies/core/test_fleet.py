@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,15 +13,19 @@ from scipy import stats
 
 from florilegium.apps.assembly.early_checks import check_early
 from florilegium.clients.core.wire import Reply
+from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.settings import Value
+from florilegium.common.settings import NoHyper, Value
 from florilegium.strategies.core.clock import Clock, Job, Load
+from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.fleet import DAY, Fleet
 from florilegium.strategies.core.fleet_settings import FleetSettings
 from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.roster import Member
+from florilegium.strategies.core.readiness import check_ready
+from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.core.traces import Traces, read_traces
+from florilegium.strategies.fedavg import FedAvg
 from tests.runs import Runs
 from tests.support import config, settings
 
@@ -282,12 +285,8 @@ class TestRuns:
         assert 0 < len(left_out) < 8
 
     def test_real_devices_have_no_law(self) -> None:
-        from florilegium.strategies.fedavg import FedAvg
-
-        found = settings(**EQUAL)
-        roster = SimpleNamespace(deployed=True, ids=lambda *groups: ["0"])
-        strategy = cast(Any, SimpleNamespace(
-            settings=found, roster=roster, trainable=lambda: ["0"], makes_models=False,
-        ))  # fmt: skip
+        roster: Any = Roster(list, 1, "code")
+        roster.deployed, roster.clients = True, {"0": Member("0", 9, 9)}
+        setup = Setup(settings(**EQUAL), NoHyper(), FedAvgClient, roster, cast(Any, None))
         with pytest.raises(ConfigurationError, match="fleet"):
-            FedAvg.check_roster(strategy)
+            check_ready(FedAvg(setup))

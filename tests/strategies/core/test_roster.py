@@ -7,23 +7,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
+from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.settings import Value
+from florilegium.common.settings import NoHyper, Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.evaluation import summarise
-from florilegium.strategies.core.example_privacy import ClientAccounts, expected_trainings
+from florilegium.strategies.core.example_privacy import expected_trainings
 from florilegium.strategies.core.exchange import Parcel, collect, deliver, deliver_all
 from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.core.federation import Federation, Setup
+from florilegium.strategies.core.population import Population
 from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
 from tests.grid import InProcessGrid
 from tests.runs import Runs
@@ -360,15 +362,11 @@ def test_more_devices_are_asked_than_count(run: Callable[..., Path], method: str
 def test_privacy_budgets_count_all_that_are_asked() -> None:
     """Of four devices two are needed and ⌈1.3 · 2⌉ = 3 are asked: each trains in three rounds of four."""
     options = settings(rounds=4, participation=0.5, oversample=1.3, **{"evaluate-every": 0})
-    strategy: Any = SimpleNamespace(
-        settings=options, roster=SimpleNamespace(deployed=True), accounts=ClientAccounts(), protection=None,
-        poisson=False, clock=None, trainable=lambda: [*"abcd"],
-    )  # fmt: skip
-    strategy.cohort_size = lambda number: CohortStrategy.cohort_size(strategy, number)
-    strategy._asked = lambda needed, of: CohortStrategy._asked(strategy, needed, of)
-    strategy.draw = lambda *arguments: CohortStrategy.draw(strategy, *arguments)
-    assert len(CohortStrategy.sample(strategy, 1)) == 3
-    assert expected_trainings(options, CohortStrategy.shares(strategy)) == {"trainings": 3.0, "tests": 1.0}
+    roster: Any = SimpleNamespace(deployed=True)
+    method: Any = SimpleNamespace(trainable=lambda: [*"abcd"])
+    federation = Federation(Setup(options, NoHyper(), BaseClient, roster, cast(Any, None)), method)
+    assert len(federation.sample(1)) == 3
+    assert expected_trainings(options, federation.shares()) == {"trainings": 3.0, "tests": 1.0}
 
 
 def test_a_device_counts_for_a_bounded_number_of_examples() -> None:
@@ -376,8 +374,7 @@ def test_a_device_counts_for_a_bounded_number_of_examples() -> None:
     _refresh(roster, grid)
     assert roster.heaviest(10.0) == 300
     assert roster.heaviest(0.0) is None
-    strategy: Any = SimpleNamespace(settings=settings(), roster=roster, heaviest=300.0)
-    assert CohortStrategy.dues(strategy, "abc") == {"a": 10, "b": 30, "c": 300}
+    assert Population(settings(), roster, None).dues("abc") == {"a": 10, "b": 30, "c": 300}
 
 
 def test_a_round_of_answers_that_are_of_no_use_ends_the_run(run: Callable[..., Path]) -> None:

@@ -1,0 +1,70 @@
+"""What a run says of itself at its end: its summary, and warnings on what the figures do not show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.core.evaluation import Evaluation
+from florilegium.strategies.core.federation import Federation
+from florilegium.strategies.core.health import at_chance, diverged
+from florilegium.strategies.core.hooks import Hooks
+
+
+def summary_of(
+    strategy: Hooks, seconds: Sequence[float], found: Evaluation, notes: Sequence[str], simulated: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the contents of ``summary.json``.
+
+    Args:
+        strategy: the method that was carried out.
+        seconds: the duration of each round.
+        found: the last evaluation.
+        notes: warnings, as sentences.
+        simulated: the virtual time that has passed, if a fleet lets it pass.
+    """
+    s, federation = strategy.settings, strategy.federation
+    roster, protection = federation.roster, federation.protection
+    return {
+        "method": s.method,
+        "dataset": s.dataset,
+        "seed": s.seed,
+        "rounds": len(seconds),
+        "clients": len(roster.clients),
+        "nodes": len(roster.nodes),
+        **({"left_out": roster.left_out} if roster.left_out else {}),
+        "seconds": round(sum(seconds), 3),
+        "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
+        "bytes_down": federation.bytes_down,
+        "bytes_up": federation.bytes_up,
+        **simulated,
+        "final": found.figures,
+        **federation.attendance.report(),
+        **({"warnings": notes} if notes else {}),
+        **(federation.accounts.report(s.privacy.delta) if protection is None else protection.report()),
+        **federation.secure.report(s),
+        **strategy.report(),
+    }
+
+
+def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:
+    """Yield what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
+    classes = dataset_of(federation.settings).classes
+    test_loss = found.figures.get("seen", {}).get("loss", math.nan)
+    yield from diverged(federation.run.metrics.losses(), test_loss, classes)
+    for group, figures in found.figures.items():
+        if "accuracy_weighted" in figures:
+            rows = [row for row in found.rows if row["group"] == group]
+            examples = sum(int(str(row["test_examples"])) for row in rows)
+            yield from at_chance(group, figures["accuracy_weighted"], examples, _chance(federation, rows))
+
+
+def _chance(federation: Federation, rows: Sequence[Mapping[str, object]]) -> float:
+    """Return the accuracy of always predicting the most frequent class, for the clients of these rows."""
+    if federation.roster.deployed:  # devices do not say how frequent their classes are
+        return 1 / dataset_of(federation.settings).classes
+    return federation.chance([str(row["client"]) for row in rows])

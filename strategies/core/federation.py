@@ -1,0 +1,254 @@
+"""A federation during a run: its clients and nodes, folder, clock, counters, and the cohorts that are drawn from it.
+
+The run's machinery works on it; a method sees its clients (:class:`Population`) and its rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.compression.schemes import scheme_of
+from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import Reply
+from florilegium.common.seeds import numpy_generator
+from florilegium.common.settings import Section
+from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.clock import Clock
+from florilegium.strategies.core.example_privacy import ClientAccounts
+from florilegium.strategies.core.health import Attendance
+from florilegium.strategies.core.population import Population
+from florilegium.strategies.core.receipts import Receipts
+from florilegium.strategies.core.requests import Cohort
+from florilegium.strategies.core.roster import Roster
+from florilegium.strategies.core.run_folder import Checkpoint, RunFolder
+from florilegium.strategies.core.secure_record import SecureRecord
+from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.core.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from florilegium.strategies.core.client_privacy import ClientPrivacy
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a strategy is built from.
+
+    Attributes:
+        settings: the run's configuration.
+        hyper: the method's own hyper-parameters.
+        client: the method's client class; requests are checked against its phases.
+        roster: the clients and the nodes that host them.
+        run: the run's folder.
+        origins: returns hashes of what the run is made from, for devices or for a simulation; the run's folder keeps
+            them.
+        provenance: returns what carries the run out, given the roster; the run's folder keeps it.
+        chance: returns the share of the most frequent class among the examples on which simulated clients are
+            evaluated; NaN if it is not known.
+    """
+
+    settings: ServerSettings
+    hyper: Section
+    client: type[BaseClient]
+    roster: Roster
+    run: RunFolder
+    origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
+    provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
+    chance: Callable[[Collection[str]], float] = lambda clients: math.nan
+
+
+class Method(Protocol):
+    """What a federation asks of the method that it carries out (:class:`florilegium.strategies.core.hooks.Hooks`)."""
+
+    def trainable(self) -> list[str]:
+        """Return the ids of the clients that may train."""
+
+    def groups(self) -> dict[str, list[str]]:
+        """Return the clients to evaluate, by group."""
+
+    def is_final(self, server_round: int) -> bool:
+        """Return whether ``server_round`` is the last one, to which ``final-participation`` applies."""
+
+    def sample(self, round: Any) -> Cohort:
+        """Draw the cohort of a :class:`florilegium.strategies.core.round.Round`."""
+
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Raise ``ValueError`` if a node's reply cannot be true."""
+
+
+class Federation:
+    """The state of a run that is none of its method's own.
+
+    Args:
+        setup: configuration, client class, roster and folder of the run.
+        method: what is carried out.
+
+    Attributes:
+        settings, client, roster, run, origins, provenance, chance: those of :class:`Setup`.
+        clients: what a method sees of the roster.
+        bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
+        checkpoint_round: the round of the last checkpoint, 0 before the first.
+        telemetry: counts exchanges; None outside of a run.
+        protection: noise and account of client-level privacy; None without it.
+        clock: the virtual clock of a simulation with a fleet; None without one.
+        scheme: how clients compress their updates; None: they do not.
+        receipts: the rounds whose updates the server has used, if clients keep what compression leaves out.
+        secure: parameters of the run's secure sums, with secure aggregation.
+        accounts: privacy costs that clients report, with example-level privacy; else empty.
+        attendance: the rounds in which clients were asked to train, and those in which they failed.
+        identity: distinguishes the run from others of its name.
+        lineage: the rounds from which the run was resumed so far.
+    """
+
+    def __init__(self, setup: Setup, method: Method) -> None:
+        self.settings = setup.settings
+        self.client = setup.client
+        self.roster = setup.roster
+        self.run = setup.run
+        self.origins = setup.origins
+        self.provenance = setup.provenance
+        self.chance = setup.chance
+        self.method = method
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self.checkpoint_round = 0
+        self.telemetry: Telemetry | None = None
+        self.protection: ClientPrivacy | None = None
+        if self.settings.privacy.unit == "client":
+            from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
+
+            self.protection = ClientPrivacy(self.settings, self.run)
+        self.clock = Clock(self.settings) if self.settings.fleet.on else None
+        self.clients = Population(self.settings, self.roster, self.clock)
+        self.scheme = scheme_of(self.settings.compression)
+        self.receipts = Receipts()
+        self.secure = SecureRecord()
+        self.accounts = ClientAccounts()
+        self.attendance = Attendance()
+        self.identity = uuid4().hex
+        self.lineage: list[int] = []
+
+    @property
+    def reported(self) -> Reports:
+        """The numbers that clients may report in this run, with their ranges."""
+        s = self.settings
+        return {
+            **ALWAYS, **HOSTS, **reports_of(self.client),
+            **(VALIDATION if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
+        }  # fmt: skip
+
+    def kept(self, folder: str, client: str, server_round: int) -> ClientState:
+        """Return the arrays that the server keeps of a client in the run's folder, as they are in a round.
+
+        Args:
+            folder: name of a folder in the run's folder.
+            client: the client's id.
+            server_round: the round.
+        """
+        path = self.run.path / folder / client
+        return ClientState(path, server_round, self.lineage, self.checkpoint_round, self.identity)
+
+    # ---------------------------------------------------------------------------------------- cohorts
+
+    def cohort_size(self, server_round: int) -> int:
+        """Return the size of a round's cohort; with client-level privacy, the expected size."""
+        share, size = self.settings.participation, self.settings.cohort_size
+        if self.settings.final_participation and self.method.is_final(server_round):
+            share, size = self.settings.final_participation, 0
+        count = len(self.method.trainable())
+        return min(size or max(1, round(share * count)), count)
+
+    def sample(self, server_round: int) -> Cohort:
+        """Draw the round's cohort uniformly without replacement; the same for every method with the same seed.
+
+        With client-level privacy each client takes part independently at random, from a secret generator, or in the
+        rounds of its slot, unless cohorts are to have a fixed size.
+        """
+        clients = [client for client in self.method.trainable() if client not in self.accounts.spent]
+        size = min(self.cohort_size(server_round), len(clients))
+        if self.protection is not None and self.settings.privacy.sampling != "fixed":
+            drawn = self.protection.choose(clients, size / len(clients), server_round)
+            return Cohort(drawn, len(drawn))
+        return self.draw(clients, size, server_round)
+
+    def draw(self, clients: Sequence[str], needed: int, *path: int, wait: bool = True) -> Cohort:
+        """Draw clients uniformly without replacement for ``needed`` replies, of those online.
+
+        Where devices differ in speed, ``oversample`` times as many are drawn as replies are needed.
+
+        Args:
+            clients: those that may be drawn.
+            needed: number of replies.
+            path: numbers that name the random draw, of which the first is the round.
+            wait: whether to wait if nobody is online, rather than to draw nobody.
+        """
+        rng = numpy_generator(self.settings.seed, "cohort", *path)
+        count = self.asked(needed, len(clients))
+        if self.clock is not None:
+            chosen = self.clock.draw(clients, count, rng, wait=wait)
+        else:
+            chosen = [int(i) for i in rng.choice(len(clients), size=count, replace=False)]
+        return Cohort((clients[i] for i in sorted(chosen)), min(needed, len(chosen)))
+
+    def asked(self, needed: int, of: int) -> int:
+        """Return how many clients are asked for ``needed`` replies: ``oversample`` times as many, of devices."""
+        timed = self.roster.deployed or self.clock is not None
+        return min(math.ceil(self.settings.oversample * needed) if timed else needed, of)
+
+    def shares(self) -> list[float]:
+        """Return for each round of the run the share of the trainable clients that are asked to train."""
+        count, rounds = max(1, len(self.method.trainable())), range(1, self.settings.rounds + 1)
+        return [self.asked(self.cohort_size(r), count) / count for r in rounds]
+
+    def evaluated(self) -> list[str]:
+        """Return the clients to evaluate, one group after the other."""
+        return [client for clients in self.method.groups().values() for client in clients]
+
+    def can_pay(self) -> bool:
+        """Return whether some client may train and has not spent its privacy budget."""
+        return not self.accounts.spent >= {*self.method.trainable()}
+
+    # ------------------------------------------------------------------------------------- checkpoints
+
+    def facts(self) -> dict[str, Any]:
+        """Return the state for checkpoints; JSON values."""
+        return {
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "identity": self.identity,
+            "lineage": self.lineage,
+            "deployed": self.roster.deployed,
+            "clip_norm": None if self.protection is None else self.protection.clip_norm,
+            "attendance": self.attendance.facts(),
+            "releases": [] if self.protection is None else self.protection.ledger.history,
+            "secure": self.secure.facts(),
+            "clock": None if self.clock is None else self.clock.facts(),
+            "receipts": self.receipts.facts(),
+            **self.accounts.facts(),
+        }
+
+    def take_back(self, checkpoint: Checkpoint) -> None:
+        """Restore the state that :meth:`facts` returned.
+
+        Raises:
+            KeyError: if an earlier version wrote the checkpoint, without facts that this version needs.
+        """
+        facts = checkpoint.facts
+        self.identity = facts["identity"]
+        self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
+        self.lineage = [*facts["lineage"], checkpoint.round]
+        self.checkpoint_round = checkpoint.round
+        self.accounts.take_back(facts)
+        self.attendance.take_back(facts.get("attendance", {}))
+        self.secure.take_back(facts.get("secure", {}))
+        if self.clock is not None:
+            self.clock.take_back(facts["clock"])
+        self.receipts.take_back(facts.get("receipts", {}))
+        if self.protection is not None and "clip_norm" in facts:
+            self.protection.clip_norm = facts["clip_norm"]
+            self.protection.ledger.restore(facts.get("releases", []))

@@ -1,0 +1,97 @@
+"""Checks of a run with the clients that are there, before its first round."""
+
+from __future__ import annotations
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.strategies.core.federation import Federation
+from florilegium.strategies.core.hooks import Hooks
+from florilegium.strategies.core.robust import check_cohorts
+from florilegium.strategies.core.secure_record import check_sizes
+
+
+def check_ready(strategy: Hooks) -> None:
+    """Check that the settings are possible with the present clients.
+
+    Raises:
+        ConfigurationError: if they are not.
+    """
+    federation = strategy.federation
+    _check_training(federation)
+    if strategy.makes_models:
+        _check_evaluation(federation)
+    if federation.roster.deployed:
+        _check_devices(federation)
+    if federation.settings.mode == "buffered":
+        _check_buffer(federation)
+    strategy.check_roster()
+    if federation.settings.secure_aggregation:
+        _check_secure(strategy)
+
+
+def _check_training(federation: Federation) -> None:
+    s, clients = federation.settings, federation.clients
+    trainable = len(federation.method.trainable())
+    if s.rounds and not trainable:
+        raise ConfigurationError(
+            f"method '{s.method}' has nobody to train with: of {clients.described()}. Let clients with "
+            "labels take part, or set rounds to 0"
+        )
+    if s.cohort_size > trainable:
+        raise ConfigurationError(
+            f"cohort-size: a cohort of {s.cohort_size} was asked for, but only {trainable} clients can "
+            f"train, of {clients.described()}"
+        )
+    if s.aggregation != "mean":
+        rounds = range(1, s.rounds + 1)
+        check_cohorts(s, [federation.asked(federation.cohort_size(r), trainable) for r in rounds])
+
+
+def _check_evaluation(federation: Federation) -> None:
+    measured = federation.settings.evaluate_on
+    if not federation.roster.deployed and not federation.evaluated():
+        remedy = "Give clients more rows, or test rows of their own"
+        raise ConfigurationError(
+            f"method '{federation.settings.method}' has nobody to evaluate: no client has a {measured} example, of "
+            f"{federation.clients.described()}. {'Raise validation-fraction' if measured == 'validation' else remedy}"
+        )
+
+
+def _check_devices(federation: Federation) -> None:
+    s = federation.settings
+    if s.unseen_fraction or s.labeled_fraction < 1:
+        raise ConfigurationError(
+            "unseen-fraction, labeled-fraction: these keys divide the clients of a simulation and do not apply to "
+            "devices. Leave both out."
+        )
+    if s.fleet.on:
+        raise ConfigurationError(
+            "fleet: this table describes the devices of a simulation; real devices are what they are. Leave it out."
+        )
+
+
+def _check_buffer(federation: Federation) -> None:
+    s, concurrency = federation.settings, federation.cohort_size(1)
+    if not federation.roster.deployed and not s.fleet.timed:
+        raise ConfigurationError(
+            "mode: 'buffered' needs clients that take time; set fleet.speed, fleet.download or fleet.upload"
+        )
+    if s.buffer.size > concurrency:
+        raise ConfigurationError(
+            f"buffer.size: a server step cannot wait for {s.buffer.size} updates while {concurrency} clients "
+            "are busy; lower it, or raise cohort-size or participation"
+        )
+
+
+def _check_secure(strategy: Hooks) -> None:
+    """Check that sums have a known bound, and that enough clients take part in all exchanges."""
+    federation = strategy.federation
+    s = federation.settings
+    if strategy.sums_updates and federation.protection is None and not s.max_update_norm:
+        raise ConfigurationError(
+            "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
+            "of limited size; set it to a norm that no client's update exceeds, such as 100"
+        )
+    sizes = [(f"the cohort of round {r}", federation.cohort_size(r)) for r in range(1, s.rounds + 1)]
+    for group, members in strategy.groups().items():
+        sizes.append((f"the group of {group} clients, which are evaluated,", len(members)))
+    check_sizes(s, sizes)
