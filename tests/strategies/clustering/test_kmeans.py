@@ -407,9 +407,9 @@ class TestCohorts:
         for n in (3, 5):  # a fixed cohort would have 1 of 3 and 2 of 5, rates of 1/3 and 2/5
             keys = {**self.CLIENT, "participation": 0.4, "samples-per-client": 20, "num-clients": n, "rounds": 2}
             private, _ = _server(tmp_path / str(n), **keys)
-            assert np.mean([len(private.sample(number)) for number in range(1, 3001)]) / n == pytest.approx(
-                0.4, abs=0.03
-            )
+            assert np.mean(
+                [len(private.sample(SimpleNamespace(number=number))) for number in range(1, 3001)]
+            ) / n == pytest.approx(0.4, abs=0.03)
 
     def test_of_nobody_noise_alone_is_released(self, tmp_path: Path) -> None:
         keys = {**self.CLIENT, "participation": 1e-6, "rounds": 3}
