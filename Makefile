@@ -20,10 +20,10 @@ run: install
 
 # What follows from the declarations of the configuration keys: pyproject.toml, docs/configuration.md.
 generate: install
-	$(BIN)/python -m florilegium.apps.generate
+	$(BIN)/python -m docs.generate
 
 # mypy does not follow the package's __path__: it gets a folder where the layers do lie inside `florilegium`.
-LAYERS := apps clients common models partitions privacy strategies
+LAYERS := apps clients common models partitions privacy research strategies
 TYPES := build/types/florilegium
 
 types:
@@ -31,7 +31,7 @@ types:
 	ln -sfn $(addprefix $(CURDIR)/,$(LAYERS)) $(CURDIR)/florilegium/__init__.py $(CURDIR)/florilegium/__main__.py $(TYPES)/
 
 types-check: install types
-	MYPYPATH=build/types $(BIN)/mypy -p florilegium -p benchmarks
+	MYPYPATH=build/types $(BIN)/mypy -p florilegium -p benchmarks -p docs.generate
 
 lint: types-check
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ ELSEWHERE = {
     "docs/commands.md": "examples of the help texts: tests/apps/cli/test_help.py",
     "docs/deployment.md": "carried out with free ports: tests/apps/devices (test_deployment.py, test_device.py)",
     "docs/own.md": "carried out word for word: tests/apps/origins/test_package.py",
-    "docs/attacks.md": "attack runs of a certain kind: tests/apps/studies/test_audit.py",
+    "docs/attacks.md": "attack runs of a certain kind: tests/research/attacks/test_audit.py",
     "docs/results/": "made the page's numbers in minutes to hours; the recipe is read, the keys are checked",
 }
 """Pages whose commands are not carried out here, and why; of methods' pages see :data:`NOT_HERE`."""
@@ -42,8 +42,8 @@ NOT_HERE = {
     r"compare .*--tuned|compare .*--recipe": "needs a tuning of hours: tests/apps/tuning/test_tuning.py",
     r"run --set tracker|track ": "needs a server or an account: tests/apps/trackers/test_following.py",
     r"(census|pictures|speech) ": "needs pictures or sounds: tests/partitions/sources/test_picture_folders.py",
-    r"(transfer|hyperparameters|embed|recovery|heterogeneity|descriptors|norms) ": "of such runs: tests/apps/studies",
-    r"audit ": "attacks such a run: tests/apps/studies/test_audit.py",
+    r"(transfer|hyperparameters|embed|recovery|heterogeneity|descriptors|norms) ": "of such runs: tests/research",
+    r"audit ": "attacks such a run: tests/research/attacks/test_audit.py",
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
     r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
     r"run RECIPE": "needs a cluster of several machines: tests/apps/engines/test_ray_simulation.py",

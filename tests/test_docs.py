@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import florilegium as fl
-from florilegium.apps.method_pages import FACTS, index, read_page
+from docs.generate.method_pages import FACTS, index, read_page
 from florilegium.apps.methods.registry import METHODS
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT

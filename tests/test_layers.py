@@ -1,4 +1,4 @@
-"""Imports point one way: apps → strategies → clients → {models, partitions, privacy} → common."""
+"""Imports point one way: research → apps → strategies → clients → {models, partitions, privacy} → common; rooms too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,20 @@ ALLOWED = {
     "clients": {"common", "models", "partitions", "privacy"},
     "strategies": {"common", "models", "partitions", "privacy", "clients"},
     "apps": {"common", "models", "partitions", "privacy", "clients", "strategies"},
+    "research": {"common", "models", "partitions", "privacy", "clients", "strategies", "apps"},
 }
+FLOORS = {
+    "apps": (
+        "methods", "settings", "trackers", "origins", "assembly", "engines", "runs", "reports", "devices", "tuning",
+        "sweeps", "api", "cli",
+    ),
+    "clients": ("hyper", "core", "clustering", "families"),
+    "partitions": ("partitioners", "sources"),
+    "privacy": ("secure_sum",),
+    "research": ("attacks", "board", "ledger", "studies"),
+    "strategies": ("core", "clustering", "families"),
+}  # fmt: skip
+"""The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""
 FLOWER_FREE = ("common", "models", "privacy")
 
 
@@ -59,6 +72,22 @@ def test_packages_import_only_lower_layers(package: str) -> None:
         assert not forbidden, f"{path.name} imports {forbidden}"
         if package in FLOWER_FREE:
             assert not {"flwr", "flwr_datasets", "ray"} & imported, path.name
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {layer: {path.parent.name for path in (ROOT / layer).glob("*/__init__.py")} for layer in ALLOWED}
+    assert {layer: {*own} for layer, own in FLOORS.items()} == {layer: own for layer, own in rooms.items() if own}
+
+
+@pytest.mark.parametrize(("layer", "room"), [(layer, room) for layer, own in FLOORS.items() for room in own])
+def test_rooms_import_only_lower_rooms(layer: str, room: str) -> None:
+    """Also inside functions, so that there is no circle of rooms."""
+    floors, prefix = FLOORS[layer], f"florilegium.{layer}."
+    higher = {*floors[floors.index(room) + 1 :]}
+    for path in (ROOT / layer / room).rglob("*.py"):
+        imported = {name.removeprefix(prefix).partition(".")[0] for name in _modules(path) if name.startswith(prefix)}
+        assert not imported & higher, f"{path.relative_to(ROOT)} imports {imported & higher}, above {room}"
+        assert layer != "apps" or not imported & {"client_app", "server_app"}, path
 
 
 def test_processes_start_without_what_few_runs_need() -> None:

@@ -160,11 +160,12 @@ class Run:
             lower bound on ε at 95 % confidence; "epsilon_claimed", of the run's own account, infinite without one.
 
         Raises:
+            ConfigurationError: if this is an installed package without the research tools.
             RunError: if the run has no canaries, or its account does not cover the attack.
         """
-        from florilegium.apps.studies.audit import audit
+        from florilegium.apps.origins.research import research
 
-        found = audit(self.path)
+        found = research("florilegium.research.attacks.audit:audit", "audit")(self.path)
         return pd.Series(
             {
                 "canaries": found.canaries, "guesses": found.guesses, "correct": found.correct,

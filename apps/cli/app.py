@@ -20,18 +20,18 @@ from florilegium.apps.cli.groups import DEVICES
 from florilegium.apps.cli.inspect import looking
 from florilegium.apps.cli.new import writing
 from florilegium.apps.cli.privacy import private
+from florilegium.apps.cli.registry import Commands, own_groups
 from florilegium.apps.cli.run import running
 from florilegium.apps.cli.several import together
-from florilegium.apps.studies.commands import studies
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.references import add_folder
 
-cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+cli = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 for group in (running, together, writing, looking, data):
     cli.add_typer(group)
 cli.add_typer(device, name="device", rich_help_panel=DEVICES)
-for group in (private, studies):
-    cli.add_typer(group)
+for outside in (private, *own_groups()):
+    cli.add_typer(outside)
 
 
 def _print_version(wanted: bool) -> None:

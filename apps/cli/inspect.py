@@ -10,9 +10,9 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli.completion import complete_method, complete_tracker
+from florilegium.apps.cli.completion import complete_dataset, complete_method, complete_tracker
 from florilegium.apps.cli.groups import INSPECT, Group
-from florilegium.apps.cli.options import Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
+from florilegium.apps.cli.options import Assignments, Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
 from florilegium.apps.cli.tables import Cell, show, show_report
 from florilegium.common.errors import ConfigurationError, nearest
 
@@ -141,6 +141,36 @@ def personalise(
     if client and unlabeled:
         raise ConfigurationError("personalise: --unlabeled goes with --data; for the clients of a run it is known")
     print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled, onnx=onnx))
+
+
+@looking.add("florilegium transfer RUN RUN --target mnist_m")
+def transfer(
+    runs: Annotated[list[str], of_run("ids or folders of runs")],
+    assignments: Assignments = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="dataset to transfer to (default: the runs' key transfer-target)", autocompletion=complete_dataset
+        ),
+    ] = "",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="also train the body on the target dataset, not only the classifier")
+    ] = False,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path, typer.Option(help="folder for transfer.md, transfer.png and models")] = Path("report"),
+) -> None:
+    """Transfer the features of runs to another dataset: train and test a new classifier there."""
+    from florilegium.apps.runs.experiment import read_assignments
+    from florilegium.apps.runs.transfer import transfer as carry_out
+    from florilegium.apps.runs.transfer import write_transfers
+    from florilegium.strategies.core.run_folder import find_run
+
+    keys = read_assignments(assignments or [])
+    keys |= ({"transfer-target": target} if target else {}) | ({"transfer-train": "whole"} if whole else {})
+    paths = [find_run(run, runs_folder(runs_dir)) for run in runs]
+    results = [carry_out(path, keys, output / path.name) for path in paths]
+    print(write_transfers(results, [path.name for path in paths], output))
+    print(output)
 
 
 @looking.add("florilegium methods")

@@ -1,15 +1,13 @@
-"""Commands that plan a privacy budget and attack finished runs."""
+"""The command that plans a privacy budget."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
 
 from florilegium.apps.cli.groups import PRIVACY, Group
-from florilegium.apps.cli.options import RunsDir, of_run, runs_folder
 
 log = logging.getLogger("flwr")
 
@@ -18,15 +16,6 @@ private = Group(PRIVACY)
 Sampling = Literal["poisson", "fixed", "slots"]
 Mechanism = Literal["gaussian", "tree", "matrix"]
 NoiseAt = Literal["server", "device"]
-Attack = Literal["one-run", "canary", "gradient", "trajectory", "membership"]
-
-ATTACKS: Mapping[Attack, str] = {
-    "one-run": "florilegium.apps.studies.audit:audit",
-    "canary": "florilegium.apps.studies.attacks.canary:attack",
-    "gradient": "florilegium.apps.studies.attacks.gradient:attack",
-    "trajectory": "florilegium.apps.studies.attacks.trajectory:attack",
-    "membership": "florilegium.apps.studies.attacks.membership:attack",
-}
 
 
 @private.add("florilegium privacy --epsilon 8 --clients 1000 --cohort 100 --rounds 200")
@@ -62,18 +51,3 @@ def privacy(
     if warning := delta_warning("delta", delta, clients, "clients"):
         log.warning("%s", warning)
     print(plan.table(clip_norm, parameters))
-
-
-@private.add("florilegium audit RUN --attack membership")
-def audit(
-    run: Annotated[str, of_run("id or folder of a finished run")],
-    attack: Annotated[
-        Attack, typer.Option(help="how to attack it; one-run needs a run with key canaries set")
-    ] = "one-run",
-    runs_dir: RunsDir = None,
-) -> None:
-    """Attack what a finished run releases: print what an attacker finds, and write it to the run's folder."""
-    from florilegium.common.references import resolve
-    from florilegium.strategies.core.run_folder import find_run
-
-    print(resolve(ATTACKS[attack])(find_run(run, runs_folder(runs_dir))).table(), end="")

@@ -34,13 +34,26 @@ def checkout() -> Path | None:
 def project() -> dict[str, Any]:
     """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
     if root := checkout():
-        text = (root / "pyproject.toml").read_text(encoding="utf-8")
-        own = tomllib.loads(text.partition("\n[tool.")[0])["project"]  # the tables of keys take ten times as long
+        own = _project_table(root)
         return {field: own[field] for field in ("name", "version", "description", "dependencies")}
     installed = metadata.metadata("florilegium")
     required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]
     described = {"description": installed["Summary"], "dependencies": required}
     return {"name": "florilegium", "version": installed["Version"], **described}
+
+
+def _project_table(root: Path) -> dict[str, Any]:
+    """Return the table ``[project]`` of pyproject.toml."""
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    table: dict[str, Any] = tomllib.loads(text.partition("\n[tool.")[0])["project"]  # keys take ten times as long
+    return table
+
+
+def own_entry_points(group: str) -> dict[str, str]:
+    """Return the entry points of a group that this package itself declares: the reference of each by its name."""
+    if root := checkout():
+        return dict(_project_table(root).get("entry-points", {}).get(group, {}))
+    return {point.name: point.value for point in metadata.distribution("florilegium").entry_points.select(group=group)}
 
 
 def description(include: list[str]) -> Mapping[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from florilegium.apps.studies.norms import write_norms
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.wire import Reply
 from florilegium.clients.fedgtst import FedGTSTClient
@@ -22,6 +21,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
+from florilegium.research.studies.norms import write_norms
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform, settings

@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy
 
 from florilegium.apps.runs.personal import personalise
 from florilegium.apps.settings.configuration import parse
-from florilegium.apps.studies.descriptors import correlations, rank_correlations, write_correlations
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.state import ClientState
@@ -37,6 +36,7 @@ from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, s
 from florilegium.partitions.clientdata import ClientData, Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.research.studies.descriptors import correlations, rank_correlations, write_correlations
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.families import generated

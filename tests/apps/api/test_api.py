@@ -181,7 +181,7 @@ class TestRun:
     def test_an_audit_is_that_of_the_study(self, go: Any) -> None:
         run = go(canaries=40)
         found = run.audit()
-        from florilegium.apps.studies.audit import audit
+        from florilegium.research.attacks.audit import audit
 
         expected = audit(run.path)
         assert (found["canaries"], found["correct"], found["advantage"]) == (40, expected.correct, expected.advantage)

@@ -22,14 +22,16 @@ from tests.processes import ROOT
 
 TOP = typer.main.get_command(cli)
 GROUPS = {
-    "Run": ["run", "resume", "reproduce", "compare", "sweep", "tune", "board", "new", "app"],
-    "Inspect": ["watch", "report", "runs", "predict", "export", "personalise", "methods", "recipes", "keys", "track"],
+    "Run": ["run", "resume", "reproduce", "compare", "sweep", "tune", "new", "app", "board"],
+    "Inspect": [
+        "watch", "report", "runs", "predict", "export", "personalise", "transfer", "methods", "recipes", "keys",
+        "track",
+    ],
     "Data": ["datasets", "partition", "fleet", "pictures", "speech", "census", "schema", "split"],
     "Devices": ["device"],
     "Privacy": ["privacy", "audit"],
     "Studies": [
-        "pareto", "descriptors", "embed", "hyperparameters", "norms", "transfer", "heterogeneity", "recovery",
-        "fidelity", "ledger",
+        "pareto", "descriptors", "embed", "hyperparameters", "norms", "heterogeneity", "recovery", "fidelity", "ledger",
     ],
 }  # fmt: skip
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from docs.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.client_app import roster
-from florilegium.apps.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.packages import versions

@@ -1,0 +1,98 @@
+"""``python -m docs.generate``: generate parts of a checkout's files from the declarations of the keys.
+
+These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
+commands and networks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md`` and
+``docs/models.md``; and the facts at the head of each method's page. All stand between two marker lines; a test compares
+them with the declarations.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from docs.generate.command_pages import command_reference
+from docs.generate.method_pages import index, read_page, with_facts
+from florilegium.apps.origins.app_folder import checkout
+from florilegium.apps.settings.keys import groups
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_text
+from florilegium.models.networks import NETWORKS
+
+TOML_MARKS = ("# begin generated: python -m docs.generate\n", "# end generated\n")
+MARKDOWN_MARKS = ("<!-- begin generated: python -m docs.generate -->\n", "<!-- end generated -->\n")
+
+
+def config_tables() -> str:
+    """Return the TOML of ``[tool.flwr.app.config]`` with every key and its default."""
+    lines, present = ["[tool.flwr.app.config]"], ""
+    for group in groups():
+        if group.table != present:
+            lines += ["", f"[tool.flwr.app.config.{group.table}]"]
+            present = group.table
+        elif not group.table:
+            lines.append(f"# {group.title}")
+        lines += [f"{key.name.removeprefix(f'{group.table}.')} = {key.shown_default}" for key in group.keys]
+    return "\n".join(lines) + "\n"
+
+
+def key_tables() -> str:
+    """Return the tables of keys in Markdown, a section for each group."""
+    parts = []
+    for group in groups():
+        rows = [f"| `{key.name}` | {key.values} | `{key.shown_default}` | {key.meaning} |" for key in group.keys]
+        table = f"Table `{group.table}`: " if group.table else ""
+        parts.append("\n".join([f"### {table}{group.title}", "", "| key | values | default | meaning |",
+                                "|---|---|---|---|", *rows]) + "\n")  # fmt: skip
+    return "\n".join(parts)
+
+
+def network_table() -> str:
+    """Return the table of the suite's own networks in Markdown, as their docstrings describe them."""
+    facts = {name: (NETWORKS[name].__doc__ or "").partition("\n")[0].replace("``", "`") for name in NETWORKS.own}
+    return "\n".join(["| `model` | |", "|---|---|", *(f"| `{name}` | {fact} |" for name, fact in facts.items())]) + "\n"
+
+
+def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str:
+    """Return ``text`` with ``content`` in place of what stands between the two ``marks``.
+
+    Raises:
+        ConfigurationError: unless both marks occur in this order, the first of them once; the message names ``where``.
+    """
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not begin or not end or marks[0] in rest:
+        raise ConfigurationError(f"{where}: expected the line '{marks[0].strip()}' and then '{marks[1].strip()}'")
+    return before + begin + content + end + after
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """Return the expected content of each file of the checkout ``root`` that has generated parts."""
+    docs = root / "docs"
+    pages = sorted(path for path in (docs / "methods").glob("*.md") if path.name != "README.md")
+    wanted = {
+        root / "pyproject.toml": (TOML_MARKS, config_tables()),
+        docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
+        docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
+        docs / "models.md": (MARKDOWN_MARKS, network_table()),
+        docs / "methods" / "README.md": (MARKDOWN_MARKS, index([read_page(path) for path in pages])),
+    }
+    return {page: with_facts(page.read_text(encoding="utf-8")) for page in pages} | {
+        path: replaced(path.read_text(encoding="utf-8"), marks, content, str(path))
+        for path, (marks, content) in wanted.items()
+    }
+
+
+def main() -> None:
+    """Write the files whose generated parts are out of date."""
+    root = checkout()
+    if root is None:
+        sys.exit("error: this package is installed; files are generated in a checkout alone")
+    for path, text in generated(root).items():
+        if path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            print(f"{path} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The methods' facts in the documentation, from the declarations: the table of each page, and the index of all.
+
+A page of ``docs/methods`` names its methods between two marker lines (:data:`FACTS`); what stands between them is
+generated (:mod:`docs.generate`), so that page and code agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.registry import METHODS, table_of
+from florilegium.apps.settings.keys import method_keys
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.promises import gap
+
+FACTS = re.compile(r"(<!-- begin generated facts: ([^>]+) -->\n).*?(<!-- end generated -->\n)", re.DOTALL)
+"""What is generated in a page: the first marker, the methods that it names, the second marker."""
+RESULTS = re.compile(r"Results: \[[^\]]+\]\((\.\./results/[^)\s]+)\)")
+"""How a page names its results."""
+LEARNS = {
+    "classification": "to predict classes", "regression": "to predict numbers", "clustering": "clusters",
+    "histograms": "how clients differ",
+}  # fmt: skip
+_PROMISES: dict[str, tuple[Callable[[Method], type], str]] = {
+    "protects clients": (Method.strategy_class, "privacy_gap"),
+    "protects examples": (Method.client_class, "example_gap"),
+    "transfers to other data": (Method.strategy_class, "transfer_gap"),
+    "secure aggregation": (Method.strategy_class, "secure_gap"),
+    "buffered rounds": (Method.strategy_class, "buffer_gap"),
+    "compressed updates": (Method.strategy_class, "compression_gap"),
+    "vectorised": (Method.client_class, "vectorise_gap"),
+}
+"""The promises in the tables: the class that states each, and its name there."""
+IN_INDEX = ("protects clients", "protects examples", "vectorised")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page about one or several methods.
+
+    Attributes:
+        name: the file's name in ``docs/methods``.
+        methods: the names of its methods.
+        results: the page of their results, relative to ``docs/methods``; "" without one.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    results: str
+
+
+def read_page(path: Path) -> Page:
+    """Read which methods a page is about.
+
+    Raises:
+        ConfigurationError: if the page lacks the two marker lines, or names an unknown method.
+    """
+    text = path.read_text(encoding="utf-8")
+    marked, results = FACTS.search(text), RESULTS.search(text)
+    if marked is None:
+        raise ConfigurationError(
+            f"{path}: '<!-- begin generated facts: METHOD, … -->', '<!-- end generated -->' expected"
+        )
+    methods = tuple(name.strip() for name in marked[2].split(","))
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise ConfigurationError(f"{path}: there is no method '{unknown[0]}'")
+    return Page(path.name, methods, results[1] if results else "")
+
+
+def with_facts(text: str) -> str:
+    """Return the text of a method's page with its table of facts renewed."""
+    return FACTS.sub(
+        lambda marked: marked[1] + _facts([name.strip() for name in marked[2].split(",")]) + marked[3], text
+    )
+
+
+def index(pages: Sequence[Page]) -> str:
+    """Return the table of all methods in Markdown, in the order of the registry.
+
+    Raises:
+        ConfigurationError: unless each of the suite's own methods has exactly one page.
+    """
+    rows = []
+    for name in METHODS.own:
+        own = [page for page in pages if name in page.methods]
+        if len(own) != 1:
+            raise ConfigurationError(f"docs/methods: one page about '{name}' expected (found: {len(own)})")
+        method, page = METHODS[name], own[0]
+        promises = [_kept(method, promise).partition(":")[0] for promise in IN_INDEX]
+        results = f"[results]({page.results})" if page.results else ""
+        rows.append([f"[`{name}`]({page.name})", method.title, method.source, *promises, results])
+    head = ["method", "what it is", "paper", *IN_INDEX, "results"]
+    return _table(head, rows)
+
+
+def _facts(names: Sequence[str]) -> str:
+    methods = [METHODS[name] for name in names]
+    rows = [
+        ["what it is", *(method.title for method in methods)],
+        ["paper", *(method.source for method in methods)],
+        ["learns", *(LEARNS[method.task] for method in methods)],
+        ["new clients use", *(method.new_clients for method in methods)],
+        ["own keys", *(_keys(name) for name in names)],
+        *([promise, *(_kept(method, promise) for method in methods)] for promise in _PROMISES),
+        ["code", *(_code(method) for method in methods)],
+    ]
+    return _table(["", *(f"`{name}`" for name in names)], rows)
+
+
+def _kept(method: Method, promise: str) -> str:
+    """Return whether a method keeps a promise with its default keys, and the reason that its class gives if not."""
+    of, name = _PROMISES[promise]
+    owner = of(method)
+    broken = gap(owner, name, method.hyper()())
+    return f"no: {broken}" if broken and name in vars(owner) else "no" if broken else "yes"
+
+
+def _keys(name: str) -> str:
+    if not method_keys(name):
+        return "none"
+    table = table_of(name)
+    sharing = ", ".join(other for other in METHODS.own if table_of(other) == table)
+    anchor = re.sub(r"[^\w\- ]", "", f"table-{table}-{sharing}").replace(" ", "-")
+    return f"[`{table}.…`](../configuration.md#{anchor})"
+
+
+def _code(method: Method) -> str:
+    files = {reference.partition(":")[0] for reference in method.references[:2]}
+    return ", ".join(f"`{module.removeprefix('florilegium.').replace('.', '/')}.py`" for module in sorted(files))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,101 @@
+"""Carry out a board: tune every method of a recipe alike, then run each with several seeds on the same clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from florilegium.apps.engines.choice import EngineName
+from florilegium.apps.engines.progress import Display
+from florilegium.apps.reports.pools import Pool, Section
+from florilegium.apps.reports.run_records import load_run
+from florilegium.apps.sweeps.named_runs import Cell, Outcome, check_seeds, comparison, folder_of
+from florilegium.apps.sweeps.named_runs import carry_out as carry_out_cells
+from florilegium.apps.tuning.chosen import read_tuned
+from florilegium.apps.tuning.results import Tuning
+from florilegium.apps.tuning.trials import tune
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from florilegium.research.board.published import published
+
+TABLE = "board"
+"""Name of the recipe's tuning table that lists the methods of its board."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board that has been carried out.
+
+    Attributes:
+        recipe: the recipe.
+        seeds: the seeds of its runs.
+        overrides: keys that applied to all trials and runs.
+        tuning: how the methods were tuned.
+        section: the runs that completed, a pool for each method.
+        failed: why a method, or a run of it, has no figures; by method, or method and seed.
+    """
+
+    recipe: str
+    seeds: Sequence[int]
+    overrides: Mapping[str, Value]
+    tuning: Tuning
+    section: Section
+    failed: Mapping[str, str]
+
+
+def carry_out(
+    recipe: str,
+    seeds: Sequence[int],
+    overrides: Mapping[str, Value],
+    engine: EngineName,
+    workers: int,
+    display: Display,
+    *,
+    fork: bool = False,
+) -> Board:
+    """Carry out a board, or the rest of it. A method that fails does not end it.
+
+    Args:
+        recipe: a recipe with a table ``[tune.board]``.
+        seeds: the seeds of each method's runs; the trials have the recipe's.
+        overrides: keys that apply to all trials and runs.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
+        display: shows the progress of each run.
+
+    Raises:
+        ConfigurationError: before the first run, if the recipe or a configuration is wrong.
+        RunError: if no run has completed.
+        KeyboardInterrupt: if it was stopped; the same command goes on.
+    """
+    check_seeds(seeds, overrides)
+    published(recipe)  # what is wrong in it is said before the trials
+    tuning = tune(recipe, TABLE, overrides, engine, workers, display, fork=fork)
+    failed = {result.subject.name: result.failure for result in tuning.results if result.best is None}
+    names = [result.subject.name for result in tuning.results if result.best is not None]
+    chosen = read_tuned(recipe, TABLE, str(overrides["runs-dir"]))
+    cells = {name: comparison([name], seeds, recipe, [], overrides, chosen) for name in names}
+    wanted = [cell for own in cells.values() for cell in own]
+    if not wanted:
+        raise RunError(f"no trial of any method completed; {tuning.plan.folder / 'report.md'} says why")
+    runs_dir = folder_of(wanted)
+    outcome = carry_out_cells(wanted, runs_dir, engine, workers, display, fork=fork)
+    if not outcome.completed:
+        raise RunError(str(outcome))
+    pools = [_pool(name, own, runs_dir, outcome) for name, own in cells.items()]
+    section = Section(tuple(pool for pool in pools if pool.runs))
+    return Board(recipe, seeds, overrides, tuning, section, failed | _failures(cells, outcome))
+
+
+def _pool(name: str, cells: Sequence[Cell], runs_dir: Path, outcome: Outcome) -> Pool:
+    done = {path.name for path in outcome.completed}
+    return Pool(name, tuple(load_run(runs_dir / cell.name) for cell in cells if cell.name in done))
+
+
+def _failures(cells: Mapping[str, Sequence[Cell]], outcome: Outcome) -> dict[str, str]:
+    return {
+        f"{name}, seed {cell.keys['seed']}": outcome.failed[cell.name]
+        for name, own in cells.items()
+        for cell in own
+        if cell.name in outcome.failed
+    }

@@ -1,0 +1,152 @@
+"""Write a board: a page in Markdown, a picture, and one self-contained HTML file."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import LogLocator
+
+from florilegium.apps.origins.version import version_line
+from florilegium.apps.reports.html import Lead, write_html
+from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.pictures import colour, plain
+from florilegium.apps.reports.pools import GROUPS, ranges
+from florilegium.apps.reports.tables import Table, markdown, shown
+from florilegium.apps.reports.writing import Report, write_picture
+from florilegium.apps.runs.experiment import recipe_name
+from florilegium.apps.tuning.report import about, choices
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.research.board.carry_out import TABLE, Board
+from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
+from florilegium.research.board.published import published
+from florilegium.strategies.core.attempts import read_provenance
+
+BEST = "best on test (%)"
+MEANING = (
+    "Accuracies are means over clients, then over seeds; ± is the standard error over seeds. *last*: after the last "
+    "round. *by validation*: in the evaluation with the best accuracy on held-back training examples of seen clients. "
+    "*best on test*: the best of all evaluations on test examples, as many published tables have it; nobody can choose "
+    "it without the test labels. *worst decile*: the worst tenth of the clients. *rank*: by the last accuracy; methods "
+    f"share ranks unless their paired difference exceeds {APART:g} standard errors, the larger of those over clients "
+    f"and over seeds. *MB*, *s*: sent both ways for all clients, and spent in training rounds, until {TARGET:.0%} of "
+    "the final accuracy was reached. *peak MB*: memory of all processes together."
+)
+_GROUP_WORDS = {
+    "seen": "Clients that train", "unlabeled": "Clients without labels", "unseen": "Clients that were never seen"
+}  # fmt: skip
+
+
+def write_board(board: Board, target: Path) -> Report:
+    """Write ``<recipe>.md``, ``.png`` and ``.html`` to folder ``target``; return what they say."""
+    name, sources = recipe_name(board.recipe), published(board.recipe)
+    groups = {group: found for group in GROUPS if (found := entries(board.section, group))}
+    tables = [_table(found, sources if group == "seen" else {}, _GROUP_WORDS[group]) for group, found in groups.items()]
+    picture, tuned = draw(groups), replace(choices(board.tuning), title="Tuning")
+    failed = [f"{who} failed: {why}" for who, why in board.failed.items()]
+    varied = {key for result in board.tuning.results for key in result.subject.ranges}
+    remarks = [*failed, *notes(board.section, varied)]
+    write_picture(picture, target / f"{name}.png")
+    parts = [f"# Board: {name}", f"{board.section.title()}. {_made(board)}", f"![{name}]({name}.png)"]
+    parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables]
+    parts += [MEANING, f"## {tuned.title}", _tuning(board), markdown(tuned)]
+    parts += ["## Notes", "\n".join(f"- {remark}" for remark in remarks)] if remarks else []
+    write_text(target / f"{name}.md", "\n\n".join(part.strip() for part in parts) + "\n")
+    leads = [Lead(tables[0], picture, MEANING), *map(Lead, tables[1:]), Lead(tuned, words=_tuning(board))]
+    write_html([board.section], failed, target / f"{name}.html", f"Board: {name}", leads, varied, compared=False)
+    return Report(tables, remarks)
+
+
+def _made(board: Board) -> str:
+    """Return in words which command and version made the board's runs, when, where, and how to make a line of it."""
+    parts = [read_provenance(run.path)[-1] for run in board.section.runs]
+    days = sorted(part["start"][:10] for part in parts)
+    versions = dict.fromkeys(_version(part["versions"]) for part in parts)
+    machines = dict.fromkeys(
+        f"{part['machine'].get('processor')}, {part['workers']} worker processes" for part in parts
+    )
+    options = ["--seeds", ranges(board.seeds).replace(" ", "")]
+    for key, value in board.overrides.items():
+        if key != "runs-dir":
+            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    whole = shlex.join(["florilegium", "board", board.recipe, *options])
+    single = shlex.join(["florilegium", "compare", "METHOD", "--recipe", board.recipe, "--tuned", TABLE, *options])
+    return (
+        f"Made on {' to '.join(dict.fromkeys((days[0], days[-1])))} by `{whole}` "
+        f"({'; '.join([*versions, *machines])}). "
+        f"A single line: `{single}`."
+    )
+
+
+def _version(versions: Mapping[str, Any]) -> str:
+    """Return a line with the package's version in a part of a run's provenance."""
+    return version_line(versions["florilegium"], versions["commit"] + "-dirty" * versions["modified"], versions["code"])
+
+
+def _tuning(board: Board) -> str:
+    """Return in words how the methods were tuned, and whose chosen values lie at the edge of their ranges."""
+    edges: dict[str, list[str]] = {}
+    for result in board.tuning.results:
+        for key in result.at_edge():
+            edges.setdefault(key, []).append(result.subject.name)
+    told = "; ".join(f"{key} of {', '.join(names)}" for key, names in edges.items())
+    return about(board.tuning) + (f" At the edge of its range: {told}." if told else "")
+
+
+def _table(found: Sequence[Entry], sources: dict[str, dict[str, str]], title: str) -> Table:
+    head = ["method", "rank", "last (%)", "by validation (%)", BEST, "worst decile (%)", "MB", "s", "peak MB", *sources]
+    rows = [
+        [
+            entry.label, text_of(entry.rank),
+            *(shown(value, "accuracy") for value in (entry.last, entry.chosen, entry.best, entry.worst)),
+            *(_number(value) for value in (entry.megabytes, entry.seconds, entry.memory)),
+            *(table.get(entry.label, "") for table in sources.values()),
+        ]
+        for entry in found
+    ]  # fmt: skip
+    return Table(title, head, rows, {BEST, *sources})
+
+
+def _number(value: float) -> str:
+    """Return a number with three significant digits; "" if it is unknown."""
+    if math.isnan(value):
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def draw(groups: dict[str, list[Entry]]) -> ShownFigure:
+    """Plot the accuracy of each method and group of clients, and MB until it is nearly reached; the best first."""
+    labels = list(dict.fromkeys(entry.label for found in groups.values() for entry in found))
+    figure = ShownFigure(9.5, 1.6 + 0.23 * len(labels))
+    accuracy, effort = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
+    for index, (group, found) in enumerate(groups.items()):
+        places = np.array([labels.index(entry.label) for entry in found]) + 0.18 * index
+        means = [100 * entry.last.mean for entry in found]
+        errors = [0.0 if math.isnan(entry.last.error) else 100 * entry.last.error for entry in found]
+        accuracy.errorbar(
+            means, places, xerr=errors, fmt="osD"[index], markersize=5, capsize=2, color=colour(index),
+            label=_GROUP_WORDS[group], linestyle="none",
+        )  # fmt: skip
+        if index == 0:
+            sent = [entry.megabytes or np.nan for entry in found]
+            effort.plot(sent, places, "o", color=colour(index), markersize=5)
+    accuracy.set_yticks(range(len(labels)), labels, fontsize="small")
+    accuracy.set_ylim(len(labels) - 0.3, -0.7)
+    accuracy.set_xlabel("accuracy after the last round (%)")
+    effort.set_xlabel(f"MB until {TARGET:.0%} of it")
+    effort.set_xscale("log")
+    low, high = effort.get_xlim()
+    effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,), numticks=6))
+    effort.xaxis.set_major_formatter("{x:g}")
+    effort.minorticks_off()
+    for axes in (accuracy, effort):
+        plain(axes)
+    if len(groups) > 1:
+        figure.legend(loc="outside lower center", ncols=len(groups), frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,150 @@
+"""Write the ledger as a page in Markdown, with a picture beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from florilegium.common.files import write_text
+from florilegium.research.ledger.records import Cell, Paper, Runs, Table
+from florilegium.research.ledger.verdicts import VERDICTS, counts, difference, orders, verdict
+
+HEAD = ("paper", "numbers", "with ours", *VERDICTS)
+MEANING = """\
+- *published*: as the paper prints it. What its ± means stands under each paper's heading.
+- *ours*: mean over the seeds ± standard error of that mean; without ± for one seed, or where only the mean is recorded.
+  Values are recorded from the results pages, rounded as there, so that a mean may be 0.1 from the page's. No folders of
+  runs are read.
+- *budget*: work of training relative to the paper's: rounds times clients a round, or what the setting says.
+- *verdict*: reproduced if the two are at most two points apart, or at most as far as both errors together. Otherwise
+  *higher* or *lower* says where our number lies, not which is better. A verdict holds for the setting and the budget of
+  its row.
+- *runs*: number of the setting and command below the table; it leads to the results page, which has the whole protocol.
+- Numbers that a paper prints twice are listed once, averages over columns and figures without numbers not at all."""
+
+
+def write_ledger(papers: Sequence[Paper], folder: Path) -> None:
+    """Write ``ledger.md`` and ``ledger.png`` to ``folder``, from where links lead to the results pages beside them."""
+    from florilegium.apps.reports.writing import write_picture
+    from florilegium.research.ledger.picture import draw
+
+    write_picture(draw(papers), folder / "ledger.png")
+    write_text(folder / "ledger.md", page(papers))
+
+
+def summary(papers: Sequence[Paper]) -> list[list[str]]:
+    """Return a row for each paper, and one for all, in the order of ``HEAD``: how many cells have which verdict."""
+    groups = [(paper.published.title, paper.cells) for paper in papers]
+    groups.append(("all", [cell for paper in papers for cell in paper.cells]))
+    rows = []
+    for title, cells in groups:
+        found = counts(cells)
+        rows.append([title, *(str(n) for n in (len(cells), len(cells) - found["not run"], *found.values()))])
+    return rows
+
+
+def page(papers: Sequence[Paper]) -> str:
+    """Return the page in Markdown."""
+    overview = summary(papers)
+    _, listed, ours, reproduced, higher, lower, _ = overview[-1]
+    linked = [[f"[{row[0]}](#{anchor(row[0])})", *row[1:]] for row in overview[:-1]]
+    parts = [
+        "# Ledger",
+        "<!-- Written by `florilegium ledger` from research/ledger: change its files. -->",
+        f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: "
+        f"{reproduced} are reproduced, {higher} come out higher and {lower} lower. For each of the others the page "
+        "says why it was not run.",
+        _table(HEAD, [*linked, overview[-1]]),
+        "![Measured against published values](ledger.png)",
+        MEANING,
+        "## Does the order hold?",
+        "Rank correlations of our values and the paper's, where the paper claims an order of methods and at least "
+        "three of them have a value of ours: 1 is the same order, −1 the reverse. Methods are compared on the seeds "
+        "that all of them have.",
+        _table(
+            ("paper", "table", "column", "methods", "seeds", "Kendall τ", "Spearman ρ"),
+            [
+                [paper.published.title, order.table, order.column, str(order.n),
+                 ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall), _signed(order.spearman)]
+                for paper in papers
+                for order in orders(paper)
+            ],
+        ),
+    ]  # fmt: skip
+    return "\n\n".join([*parts, *(_paper(paper) for paper in papers)]) + "\n"
+
+
+def anchor(heading: str) -> str:
+    """Return the fragment by which a link leads to a Markdown heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _paper(paper: Paper) -> str:
+    published, ours = paper.published, paper.measured
+    parts = [
+        f"## {published.title}",
+        f"*{published.source}.* The paper's ±: {published.error}. Results: [{ours.page}]({ours.page}).",
+        f"Why it differs: {ours.why.strip()}",
+        *(_cells(table, paper) for table in paper.tables),
+    ]
+    return "\n\n".join(parts)
+
+
+def _cells(table: Table, paper: Paper) -> str:
+    """Return a table of a paper: the cells with a value of ours row by row, the others by the reason."""
+    printed = table.printed
+    unit = " Values in per cent." if printed.unit == "%" else ""
+    parts = [f"### {paper.published.title}, {printed.name}", f"{_capital(printed.about)}.{unit}"]
+    if ours := [cell for cell in table.cells if cell.measured]:
+        used = list({id(cell.measured.runs): cell.measured.runs for cell in ours if cell.measured}.values())
+        rows = [_row(cell, used, paper.measured.page) for cell in ours]
+        parts.append(_table(("row", "column", "published", "ours", "seeds", "budget", "verdict", "runs"), rows))
+        parts.append("\n".join(f"{number}. {_made(runs)}" for number, runs in enumerate(used, 1)))
+    if lines := _not_run(table.cells):
+        parts.append("\n".join(["Not run:", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def _signed(number: float) -> str:
+    return f"{number:.2f}".replace("-", "−")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _made(runs: Runs) -> str:
+    """Return in words what the runs were, and their commands."""
+    return f"{_capital(runs.setting)}. {'; '.join(f'`{command}`' for command in runs.commands)}"
+
+
+def _row(cell: Cell, used: list[Runs], results: str) -> list[str]:
+    assert cell.measured
+    ours, runs = cell.measured, cell.measured.runs
+    said = verdict(cell)
+    text = ours.rounded(ours.mean) + ("" if ours.error is None else f" ± {ours.rounded(ours.error)}")
+    number = 1 + next(at for at, known in enumerate(used) if known is runs)
+    return [
+        cell.row, cell.column, cell.published.text, text, str(len(runs.seeds)), runs.budget,
+        said if said == "reproduced" else f"{said} by {ours.rounded(abs(difference(cell)))}",
+        f"[{number}]({results}#{anchor(runs.section)})",
+    ]  # fmt: skip
+
+
+def _not_run(cells: Sequence[Cell]) -> list[str]:
+    """Return a line for each reason: the published numbers of its cells, by column."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for cell in cells:
+        if cell.measured is None:
+            numbers = reasons.setdefault(cell.why, {}).setdefault(cell.column, [])
+            numbers.append(f"{cell.row} ({cell.published.text})")
+    return [
+        f"- {_capital(why)}. " + "; ".join(f"*{column}*: {', '.join(numbers)}" for column, numbers in columns.items())
+        for why, columns in reasons.items()
+    ]
