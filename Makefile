@@ -23,7 +23,7 @@ generate: install
 	$(BIN)/python -m docs.generate
 
 # mypy does not follow the package's __path__: it gets a folder where the layers do lie inside `florilegium`.
-LAYERS := apps clients common models partitions privacy research strategies
+LAYERS := apps clients common models partitions privacy research strategies tasks
 TYPES := build/types/florilegium
 
 types:

@@ -48,9 +48,9 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
     client = FedL2PClient("0", data, network, get_arrays(network), state, settings, hyper, Work(1))
     first, second = examples.rows(torch.arange(batch)), examples.rows(torch.arange(batch, 2 * batch))
     if kind == "plain":
-        return lambda: train(network, first, settings, generator, epochs=1, fixed_norms=True)
+        return lambda: train(network, first, settings, generator, task=client.task, epochs=1, fixed_norms=True)
     nets, profile = make_meta_nets(SHAPE, 10, model, 0.01, 1), client.profile()
-    train(network, first, settings, generator, epochs=1, fixed_norms=True)
+    train(network, first, settings, generator, task=client.task, epochs=1, fixed_norms=True)
     last = last_step(network)
     return lambda: client.hypergradient(nets, profile, last, first, second)
 

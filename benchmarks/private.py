@@ -18,6 +18,7 @@ from florilegium.clients.core.training import train
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.loading import task_of
 from florilegium.privacy.dp_sgd import PrivateGradients
 
 SHAPE, EXAMPLES, BATCH = (3, 32, 32), 600, 50
@@ -54,7 +55,8 @@ def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, ghost: bool) -> Calla
     def private(network: torch.nn.Module) -> PrivateGradients:
         return PrivateGradients(network, 1.0, 1.0, BATCH / EXAMPLES, EXAMPLES, ghost=ghost)
 
-    return lambda: train(network, examples, settings, generator, epochs=1, private=private)
+    task = task_of(settings)
+    return lambda: train(network, examples, settings, generator, task=task, epochs=1, private=private)
 
 
 def _bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:

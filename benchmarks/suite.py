@@ -28,6 +28,7 @@ from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.settings import Value, parse_counts
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
+from florilegium.partitions.loading import task_of
 from florilegium.strategies.core.run_folder import read_checkpoint
 
 MEMORY_CLIENTS = 10_000
@@ -206,14 +207,14 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     request = asked.pack(flat(get_arrays(model)))
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
     tests = [source.data(client).test for client in source.clients()]
-    whole, forward = [], []
+    whole, forward, task = [], [], task_of(settings)
     for _ in range(repeats):
         start = time.perf_counter()
         host.answer(Message(request, 1, "evaluate"), own="")
         whole.append(time.perf_counter() - start)
         start = time.perf_counter()
         for examples in tests:
-            evaluate(model, examples)
+            evaluate(model, examples, task)
         forward.append(time.perf_counter() - start)
     assert len(tests) == CLIENTS
     return float(np.median(whole) / np.median(forward))

@@ -16,7 +16,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -74,7 +73,7 @@ class APFLClient(BaseClient):
             w = [parameter.detach() for parameter in trained(model).values()]
             with torch.no_grad():
                 torch._foreach_copy_([*mixed], torch._foreach_lerp(w, v, self._α))
-            loss = cross_entropy(self._mixed(self.data.train.x[rows]), self.data.train.y[rows])
+            loss = self.task.loss(self._mixed(self.data.train.x[rows]), self.data.train.y[rows])
             slopes = gradients(loss, mixed)  # ∇f(v̄_i)
             if adapting:
                 along = torch.stack([(g * (o - other)).sum() for g, o, other in zip(slopes, v, w, strict=True)]).sum()

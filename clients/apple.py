@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
@@ -90,7 +89,7 @@ class APPLEClient(BankedClient):
             mixture.mix()
             if lone:  # batch norm has no statistics of a single example
                 self.model.train(len(rows) > 1)
-            return cross_entropy(self.model(x[rows]), y[rows]) + mixture.penalty()
+            return self.task.loss(self.model(x[rows]), y[rows]) + mixture.penalty()
 
         return objective
 

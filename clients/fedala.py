@@ -16,7 +16,6 @@ import math
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.training import batches, features, gradients, shuffled
@@ -94,7 +93,7 @@ class FedALAClient(BaseClient):
             """Learn W_i on each example once; return the mean loss."""
             total = torch.zeros((), device=mapped.y.device)
             for rows in batches(mapped, self.settings.batch_size, generator):
-                loss = cross_entropy(head(mapped.x[rows]), mapped.y[rows])
+                loss = self.task.loss(head(mapped.x[rows]), mapped.y[rows])
                 for name, slope in zip(last, gradients(loss, [*last.values()]), strict=True):
                     W[name].sub_(η * slope * (received[name] - own[name])).clamp_(0, 1)
                 mix()

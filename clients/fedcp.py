@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -23,6 +22,7 @@ from florilegium.models.blocks import block_names, of_blocks
 from florilegium.models.conditioned import Policy, Separated
 from florilegium.models.discrepancy import discrepancy
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.tasks.task import VECTOR
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 """Of the discrepancy's Gaussian kernels, as in the authors' code."""
@@ -31,6 +31,7 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 class FedCPClient(BaseClient):
     """Trains a body and a policy for the federation, and a head of its own."""
 
+    needs = frozenset({VECTOR})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -88,7 +89,7 @@ class FedCPClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             h = model.features(x[rows])
             noise = torch.rand(h.shape, generator=draws).logit(1e-6).to(h) if self.hyper.gumbel else None
-            return cross_entropy(model.classify(h, noise), y[rows]) + λ * discrepancy(h, received[rows], BANDWIDTHS)
+            return self.task.loss(model.classify(h, noise), y[rows]) + λ * discrepancy(h, received[rows], BANDWIDTHS)
 
         return self.descend(model=model, epochs=epochs, objective=objective)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -22,6 +22,7 @@ from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import VECTOR
 
 BIAS = "bias"
 """Name of z_p in the client's state."""
@@ -32,6 +33,7 @@ MEAN = "mean"
 class FedDBEClient(BaseClient):
     """Trains the global model on representations whose personal bias it learns itself."""
 
+    needs = frozenset({VECTOR})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -61,7 +63,7 @@ class FedDBEClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             nonlocal mean
             z = body(x[rows]).flatten(1)
-            loss = cross_entropy(classifier(z + own[0] if own else z), y[rows])
+            loss = self.task.loss(classifier(z + own[0] if own else z), y[rows])
             if not κ:
                 return loss
             new = z.mean(dim=0)
@@ -90,7 +92,7 @@ class FedDBEClient(BaseClient):
             fixed = features(classifier, Examples(z, y))
             self.descend(
                 model=nn.ParameterList([own]), examples=Examples(z, y), epochs=epochs,
-                objective=lambda rows: cross_entropy(fixed[rows] + W @ own, y[rows]),
+                objective=lambda rows: self.task.loss(fixed[rows] + W @ own, y[rows]),
             )  # fmt: skip
         with torch.no_grad():
             bias.add_(W @ own)  # the classifier of z + z_p, as one of z

@@ -18,6 +18,7 @@ from florilegium.clients.core.training import Objective
 from florilegium.clients.families.classwise import SUMS, WEIGHTS, ClasswiseClient, mean_vectors, sum_by_class
 from florilegium.clients.hyper.classwise import FedDistillHyper
 from florilegium.models.parameters import Arrays
+from florilegium.tasks.task import CLASSES
 
 INCLUDED = "class.included"
 """Array (C,): the round in which the client has added to the sums that it receives, 0 for classes where it has not."""
@@ -26,6 +27,7 @@ INCLUDED = "class.included"
 class FedDistillClient(ClasswiseClient):
     """Distils the other clients' mean logits of each class into its own model."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     hyper: FedDistillHyper
@@ -56,7 +58,7 @@ class FedDistillClient(ClasswiseClient):
             sums, counts = sum_by_class(logits.detach(), labels, classes)
             self._collected += sums
             self._counts += counts
-            loss = cross_entropy(logits, labels)
+            loss = self.task.loss(logits, labels)
             if not γ:
                 return loss
             if self.hyper.distance == "squared":

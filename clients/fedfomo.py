@@ -25,6 +25,7 @@ from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import torch_generator
 from florilegium.models.parameters import Arrays, distance, get_arrays, part, set_arrays, without_statistics
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import LOSS
 
 AFFINITY = "affinity"
 """Name of the array (M,) with the weights w_n of the received models, which a client returns with its own."""
@@ -85,7 +86,7 @@ class FedFomoClient(BankedClient):
 
     def _loss(self, model: Arrays) -> float:
         set_arrays(self.model, model)
-        return evaluate(self.model, self._split[1])[0]
+        return evaluate(self.model, self._split[1], self.task)[LOSS]
 
     @cached_property
     def _split(self) -> tuple[Examples, Examples]:

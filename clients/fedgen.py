@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div
+from torch.nn.functional import kl_div
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -24,6 +24,7 @@ from florilegium.common.memo import remembered
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.generator import FeatureGenerator
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.tasks.task import CLASSES
 
 FREQUENCIES = "frequencies"
 """Name, beside the model, of the class frequencies p̂ (C,): sent by the server as means, by each client as its own."""
@@ -32,6 +33,7 @@ FREQUENCIES = "frequencies"
 class FedGenClient(BaseClient):
     """Adds losses on generated features to local training."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -70,7 +72,7 @@ class FedGenClient(BaseClient):
             divergence = kl_div(
                 logits.log_softmax(dim=1), alike.detach().log_softmax(dim=1), reduction="batchmean", log_target=True
             )
-            return cross_entropy(logits, labels) + α * cross_entropy(generated, drawn) + β * divergence
+            return self.task.loss(logits, labels) + α * self.task.loss(generated, drawn) + β * divergence
 
         return objective
 

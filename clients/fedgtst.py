@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -73,7 +72,7 @@ class FedGTSTClient(BaseClient):
             raise RunError("a device sends norms alone; fedgtst.diagnose is for simulations")
         set_arrays(self.model, arrays)
         named = trained(self.model)
-        slopes = mean_gradient(self.model, self.data.train, [*named.values()])
+        slopes = mean_gradient(self.model, self.data.train, [*named.values()], self.task)
         gradient = {name: np.zeros_like(array) for name, array in arrays.items()}
         gradient |= {name: g.cpu().numpy() for name, g in zip(named, slopes, strict=True)}
         return Answer(gradient, len(self.data.train), {"square": float(_length(slopes)) ** 2})
@@ -82,8 +81,8 @@ class FedGTSTClient(BaseClient):
         """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""
         x, y = self.data.train.x, self.data.train.y
         with CheapSecondDerivatives():
-            loss = cross_entropy(self.model(x[rows]), y[rows])
-            of = loss if self.hyper.norm_of == "batch" else cross_entropy(self.model(x), y)
+            loss = self.task.loss(self.model(x[rows]), y[rows])
+            of = loss if self.hyper.norm_of == "batch" else self.task.loss(self.model(x), y)
         norm = _length(gradients(of, [*trained(self.model).values()], differentiable=True))
         away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
         return loss + self.hyper.coefficient * away.square(), norm
@@ -117,7 +116,7 @@ class FedGTSTClient(BaseClient):
 
     def _norm(self) -> float:
         """Return the norm of the gradient of the mean loss over all of the client's examples."""
-        return float(_length(mean_gradient(self.model, self.data.train, [*trained(self.model).values()])))
+        return float(_length(mean_gradient(self.model, self.data.train, [*trained(self.model).values()], self.task)))
 
 
 def _length(slopes: Sequence[Tensor]) -> Tensor:

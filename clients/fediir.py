@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -34,7 +33,7 @@ class FedIIRClient(BaseClient):
         """Return the classifier's gradient at the received model; zeros for what is frozen."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
-        slopes = mean_gradient(self.model, self.data.train, [*classifier.values()])
+        slopes = mean_gradient(self.model, self.data.train, [*classifier.values()], self.task)
         whole = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
         ḡ = {BESIDE + name: np.zeros_like(array) for name, array in whole.items()}
         ḡ |= {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, slopes, strict=True)}
@@ -48,7 +47,7 @@ class FedIIRClient(BaseClient):
         ḡ = [torch.from_numpy(received[name]).to(y.device) for name in classifier]
 
         def objective(rows: Tensor) -> Tensor:
-            loss = cross_entropy(self.model(x[rows]), y[rows])
+            loss = self.task.loss(self.model(x[rows]), y[rows])
             slopes = gradients(loss, [*classifier.values()], differentiable=True)
             distance = torch.stack([(g - m).square().sum() for g, m in zip(slopes, ḡ, strict=True)]).sum()
             return loss + self.hyper.penalty * distance

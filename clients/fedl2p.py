@@ -16,7 +16,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -113,19 +112,18 @@ class FedL2PClient(BaseClient):
         """Fine-tune with the hyper-parameters that λ gives; evaluate the model before and after."""
         nets = self.nets(arrays)
         set_arrays(self.model, self._model(arrays))
-        before = evaluate(self.model, self.data.test)
-        names = ("loss", "accuracy", "loss_global", "accuracy_global")
+        before = evaluate(self.model, self.data.test, self.task)
         if not self.data.labeled:
-            return Answer({}, len(self.data.test), dict(zip(names, before + before, strict=True)))
+            return Answer({}, len(self.data.test), self.compared(before, before))
         profile = self.profile()
         self.finetune(nets, profile, "test")
-        after = evaluate(self.model, self.data.test)
+        after = evaluate(self.model, self.data.test, self.task)
         with torch.no_grad():
             β, η = self.hyperparameters(nets, profile)
         sizes = torch.tensor([p.numel() for p in trained(self.model).values()], dtype=torch.float32, device=η.device)
         figures = {"rate": float(η.abs().mean()), "sparsity": float(sizes[η == 0].sum() / sizes.sum())}
         figures |= {"mixing": float(β.mean())} if len(β) else {}
-        return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)) | figures)
+        return Answer({}, len(self.data.test), self.compared(after, before) | figures)
 
     @phase
     def describe(self, arrays: Arrays) -> Answer:
@@ -144,7 +142,7 @@ class FedL2PClient(BaseClient):
         """Return the meta-nets with the received parameters λ."""
         s, spec = self.settings, dataset_of(self.settings)
         rate, hidden = self.hyper.initial_rate, self.hyper.hidden_biases
-        nets = _meta_nets(spec.shape, spec.classes, s.model, rate, s.seed, hidden).to(self.data.train.y.device)
+        nets = _meta_nets(spec.shape, self.task.outputs[0], s.model, rate, s.seed, hidden).to(self.data.train.y.device)
         λ = of_network(arrays)
         if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
             raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
@@ -192,6 +190,7 @@ class FedL2PClient(BaseClient):
             self.data.train,
             self.settings.model_copy(update=plain),  # the hypergradient assumes plain SGD; pretraining need not use it
             self.generator(*purpose),
+            task=self.task,
             epochs=self.settings.finetune_epochs,
             groups=groups,
             fixed_norms=True,
@@ -262,7 +261,7 @@ class FedL2PClient(BaseClient):
             for name, moments in statistics.items()
             for kind, moment in zip(("running_mean", "running_var"), moments, strict=True)
         }
-        return cross_entropy(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples.y)
+        return self.task.loss(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples.y)
 
     def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
         """Take a step on λ with the clipped hypergradient."""

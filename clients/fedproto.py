@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import more_than_gradients
 from florilegium.clients.core.training import Objective, features
@@ -18,6 +17,7 @@ from florilegium.clients.families.classwise import ClasswiseClient, mean_vectors
 from florilegium.clients.hyper.classwise import FedProtoHyper
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays
+from florilegium.tasks.task import CLASSES
 
 NEVER = -1e9
 """Score of a class without a prototype, below all others as long as features are shorter than 10⁴."""
@@ -26,6 +26,7 @@ NEVER = -1e9
 class FedProtoClient(ClasswiseClient):
     """Pulls the features of each class towards the class's global prototype."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -41,7 +42,7 @@ class FedProtoClient(ClasswiseClient):
 
         def objective(rows: Tensor) -> Tensor:
             z, labels = body(x[rows]), y[rows]
-            loss = cross_entropy(classifier(z), labels)
+            loss = self.task.loss(classifier(z), labels)
             if not λ:
                 return loss
             distances = (z - prototypes[labels]).square().mean(dim=1)

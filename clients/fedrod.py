@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -25,11 +24,13 @@ from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.personal_heads import HeadNetwork, LinearHead, logits
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import CLASSES
 
 
 class FedRoDClient(BaseClient):
     """Trains a generic and a personal head on common features."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -48,7 +49,7 @@ class FedRoDClient(BaseClient):
             z = body(x[rows]).flatten(1)
             g = generic(z)
             p = logits(personal(frequencies), z.detach())
-            return cross_entropy(g + prior, y[rows]) + cross_entropy(g.detach() + p, y[rows])
+            return self.task.loss(g + prior, y[rows]) + self.task.loss(g.detach() + p, y[rows])
 
         loss = self.descend(model=nn.ModuleList([self.model, personal]), objective=objective)
         trained = get_arrays(self.model)
@@ -83,7 +84,7 @@ class FedRoDClient(BaseClient):
             g = features(generic, Examples(z, y))
             self.descend(
                 model=head, examples=Examples(z, y), epochs=epochs,
-                objective=lambda rows: cross_entropy(g[rows] + logits(head.head, z[rows]), y[rows]),
+                objective=lambda rows: self.task.loss(g[rows] + logits(head.head, z[rows]), y[rows]),
             )  # fmt: skip
         weight, bias = generic.parameters()
         with torch.no_grad():

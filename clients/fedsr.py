@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -20,11 +19,13 @@ from florilegium.common.memo import remembered
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.representation import Representation
+from florilegium.tasks.task import CLASSES
 
 
 class FedSRClient(BaseClient):
     """Trains with regularisers on the representation."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -49,7 +50,7 @@ class FedSRClient(BaseClient):
                 penalty = self.hyper.information_penalty * representation.information(p, y[rows])
                 z = p.loc + p.scale * torch.randn(z.shape, generator=noise).to(z)
             norms = z.square().sum(dim=1) if self.hyper.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
-            return cross_entropy(classifier(z), y[rows]) + penalty + self.hyper.norm_penalty * norms.mean()
+            return self.task.loss(classifier(z), y[rows]) + penalty + self.hyper.norm_penalty * norms.mean()
 
         both = nn.ModuleList([self.model, representation])
         loss = self.descend(model=both, objective=objective)

@@ -12,7 +12,6 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -22,7 +21,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
-from florilegium.partitions.loading import dataset_of
+from florilegium.tasks.task import VECTOR
 
 PREFIX = "adaptation."
 
@@ -30,6 +29,7 @@ PREFIX = "adaptation."
 class FedTTAClient(BaseClient):
     """Trains the network and the loss that it adapts with; adapts the network before a test."""
 
+    needs = frozenset({VECTOR})
     example_gap = staticmethod(more_than_gradients)
 
     uses_finetuning = "never"
@@ -46,7 +46,7 @@ class FedTTAClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             x = examples.x[rows]
             adapted = self.adapted(φ, x, {**trained(self.model)}, differentiable=True)
-            return cross_entropy(functional_call(self.model, adapted, (x,)), examples.y[rows])
+            return self.task.loss(functional_call(self.model, adapted, (x,)), examples.y[rows])
 
         loss = self.descend(model=both, objective=objective)
         answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
@@ -56,7 +56,7 @@ class FedTTAClient(BaseClient):
     def test(self, arrays: Arrays) -> Answer:
         """Adapt the network to the client's training inputs, without labels; evaluate it before and after."""
         φ = self._receive(arrays)
-        before = evaluate(self.model, self.data.test)
+        before = evaluate(self.model, self.data.test, self.task)
         self.model.eval()
         x = self.data.train.x
         if not len(x):
@@ -66,9 +66,8 @@ class FedTTAClient(BaseClient):
             with torch.no_grad():
                 for name, parameter in trained(self.model).items():
                     parameter.copy_(adapted[name])
-        after = evaluate(self.model, self.data.test)
-        names = ("loss", "accuracy", "loss_global", "accuracy_global")
-        return Answer({}, len(self.data.test), dict(zip(names, after + before, strict=True)))
+        after = evaluate(self.model, self.data.test, self.task)
+        return Answer({}, len(self.data.test), self.compared(after, before))
 
     def adapted(
         self, φ: nn.Module, x: Tensor, parameters: dict[str, Tensor], *, differentiable: bool
@@ -83,8 +82,7 @@ class FedTTAClient(BaseClient):
     def _receive(self, arrays: Arrays) -> nn.Module:
         """Load the received arrays into the network and into φ; return φ."""
         set_arrays(self.model, {name: array for name, array in arrays.items() if not name.startswith(PREFIX)})
-        classes = dataset_of(self.settings).classes
-        φ = _adaptation(classes, self.hyper.width, self.settings.seed).to(self.data.train.y.device)
+        φ = _adaptation(self.task.outputs[0], self.hyper.width, self.settings.seed).to(self.data.train.y.device)
         own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
         self.expect_own_strategy(bool(own))
         set_arrays(φ, own)
@@ -96,6 +94,6 @@ TINY = 1e-12
 
 
 @remembered(2)
-def _adaptation(classes: int, width: int, seed: int) -> nn.Module:
+def _adaptation(outputs: int, width: int, seed: int) -> nn.Module:
     """Return the network φ that all clients of the process share; every client overwrites its contents."""
-    return adaptation_network(classes, width, seed)
+    return adaptation_network(outputs, width, seed)

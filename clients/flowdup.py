@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.stacked_examples import form_for
-from florilegium.clients.core.stacked_objectives import Batch, StackedObjective
+from florilegium.clients.core.stacked_objectives import Batch, StackedObjective, losses_together
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, least_batch
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.clients.hyper.subspace import FLowDUPHyper
@@ -96,7 +95,11 @@ class _Objective(StackedObjective):
         forms = [form_for(part, client.data.train) for part in (h.inner, h.outer, client.model)]
         self._forms = [form for form in forms if form is not None]
         whole = len(self._forms) == len(forms)
-        self.key = (*(form.signature for form in self._forms), client.hyper.penalty) if whole else None
+        self.key = (
+            (*(form.signature for form in self._forms), client.hyper.penalty)
+            if whole and client.task.per_example
+            else None
+        )
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the loss of a batch of one client."""
@@ -105,7 +108,7 @@ class _Objective(StackedObjective):
         total: Tensor = self._client.hyper.penalty * (v - h.center).square().sum()
         if data.labeled and len(rows) > half:
             logits = self._client.logits(data.train.x[rows[half:]], v)
-            total = total + cross_entropy(logits, data.train.y[rows[half:]])
+            total = total + self._client.task.loss(logits, data.train.y[rows[half:]])
         return total
 
     @staticmethod
@@ -124,8 +127,8 @@ class _Objective(StackedObjective):
         labeled = torch.tensor([objective._client.data.labeled for objective in objectives], device=v.device)
         if judged.shape[1]:
             outputs = network(client.parameters(v), batch.x[:, least:])
-            losses = cross_entropy(outputs.flatten(0, 1), batch.y[:, least:].flatten(), reduction="none")
-            means = (losses.view_as(judged) * judged).sum(dim=1) / judged.sum(dim=1).clamp(min=1)
+            losses = losses_together(client.task, outputs, batch.y[:, least:])
+            means = (losses * judged).sum(dim=1) / judged.sum(dim=1).clamp(min=1)
             total = total + labeled * means
         return total
 

@@ -24,6 +24,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.partitions.loading import dataset_of
+from florilegium.tasks.task import CLASSES
 
 MOMENTS = "moments"
 ABSENT = -1.0
@@ -33,6 +34,7 @@ ABSENT = -1.0
 class FLUXClient(BaseClient):
     """Trains the received model; describes its data by moments of their features."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
     vectorise_gap = staticmethod(stackable)
 

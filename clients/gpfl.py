@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -23,11 +23,13 @@ from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks
 from florilegium.models.conditioned import Guidance, Guided, Nearest
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.tasks.task import CLASSES
 
 
 class GPFLClient(BaseClient):
     """Trains body, embeddings and valve for the federation, and a head of its own."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
@@ -93,7 +95,7 @@ class GPFLClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             h, classes = model.features(x[rows]), y[rows]
             f = guidance.valve(h, g)
-            loss = cross_entropy(model.classify(h), classes) + cross_entropy(nearest(f), classes)
+            loss = self.task.loss(model.classify(h), classes) + self.task.loss(nearest(f), classes)
             return loss + λ * torch.linalg.vector_norm(f - received[classes], dim=1).mean()
 
         def decay(network: nn.Module, rows: Tensor) -> None:

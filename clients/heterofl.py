@@ -7,22 +7,19 @@ logits of classes that the client lacks are 0 in training.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.reports import NUMBER, SHARE, Reports
+from florilegium.clients.core.reports import measured
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.models.width import absorb, amplify, narrowed, shapes_at
 
-FULL = ("loss_full", "accuracy_full")
+FULL = "_full"
 """Figures of the whole network."""
 
 
@@ -30,7 +27,7 @@ class HeteroFLClient(BaseClient):
     """Trains and tests a sub-network of the width that it is told, at most that of its device."""
 
     hyper: CapacityHyper
-    reports: ClassVar[Reports] = {FULL[0]: NUMBER, FULL[1]: SHARE}
+    endings = (FULL,)
 
     @staticmethod
     def example_gap(hyper: CapacityHyper) -> str:
@@ -59,7 +56,8 @@ class HeteroFLClient(BaseClient):
         """Evaluate the whole network on the client's test examples."""
         self._fits(1.0)
         set_arrays(self.model, arrays)
-        return Answer({}, len(self.data.test), dict(zip(FULL, evaluate(self.model, self.data.test), strict=True)))
+        found = evaluate(self.model, self.data.test, self.task)
+        return Answer({}, len(self.data.test), {f"{name}{FULL}": found[name] for name in measured(self.task)})
 
     def local_training(self) -> float:
         """Train the received sub-network; with the masked loss, on the logits of the client's own classes."""
@@ -72,7 +70,7 @@ class HeteroFLClient(BaseClient):
             logits = self.model(x[rows])
             masked = torch.zeros_like(logits)
             masked[:, known] = logits[:, known]
-            return cross_entropy(masked, y[rows])
+            return self.task.loss(masked, y[rows])
 
         return self.descend(objective=objective)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -19,11 +18,13 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.zero_shot import Sizes, ZeroShot, build_zero_shot, entropy, imbalance
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.task import VECTOR
 
 
 class HyperFedZeroClient(BaseClient):
     """Trains extractor and hypernetwork, and predicts with what they make of each input."""
 
+    needs = frozenset({VECTOR})
     example_gap = staticmethod(more_than_gradients)
 
     hyper: HyperFedZeroHyper
@@ -68,7 +69,7 @@ class HyperFedZeroClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             z = torch.randn(len(rows), self.hyper.embedding_size, generator=draws).to(y.device)
             log_e = network.embed(x[rows], z)
-            return cross_entropy(network.classify(x[rows], log_e), y[rows]) + α * imbalance(log_e) + β * entropy(log_e)
+            return self.task.loss(network.classify(x[rows], log_e), y[rows]) + α * imbalance(log_e) + β * entropy(log_e)
 
         return self.descend(model=network, epochs=epochs, objective=objective)
 

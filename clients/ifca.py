@@ -15,7 +15,7 @@ from torch import nn
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import POSITIVE, Reports
-from florilegium.clients.core.training import features, score
+from florilegium.clients.core.training import features
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
@@ -23,6 +23,7 @@ from florilegium.common.errors import RunError
 from florilegium.models.blocks import block_names, cut
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import LOSS
 
 
 class IFCAClient(BaseClient):
@@ -73,7 +74,7 @@ class IFCAClient(BaseClient):
         losses = []
         for arrays in own.values():
             set_arrays(self.model, arrays)
-            losses.append(score(features(head, inputs), inputs.y)[0])
+            losses.append(self.task.measure(features(head, inputs), inputs.y)[LOSS])
         if not np.isfinite(losses).any():
             raise RunError(f"no cluster's model has a finite loss on its {len(examples)} training examples")
         return list(own)[int(np.nanargmin(losses))]

@@ -21,11 +21,13 @@ from florilegium.common.settings import parse_whole
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.neighbours import Neighbours, index, probabilities
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import CLASSES
 
 
 class KNNPerClient(BaseClient):
     """Predicts with the global model and nearest neighbours among the client's own examples."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
     vectorise_gap = staticmethod(stackable)
 

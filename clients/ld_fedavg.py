@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -33,7 +32,7 @@ class LDFedAvgClient(SubspaceClient):
         loss = self.descend(
             model=point,
             least=least,
-            objective=lambda rows: cross_entropy(self.logits(examples.x[rows], point[0]), examples.y[rows]),
+            objective=lambda rows: self.task.loss(self.logits(examples.x[rows], point[0]), examples.y[rows]),
         )
         return Answer({POINT: point[0].detach().cpu().numpy()}, len(examples), {"loss": loss})
 

@@ -11,7 +11,7 @@ Strategy: FedAvg (``strategies/fedavg.py``).
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, cross_entropy, softplus
+from torch.nn.functional import cosine_similarity, softplus
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -57,6 +57,6 @@ class MoonClient(BaseClient):
             z = body(train.x[rows])
             towards, away = (cosine_similarity(z.flatten(1), other[rows]) for other in (z_glob, z_prev))
             contrast = softplus((away - towards) / self.hyper.temperature).mean()
-            return cross_entropy(classifier(z), train.y[rows]) + self.hyper.mu * contrast
+            return self.task.loss(classifier(z), train.y[rows]) + self.hyper.mu * contrast
 
         return objective

@@ -31,6 +31,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.clipping import clip_rows
 from florilegium.privacy.noise import draw, secret_generator
+from florilegium.tasks.task import CLASSES
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import Planned
@@ -43,6 +44,7 @@ NEVER = -1e4
 class PeFLLClient(GeneratedClient):
     """Describes its data by a vector, and uses the model that the server makes from it."""
 
+    needs = frozenset({CLASSES})
     vectorise_gap = staticmethod(stackable)
 
     hyper: PeFLLHyper

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import BaseClient, more_than_gradients
 from florilegium.clients.core.training import GradientHook, Group, batches, gradient_of, gradients, least_batch
@@ -43,7 +42,7 @@ class PerFedAvgClient(BaseClient):
                 with torch.no_grad():
                     for parameter, own, direction in zip(parameters, w, shift, strict=True):
                         parameter.copy_(torch.add(own, direction, alpha=step))
-                loss = cross_entropy(model(self.data.train.x[batch]), self.data.train.y[batch])
+                loss = self.task.loss(model(self.data.train.x[batch]), self.data.train.y[batch])
                 return gradients(loss, parameters)
 
             first = [gradient_of(parameter) for parameter in parameters]  # ∇f(w; D)

@@ -27,6 +27,7 @@ from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.tasks.task import CLASSES
 
 MEANS, COVARIANCE = "gaussian.means", "gaussian.covariance"
 Matrix = NDArray[np.float64]
@@ -73,6 +74,7 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 class PFedFDAClient(BaseClient):
     """Trains a shared extractor; its classifier follows from Gaussians that mix global and own estimates."""
 
+    needs = frozenset({CLASSES})
     example_gap = staticmethod(more_than_gradients)
     vectorise_gap = staticmethod(stackable)
 

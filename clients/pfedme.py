@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
 from florilegium.clients.core.phases import phase
@@ -49,7 +48,7 @@ class PFedMeClient(BaseClient):
                 if step > 0:  # the gradient at w has already been computed
                     for parameter in parameters:
                         parameter.grad = None
-                    cross_entropy(model(x), y).backward()
+                    self.task.loss(model(x), y).backward()
                 with torch.no_grad():
                     for parameter, own in zip(parameters, w, strict=True):
                         parameter.sub_(gradient_of(parameter) + λ * (parameter - own), alpha=rate)

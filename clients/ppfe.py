@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient, stackable
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.reports import NUMBER, POSITIVE, SHARE, Reports
-from florilegium.clients.core.training import GradientHook, Group, evaluate, features, score
+from florilegium.clients.core.reports import NUMBER, POSITIVE, Reports
+from florilegium.clients.core.training import GradientHook, Group, evaluate, features
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import Plan, plan
 from florilegium.common.errors import DataError, RunError
@@ -30,6 +29,7 @@ from florilegium.models.ensemble import Ensemble, combine
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.reduction import fitting
 from florilegium.partitions.loading import dataset_of
+from florilegium.tasks.task import CLASSES, Task
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import Planned
@@ -63,11 +63,13 @@ def reweight(losses: Vector, weights: Vector, β: float) -> Vector:
 class PPFEClient(BaseClient):
     """Trains the model of the present stage; predicts with the models of all finished stages."""
 
+    needs = frozenset({CLASSES})
     vectorise_gap = staticmethod(stackable)
 
     uses_finetuning = "never"
     hyper: PPFEHyper
-    reports: ClassVar[Reports] = {"beta": NUMBER, "largest_weight": POSITIVE, r"accuracy_(stage|ensemble)\d+": SHARE}
+    endings = (r"_(stage|ensemble)\d+",)
+    reports: ClassVar[Reports] = {"beta": NUMBER, "largest_weight": POSITIVE}
     model: nn.Sequential
 
     @phase
@@ -127,37 +129,37 @@ class PPFEClient(BaseClient):
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the ensemble of all finished stages, and its members.
 
-        Metrics: ``accuracy`` and ``loss`` of the ensemble (of the present model, while no stage is finished);
-        ``accuracy_stage<t>`` of member t alone, or of the unfinished model of the present stage t;
-        ``accuracy_ensemble<t>`` of the ensemble of the members up to t.
+        Metrics: loss and figures of the ensemble (of the present model, while no stage is finished); the main figure
+        with the ending ``_stage<t>`` of member t alone, or of the unfinished model of the present stage t, and with
+        ``_ensemble<t>`` of the ensemble of the members up to t.
         """
         present = self._plan.stage(self.round)
         finished, combination = self._betas(), self.hyper.combination
         members = {stage: self._member(stage) for stage in finished}
         outputs = [features(member, self.data.test) for member in members.values()]
         metrics: dict[str, float] = {}
+        task, main, y = self.task, self.task.main, self.data.test.y
         for count, stage in enumerate(finished, start=1):
-            metrics[f"accuracy_stage{stage}"] = score(outputs[count - 1], self.data.test.y)[1]
-            together = combine(outputs[:count], list(finished.values())[:count], combination)
-            metrics["loss"], metrics["accuracy"] = score(together, self.data.test.y)
-            metrics[f"accuracy_ensemble{stage}"] = metrics["accuracy"]
+            metrics[f"{main}_stage{stage}"] = task.measure(outputs[count - 1], y)[main]
+            metrics |= task.measure(combine(outputs[:count], list(finished.values())[:count], combination), y)
+            metrics[f"{main}_ensemble{stage}"] = metrics[main]
         if finished:
             self.predictor = Ensemble(list(members.values()), list(finished.values()), combination)
         if present not in finished:
             model = self._network(self._head(present) | arrays)
-            loss, accuracy = evaluate(model, self.data.test)
-            metrics[f"accuracy_stage{present}"] = accuracy
+            found = evaluate(model, self.data.test, task)
+            metrics[f"{main}_stage{present}"] = found[main]
             if not finished:
                 self.predictor = model
-                metrics |= {"loss": loss, "accuracy": accuracy}
+                metrics |= found
         return Answer({}, len(self.data.test), metrics)
 
     @classmethod
-    def reportable(cls, hyper: PPFEHyper) -> list[str]:
+    def reportable(cls, hyper: PPFEHyper, task: Task) -> list[str]:
         """Return the names of all numbers that a client may report: also those of each stage."""
         stages = range(1, len(parse_counts(hyper.personal_blocks)) + 1)
-        names = [f"accuracy_{of}{stage}" for of in ("stage", "ensemble") for stage in stages]
-        return [*super().reportable(hyper), *names]
+        names = [f"{task.main}_{of}{stage}" for of in ("stage", "ensemble") for stage in stages]
+        return [*super().reportable(hyper, task), *names]
 
     @classmethod
     def init_gap(cls, hyper: PPFEHyper) -> str:
@@ -239,7 +241,7 @@ class PPFEClient(BaseClient):
         if self.hyper.loss == "zero-one":
             losses = (logits.argmax(dim=1) != y).double()
         else:
-            losses = cross_entropy(logits, y, reduction="none").double().clamp(max=self.hyper.max_loss)
+            losses = self.task.losses(logits, y).double().clamp(max=self.hyper.max_loss)
         result: Vector = losses.cpu().numpy()
         return result
 

@@ -36,7 +36,11 @@ class ScaffoldClient(BaseClient):
         kept = self.state.load() or {name: np.zeros_like(received[name]) for name in parameters}
         own = {name: torch.from_numpy(kept[name]).to(device) for name in parameters}  # c_i
         x = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-        gradients = mean_gradient(self.model, self.data.train, [*parameters.values()]) if self.hyper.option == 1 else []
+        gradients = (
+            mean_gradient(self.model, self.data.train, [*parameters.values()], self.task)
+            if self.hyper.option == 1
+            else []
+        )
         shifts = [c[n] - own[n] if n in parameters else torch.zeros(()) for n, _ in self.model.named_parameters()]
         correction = Correction(shifts=shifts)
         loss = self.descend(gradient_hook=correction)

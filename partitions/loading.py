@@ -43,6 +43,7 @@ from florilegium.partitions.sources.store import (
 )
 from florilegium.partitions.sources.words import Vocabulary, vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
+from florilegium.tasks.task import Task
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -68,6 +69,11 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         DataError: if its data are needed to describe it, and cannot be used.
     """
     return _spec(settings.dataset, settings.data_dir, settings.cache_dir, _inference(settings))
+
+
+def task_of(settings: SourceSettings) -> Task:
+    """Return what is learned from the dataset of ``settings``; raises as :func:`dataset_of`."""
+    return dataset_of(settings).learned
 
 
 def load_dataset(settings: SourceSettings, embeddings: str = "") -> Dataset:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
+from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, make_task
+from florilegium.tasks.task import Targets, Task
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ class DatasetSpec:
     made: str = ""
     derived: str = ""
     brightest: int = field(default=255, repr=False)  # not in the names of cached custom datasets
+
+    @property
+    def learned(self) -> Task:
+        """The task, made for this dataset's targets."""
+        task = REGRESSION if self.kind == "regression" else CLASSIFICATION
+        return make_task(task, Targets((self.y,) if self.y else (), self.classes, self.labels))
 
     @property
     def coded(self) -> bool:

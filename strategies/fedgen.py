@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from florilegium.clients.core.optimizers import Adam
 from florilegium.clients.core.wire import BESIDE
@@ -78,7 +78,7 @@ class FedGen(FedAvg):
         for _ in range(self.hyper.generator_steps):
             y = torch.multinomial(torch.from_numpy(p̂), self.hyper.generator_batch, replacement=True, generator=draws)
             z, ε = self._generator.draw(y, draws)
-            loss = cross_entropy(linear(z, weight, bias), y) + self.hyper.diversity * diversity_loss(ε, z)
+            loss = self.task.loss(linear(z, weight, bias), y) + self.hyper.diversity * diversity_loss(ε, z)
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()

@@ -9,7 +9,6 @@ from florilegium.clients.fedtta import PREFIX
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
 from florilegium.strategies.fedavg import FedAvg
 
@@ -26,6 +25,5 @@ class FedTTA(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays, and those of a newly initialised φ."""
-        classes = dataset_of(self.settings).classes
-        φ = adaptation_network(classes, self.hyper.width, self.settings.seed)
+        φ = adaptation_network(self.task.outputs[0], self.hyper.width, self.settings.seed)
         return arrays | {PREFIX + name: array for name, array in get_arrays(φ).items()}

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from florilegium.clients.core.network import network_for
+from florilegium.clients.core.reports import measured
 from florilegium.clients.heterofl import FULL
 from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import ConfigurationError
@@ -170,7 +171,7 @@ class HeteroFL(FedAvg):
         groups = [self._group(members, model, capacity, round) for capacity, members in sizes.items()]
         outcomes = round.ask_groups("test", groups, reduce="sum", evaluation=True)
         outcome = round.require(joined(outcomes, clients), len(clients))
-        for name in FULL if full.clients else ():
+        for name in measured(self.task, FULL) if full.clients else ():
             told = full.metrics.get(name, np.full(len(full.clients), np.nan))
             values = dict(zip(full.clients, told, strict=True))
             outcome.metrics[name] = np.array([values.get(client, np.nan) for client in outcome.clients])
@@ -183,13 +184,13 @@ class HeteroFL(FedAvg):
         return Evaluation(found.figures, self._rows)
 
     def report(self) -> dict[str, Any]:
-        """Return for each capacity the number of evaluated clients and their mean accuracy, for ``summary.json``."""
+        """Return for each capacity the number of evaluated clients and their mean main figure, for ``summary.json``."""
         found: dict[str, Any] = {}
         for capacity in sorted({float(str(row[CAPACITY])) for row in self._rows}, reverse=True):
             rows = [row for row in self._rows if row[CAPACITY] == capacity]
-            accuracies = np.array([float(str(row.get("accuracy", np.nan))) for row in rows])
-            told = accuracies[~np.isnan(accuracies)]
-            found[f"{capacity:g}"] = {"clients": len(rows), "accuracy": float(told.mean()) if len(told) else np.nan}
+            values = np.array([float(str(row.get(self.task.main, np.nan))) for row in rows])
+            told = values[~np.isnan(values)]
+            found[f"{capacity:g}"] = {"clients": len(rows), self.task.main: float(told.mean()) if len(told) else np.nan}
         return {"capacities": found}
 
     # ---------------------------------------------------------------------------------- checkpoints

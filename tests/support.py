@@ -19,6 +19,11 @@ from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.datasets import DATASETS
+from florilegium.tasks.registry import make_task
+from florilegium.tasks.task import Targets
+
+TASK = make_task("classification", Targets(("label",), 10))
+"""What is learned from the suite's own images: one of ten classes."""
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="florilegium-tests-")  # removed when the session ends
 CACHE = Path(_FOLDER.name) / "cache"

@@ -1,4 +1,4 @@
-"""Imports point one way: research → apps → strategies → clients → {models, partitions, privacy} → common; rooms too."""
+"""Imports point one way: research → apps → strategies → clients → {models, partitions, privacy} → tasks → common."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tests.processes import ROOT
 
 ALLOWED = {
     "common": set[str](),
+    "tasks": {"common"},
     "models": {"common"},
-    "partitions": {"common"},
+    "partitions": {"common", "tasks"},
     "privacy": {"common"},
-    "clients": {"common", "models", "partitions", "privacy"},
-    "strategies": {"common", "models", "partitions", "privacy", "clients"},
-    "apps": {"common", "models", "partitions", "privacy", "clients", "strategies"},
-    "research": {"common", "models", "partitions", "privacy", "clients", "strategies", "apps"},
+    "clients": {"common", "tasks", "models", "partitions", "privacy"},
+    "strategies": {"common", "tasks", "models", "partitions", "privacy", "clients"},
+    "apps": {"common", "tasks", "models", "partitions", "privacy", "clients", "strategies"},
+    "research": {"common", "tasks", "models", "partitions", "privacy", "clients", "strategies", "apps"},
 }
 FLOORS = {
     "apps": (
@@ -34,7 +35,7 @@ FLOORS = {
     "strategies": ("core", "clustering", "families"),
 }  # fmt: skip
 """The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""
-FLOWER_FREE = ("common", "models", "privacy")
+FLOWER_FREE = ("common", "tasks", "models", "privacy")
 
 
 @cache

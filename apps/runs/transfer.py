@@ -35,6 +35,7 @@ from florilegium.partitions.server_rows import matching
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.strategies.core.results import SUMMARY, read_summary
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+from florilegium.tasks.task import LOSS
 
 _MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
 """Keys that may differ from the run's configuration, besides transfer-*."""
@@ -92,9 +93,9 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     result = Transferred(run.name, settings.transfer_target, settings.transfer_train, [], [])
 
     def note() -> None:
-        loss, accuracy = evaluate(model, parts[1])
-        result.losses.append(loss)
-        result.accuracies.append(accuracy)
+        found = evaluate(model, parts[1], spec.learned)
+        result.losses.append(found[LOSS])
+        result.accuracies.append(found[spec.learned.main])
 
     train(
         model,
@@ -109,6 +110,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
             }
         ),
         torch_generator(settings.seed, "transfer"),
+        task=spec.learned,
         epochs=settings.transfer_epochs,
         after_epoch=note,
     )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
-from florilegium.clients.core.reports import FIGURES, VALIDATION, Reports, named
+from florilegium.clients.core.reports import ENDINGS, Reports, measured, named
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
@@ -30,9 +31,11 @@ from florilegium.common.settings import Section
 from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.clientdata import ClientData, Examples
+from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
 from florilegium.privacy.ledger import SPENT
 from florilegium.privacy.noise import draw, secret_generator
+from florilegium.tasks.task import Task
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import Account, Planned, PrivateGradients
@@ -60,7 +63,7 @@ def only_gradients(hyper: Any) -> str:
 
 def more_than_gradients(hyper: Any) -> str:
     """Promise of example privacy, not kept: the client also uses its examples outside ``descend``/``released``."""
-    return "it uses examples for more than the gradients of their cross-entropy"
+    return "it uses examples for more than the gradients of their losses"
 
 
 def stackable(hyper: Any) -> str:
@@ -108,8 +111,13 @@ class BaseClient(NumPyClient):
     needs_blocks: ClassVar[bool] = False
     """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
 
-    reports: ClassVar[Reports] = FIGURES
-    """Names and ranges of the numbers that the phases report; a subclass names only what it adds."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the method needs of a task, of :data:`florilegium.tasks.task.NEEDS`."""
+    endings: ClassVar[tuple[str, ...]] = ENDINGS
+    """Ends of the names, regular expressions, under which the phases report the task's numbers; a subclass names only
+    what it adds."""
+    reports: ClassVar[Reports] = {}
+    """Names and ranges of further numbers that the phases report; a subclass names only what it adds."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -157,13 +165,19 @@ class BaseClient(NumPyClient):
         return ""
 
     @classmethod
-    def reportable(cls, hyper: Any) -> list[str]:
+    def needed(cls, hyper: Any) -> frozenset[str]:
+        """Return what the method needs of a task with these hyper-parameters; by default :attr:`needs`."""
+        return cls.needs
+
+    @classmethod
+    def reportable(cls, hyper: Any, task: Task) -> list[str]:
         """Return the names of all numbers that a client may report in a run.
 
         With secure aggregation every client sends a number for each of these, or that it has none, since sums need the
-        same names from all. By default: the names in :attr:`reports`; a class with patterns there adds what they mean.
+        same names from all. By default: the task's, and those in :attr:`reports`; a class with patterns adds what these
+        mean.
         """
-        return named(cls)
+        return named(cls, task)
 
     @staticmethod
     def example_gap(hyper: Any) -> str:
@@ -197,8 +211,8 @@ class BaseClient(NumPyClient):
         with torch_draws(self.settings.seed, "client", self.client_id, self.round, name, "layers"):
             answer: Answer = getattr(self, name)(arrays, **read)
             if name == "test" and len(self.data.validation):
-                loss, accuracy = evaluate(self.predictor, self.data.validation)
-                answer.metrics.update(zip(VALIDATION, (loss, accuracy), strict=True))
+                found = evaluate(self.predictor, self.data.validation, self.task)
+                answer.metrics.update({f"validation_{name}": found[name] for name in measured(self.task)})
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer
@@ -236,15 +250,13 @@ class BaseClient(NumPyClient):
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the received model, and the personal model made from it, on the client's test examples.
 
-        Metrics: ``accuracy`` and ``loss`` of the model that the client predicts with; ``accuracy_global`` and
-        ``loss_global`` of the received model, if the two differ.
+        Metrics: loss and figures of the model that the client predicts with; with the ending ``_global`` those of the
+        received model, if the two differ.
         """
         set_arrays(self.model, arrays)
-        before = evaluate(self.predictor, self.data.test)
-        metrics = dict(zip(("loss", "accuracy"), before, strict=True))
+        metrics = before = evaluate(self.predictor, self.data.test, self.task)
         if self.personalise():
-            after = evaluate(self.predictor, self.data.test)
-            metrics = dict(zip(("loss", "accuracy", "loss_global", "accuracy_global"), after + before, strict=True))
+            metrics = self.compared(evaluate(self.predictor, self.data.test, self.task), before)
         return Answer({}, len(self.data.test), metrics)
 
     # ----------------------------------------------------------------------------------------- hooks
@@ -318,6 +330,15 @@ class BaseClient(NumPyClient):
         if kind == "batch":
             self.predictor = BatchStatistics(self.predictor)
 
+    @cached_property
+    def task(self) -> Task:
+        """What is learned."""
+        return task_of(self.settings)
+
+    def compared(self, after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of a test: of the client's model (``after``), and of the received one (``before``)."""
+        return {**after, **{f"{name}_global": before[name] for name in measured(self.task)}}
+
     def decay(self) -> float:
         """Return the factor that multiplies the learning rates in this round."""
         return self.settings.decay(self.round)
@@ -353,6 +374,7 @@ class BaseClient(NumPyClient):
             chosen,
             self.settings,
             self.generator(*purpose),
+            task=self.task,
             epochs=epochs,
             gradient_hook=gradient_hook,
             groups=groups,

@@ -18,6 +18,7 @@ from florilegium.clients.core.training import train
 from florilegium.common.files import write_text
 from florilegium.common.settings import folder
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import Task
 
 SIZES = (4, 16, 64)
 """Numbers of clients that are tried, besides one."""
@@ -30,7 +31,7 @@ _HOPELESS = 1.5
 _BATCHES, _REPEATS = 4, 3
 
 
-def fastest(company: Company, settings: ClientSettings, examples: Examples) -> int:
+def fastest(company: Company, settings: ClientSettings, examples: Examples, task: Task) -> int:
     """Return the number of clients that ``company`` trains fastest at once, for clients with about these examples.
 
     The first call for a network, batch size, device and size of data measures; others read the result. The networks'
@@ -40,6 +41,7 @@ def fastest(company: Company, settings: ClientSettings, examples: Examples) -> i
         company: runs the clients.
         settings: optimizer, batch size and ``cache-dir``.
         examples: the training examples of one of the clients, at least one.
+        task: what is learned.
     """
     form = form_for(company.network, examples)
     if form is None:
@@ -54,19 +56,19 @@ def fastest(company: Company, settings: ClientSettings, examples: Examples) -> i
     name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     path = folder(settings.cache_dir) / "vectorise" / f"{name}.json"
     if not path.exists():
-        seconds = _measured(company, settings, part)
+        seconds = _measured(company, settings, part, task)
         best = min(seconds, key=lambda size: seconds[size] * (_GAIN if size == 1 else 1))
         write_text(path, json.dumps({"clients": best, "seconds": {str(n): s for n, s in seconds.items()}}) + "\n")
     found: int = json.loads(path.read_text(encoding="utf-8"))["clients"]
     return found
 
 
-def _measured(company: Company, settings: ClientSettings, examples: Examples) -> dict[int, float]:
+def _measured(company: Company, settings: ClientSettings, examples: Examples, task: Task) -> dict[int, float]:
     """Return the seconds of a client's epoch by the number of clients at once, up to the first without hope."""
     before = Shared(Parts(company.network))
 
     def work() -> float:
-        return train(company.network, examples, settings, torch.Generator().manual_seed(0), epochs=1).loss
+        return train(company.network, examples, settings, torch.Generator().manual_seed(0), task=task, epochs=1).loss
 
     found = {1: min(_seconds(work, examples) for _ in range(2 * _REPEATS))}
     for size in SIZES:

@@ -12,6 +12,7 @@ from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.together import Company, result_of
 from florilegium.common.promises import gap
 from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.loading import task_of
 
 T = TypeVar("T")
 
@@ -56,4 +57,4 @@ class Crew:
     def _fastest(self, company: Company, examples: Examples) -> int:
         from florilegium.clients.core.calibration import fastest
 
-        return fastest(company, self._settings, examples) if len(examples) else 1
+        return fastest(company, self._settings, examples, task_of(self._settings)) if len(examples) else 1

@@ -30,7 +30,7 @@ from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Combines, Gathered
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reduce import UPDATES, Protection, Reduction, longest_update
-from florilegium.clients.core.reports import COST, VALIDATION, check_reports, reports_of, usable
+from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_parties import MaskedSum, carry_out
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
@@ -51,6 +51,7 @@ from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
 from florilegium.models.parameters import get_arrays, num_bytes, unexchanged
 from florilegium.partitions.clientdata import ClientData
+from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
 
 log = logging.getLogger("flwr")
@@ -115,8 +116,10 @@ class Host:
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
         self._scheme = scheme_of(settings.compression)
-        self._known = {**reports_of(client_class), **VALIDATION, **COST}
-        self._reportable = [*client_class.reportable(hyper), *(VALIDATION if settings.validation_fraction else ())]
+        task = task_of(settings)
+        held = validation(task)
+        self._known = {**reports_of(client_class, task), **held, **COST}
+        self._reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages

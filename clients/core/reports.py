@@ -1,7 +1,7 @@
 """The numbers that clients report besides arrays: their names, and the ranges in which the server believes them.
 
-A client class names its own in :attr:`florilegium.clients.core.base.BaseClient.reports`. Replies with other names, or
-numbers outside of these ranges, are not used.
+Most are the task's figures. A client class names its own in :attr:`florilegium.clients.core.base.BaseClient.reports`.
+Replies with other names, or numbers outside of these ranges, are not used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from florilegium.clients.core.wire import GRADIENT_NORM, LARGEST, MOST_EXAMPLES, UPDATE_NORM
+from florilegium.tasks.task import LOSS, Task
 
 
 @dataclass(frozen=True)
@@ -29,31 +30,43 @@ NUMBER, POSITIVE, SHARE = Range(-LARGEST, LARGEST), Range(0.0, LARGEST), Range(0
 BYTES, EXAMPLES = Range(0.0, float(1 << 48)), Range(0.0, float(MOST_EXAMPLES))
 
 Reports = Mapping[str, Range]
-"""Ranges of reported numbers by name; a name is a regular expression, such as ``accuracy_stage\\d+``."""
+"""Ranges of reported numbers by name; a name is a regular expression, such as ``loss_stage\\d+``."""
 
 ALWAYS: Reports = {"num-examples": EXAMPLES, "weight": EXAMPLES, "bytes-down": BYTES, "bytes-up": BYTES}
 """What the reply for every client contains."""
 HOSTS: Reports = {UPDATE_NORM: POSITIVE, GRADIENT_NORM: POSITIVE}
 """What the host of a client adds."""
-FIGURES: Reports = {"loss": NUMBER, "accuracy": SHARE, "loss_global": NUMBER, "accuracy_global": SHARE}
-"""What the phases ``train`` and ``test`` of most methods report."""
-VALIDATION: Reports = {"validation_loss": POSITIVE, "validation_accuracy": SHARE}
-"""What every client reports from a test if examples are held out (key ``validation-fraction``)."""
+ENDINGS = ("", "_global")
+"""Ends of the names under which the phases of most methods report the task's numbers."""
 COST: Reports = {"epsilon": POSITIVE}
 """What every client reports if its examples are private."""
 
 
-def reports_of(client: type) -> Reports:
+def measured(task: Task, ending: str = "") -> Reports:
+    """Return the ranges of a task's loss and figures, with an ending behind their names."""
+    ranges = {name: Range(max(one.low, -LARGEST), min(one.high, LARGEST)) for name, one in task.figures.items()}
+    return {f"{name}{ending}": allowed for name, allowed in {LOSS: NUMBER, **ranges}.items()}
+
+
+def validation(task: Task) -> Reports:
+    """Return what every client reports from a test if examples are held out (key ``validation-fraction``)."""
+    figures = {**measured(task), LOSS: Range(task.least_loss, LARGEST)}
+    return {f"validation_{name}": allowed for name, allowed in figures.items()}
+
+
+def reports_of(client: type, task: Task) -> Reports:
     """Return what a client class and its bases report, by name."""
     found: dict[str, Range] = {}
     for base in reversed(client.__mro__):
+        for ending in vars(base).get("endings", ()):
+            found |= measured(task, ending)
         found |= vars(base).get("reports", {})
-    return found
+    return found | dict.fromkeys(task.sums, NUMBER)
 
 
-def named(client: type) -> list[str]:
+def named(client: type, task: Task) -> list[str]:
     """Return the names in :func:`reports_of` that are no patterns."""
-    return [name for name in reports_of(client) if re.fullmatch(r"[\w-]+", name)]
+    return [name for name in reports_of(client, task) if re.fullmatch(r"[\w-]+", name)]
 
 
 def usable(number: float) -> float:

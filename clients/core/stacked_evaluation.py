@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import EVALUATION_BATCH
 from florilegium.models.stacked import stacked
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import Task
 
 _BLOCK = 64
 """Number of examples of each client in a batch of stacked models."""
@@ -45,20 +45,36 @@ class Features(Request):
         return _outputs(waiting).split([len(one.request.examples) for one in waiting])
 
 
-class Evaluation(Features):
-    """A request for loss and accuracy; see :func:`florilegium.clients.core.training.evaluate`."""
+@dataclass(frozen=True)
+class Evaluation(Request):
+    """A request for loss and figures; see :func:`florilegium.clients.core.training.evaluate`."""
+
+    network: nn.Module
+    examples: Examples
+    task: Task
+    key: Hashable
+    trains: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, network: nn.Module, examples: Examples, task: Task) -> Self | None:
+        """Return the request; None as for :class:`Features`."""
+        inner = Features.of(network, examples)
+        return None if inner is None else cls(network, examples, task, (inner.key, type(task), task.targets))
 
     @classmethod
     @torch.no_grad()
-    def carry_out(cls, waiting: Sequence[Waiting]) -> list[tuple[float, float]]:
-        """Return the mean loss and the accuracy of each client's model."""
-        parts = [one.request.examples for one in waiting]
+    def carry_out(cls, waiting: Sequence[Waiting]) -> list[dict[str, float]]:
+        """Return what the task measures of each client's model."""
+        task, parts = waiting[0].request.task, [one.request.examples for one in waiting]
         y, outputs = torch.cat([part.y for part in parts]), _outputs(waiting)
+        found = task.rows(outputs, y)
+        if found is None:
+            counts = [*map(len, parts)]
+            return [task.measure(*pair) for pair in zip(outputs.split(counts), y.split(counts), strict=True)]
         sizes = torch.tensor([*map(len, parts)])
         owners = torch.arange(len(parts)).repeat_interleave(sizes).to(y.device)
-        found = torch.stack([cross_entropy(outputs, y, reduction="none"), (outputs.argmax(dim=1) == y).float()], dim=1)
-        sums = torch.zeros(len(parts), 2, device=y.device).index_add_(0, owners, found)
-        return [(loss, accuracy) for loss, accuracy in (sums.cpu() / sizes[:, None]).tolist()]
+        sums = found.new_zeros(len(parts), found.shape[1]).index_add_(0, owners, found)
+        return [task.from_means(means) for means in (sums.cpu() / sizes[:, None]).tolist()]
 
 
 @torch.no_grad()

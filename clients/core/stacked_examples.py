@@ -18,7 +18,8 @@ def form_for(network: nn.Module, examples: Examples) -> StackedNetwork | None:
 
 def kind_of(examples: Examples) -> Hashable:
     """Return what examples must have in common to be joined."""
-    return examples.x.shape[1:], examples.x.dtype, examples.y.dtype, examples.y.device
+    x, y = examples.x, examples.y
+    return x.shape[1:], x.dtype, y.shape[1:], y.dtype, y.device
 
 
 def joined(parts: Sequence[Examples]) -> Examples:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from florilegium.models.stacked import StackedNetwork
+from florilegium.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Batch:
     """One batch of each of n clients, all filled up to b examples.
 
     Attributes:
-        x, y: inputs (n, b, …) and classes (n, b).
+        x, y: inputs (n, b, …) and targets (n, b, …).
         weights: weight of each example in its client's mean, 0 for those that fill up, (n, b).
         sizes: number of examples of each client, (n,).
         least: a number that no size falls below.
@@ -55,15 +55,26 @@ class StackedObjective(ABC):
         """
 
 
-class StackedCrossEntropy(StackedObjective):
-    """The mean cross-entropy of a network's outputs, examples weighted."""
+class StackedLoss(StackedObjective):
+    """The mean loss of a network's outputs, examples weighted.
 
-    def __init__(self, form: StackedNetwork) -> None:
-        self._form, self.key = form, form.signature
+    Args:
+        form: the network.
+        task: gives the loss of each example.
+    """
+
+    def __init__(self, form: StackedNetwork, task: Task) -> None:
+        self._form, self._task = form, task
+        self.key = (form.signature, type(task), task.targets) if task.per_example else None
 
     @staticmethod
-    def together(objectives: Sequence[StackedCrossEntropy], parameters: Sequence[Tensor], batch: Batch) -> Tensor:
+    def together(objectives: Sequence[StackedLoss], parameters: Sequence[Tensor], batch: Batch) -> Tensor:
         """Return the loss of each client, (n,)."""
-        outputs = objectives[0]._form(parameters, batch.x)
-        losses = cross_entropy(outputs.flatten(0, 1), batch.y.flatten(), reduction="none").view_as(batch.y)
+        first = objectives[0]
+        losses = losses_together(first._task, first._form(parameters, batch.x), batch.y)
         return (losses * batch.weights).sum(dim=1)
+
+
+def losses_together(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each example of each client, (n, b), of outputs (n, b, …) for targets (n, b, …)."""
+    return task.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from florilegium.clients.core.optimizers import Optimizer
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
-from florilegium.clients.core.stacked_objectives import Batch, StackedCrossEntropy, StackedObjective
+from florilegium.clients.core.stacked_objectives import Batch, StackedLoss, StackedObjective
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import (
     Correction,
@@ -33,6 +33,7 @@ from florilegium.clients.core.training import (
     without_denormals,
 )
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Training(Request):
         settings: ClientSettings,
         generator: torch.Generator,
         *,
+        task: Task,
         epochs: int | None = None,
         gradient_hook: GradientHook | None = None,
         groups: Sequence[Group] | None = None,
@@ -90,7 +92,7 @@ class Training(Request):
         if special or not chosen or not steps or not epoch:
             return None
         if stackable is None and (form := form_for(model, examples)) is not None:
-            stackable = StackedCrossEntropy(form)
+            stackable = StackedLoss(form, task)
         if stackable is None or stackable.key is None:
             return None
         place = {id(parameter): index for index, parameter in enumerate(model.parameters())}

@@ -8,6 +8,7 @@ switch, so that a client's code runs as if it were alone.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
 from florilegium.common.seeds import draw_states, set_draw_states
+
+log = logging.getLogger("flwr")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,6 +157,7 @@ class Company:
     def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
         self.network, self._parts, self._kinds = network, Parts(network), kinds
         self._main = getcurrent()
+        self._failed: set[tuple[type[Request], type[Exception]]] = set()  # what there was a warning of
         self._idle: list[greenlet] = []  # coroutines of earlier clients, since making new ones takes long
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T | Exception]:
@@ -204,9 +208,19 @@ class Company:
             try:
                 found = kind.carry_out([waiting[client] for client in clients])
                 results.update(zip(clients, found, strict=True))
-            except Exception:  # of one client, perhaps: each works alone, and fails or succeeds alone
+            except Exception as error:  # of one client, perhaps: each works alone, and fails or succeeds alone
+                self._warn(kind, error)
                 results.update(dict.fromkeys(clients, _ALONE))
         return [(client, (results[client],)) for client in waiting]
+
+    def _warn(self, kind: type[Request], error: Exception) -> None:
+        """Say once for each kind of work and of error that clients work alone, and why."""
+        if (reason := (kind, type(error))) not in self._failed:
+            self._failed.add(reason)
+            log.warning(
+                "vectorise: clients do this one at a time, since together it has failed (%s): %s: %s",
+                kind.__name__, type(error).__name__, error,
+            )  # fmt: skip
 
 
 _ALONE = object()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.core.settings import ClientSettings
@@ -19,6 +18,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.seeds import torch_draws
 from florilegium.models.batch_norm import has_lone_channels, norms_of
 from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import Task
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import PrivateGradients
@@ -194,6 +194,7 @@ def train(
     settings: ClientSettings,
     generator: torch.Generator,
     *,
+    task: Task,
     epochs: int | None = None,
     gradient_hook: GradientHook | None = None,
     groups: Sequence[Group] | None = None,
@@ -205,7 +206,7 @@ def train(
     least: int | None = None,
     private: Callable[[nn.Module], PrivateGradients] | None = None,
 ) -> Trained:
-    """Train ``model`` in place on ``examples``, with the cross-entropy loss unless ``objective`` is given.
+    """Train ``model`` in place on ``examples``, with the loss of ``task`` unless ``objective`` is given.
 
     Runs ``epochs`` epochs if given; else ``local-steps`` batches, if that is not 0; else ``local-epochs`` epochs.
 
@@ -215,6 +216,7 @@ def train(
             (:attr:`Examples.redraw`), also for an ``objective`` that reads them.
         settings: optimizer, batch size, number of epochs or steps.
         generator: draws the order of the examples; its seed is also that of layers that draw, such as dropout.
+        task: what is learned.
         epochs: see above.
         gradient_hook: changes the gradients before each step.
         groups: parameters to train, with their learning rates; the others stay as they are, and so do those that do
@@ -253,7 +255,7 @@ def train(
     changing = _redrawn(examples, generator.initial_seed())
     trainable = only_trainable(model, parameters)
     with draws, changing as redraw, trainable, _gradients(model, private) as (network, protected):
-        objective = objective or _cross_entropy(network, examples, weights, each=protected is not None)
+        objective = objective or _loss(task, network, examples, weights, each=protected is not None)
         while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
             redraw()
             for rows in _epoch(examples, settings.batch_size, generator, protected, least):
@@ -335,23 +337,23 @@ def _begin(model: nn.Module, fixed_norms: bool) -> None:
         norm.eval()
 
 
-def _cross_entropy(model: nn.Module, examples: Examples, weights: Tensor | None, *, each: bool) -> Objective:
+def _loss(task: Task, model: nn.Module, examples: Examples, weights: Tensor | None, *, each: bool) -> Objective:
     def objective(rows: Tensor) -> Tensor:
         outputs, y = model(examples.x[rows]), examples.y[rows]
-        if weights is None:
-            return cross_entropy(outputs, y, reduction="none" if each else "mean")
-        losses = weights[rows] * cross_entropy(outputs, y, reduction="none")
-        return losses if each else losses.mean()
+        given = None if weights is None else weights[rows]
+        if not each:
+            return task.loss(outputs, y, given)
+        return task.losses(outputs, y) if given is None else given * task.losses(outputs, y)
 
     return objective
 
 
-def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor]) -> list[Tensor]:
+def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor], task: Task) -> list[Tensor]:
     """Return the gradient of the mean loss over all ``examples`` with respect to ``parameters``, in evaluation mode."""
     model.eval()
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
-        loss = cross_entropy(model(x), y, reduction="sum") / len(examples)
+        loss = task.total(model(x), y) / len(examples)
         for mean, part in zip(total, gradients(loss, parameters), strict=True):
             mean += part
     return total
@@ -388,15 +390,8 @@ def mapped(network: nn.Module, examples: Examples) -> Examples:
     return Examples(features(network, examples), examples.y, redraw and outputs)
 
 
-@torch.no_grad()
-def score(outputs: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return the mean cross-entropy loss and the accuracy (0..1) of outputs (n, C) for classes (n,); NaN if n = 0."""
-    if not len(y):
-        return float("nan"), float("nan")
-    return float(cross_entropy(outputs, y)), float((outputs.argmax(dim=1) == y).float().mean())
-
-
 @offered
-def evaluate(model: nn.Module, examples: Examples) -> tuple[float, float]:
-    """Return the mean cross-entropy loss and the accuracy (0..1) of ``model``; NaN if there are no examples."""
-    return score(features(model, examples), examples.y)
+@torch.no_grad()
+def evaluate(model: nn.Module, examples: Examples, task: Task) -> dict[str, float]:
+    """Return what the task measures of ``model``: the mean loss, figures; NaN if there are no examples."""
+    return task.measure(features(model, examples), examples.y)

@@ -38,7 +38,7 @@ class ClasswiseClient(LocalClient):
 
     @abstractmethod
     def objective(self) -> Objective:
-        """Return the loss of a batch: cross-entropy and the method's regulariser."""
+        """Return the loss of a batch: the task's loss and the method's regulariser."""
 
     @abstractmethod
     def vectors(self) -> Arrays:
@@ -59,8 +59,7 @@ class ClasswiseClient(LocalClient):
         self.take(arrays)
         set_arrays(self.model, self.own())
         self.personalise()
-        loss, accuracy = evaluate(self.predictor, self.data.test)
-        return Answer({}, len(self.data.test), {"loss": loss, "accuracy": accuracy})
+        return Answer({}, len(self.data.test), evaluate(self.predictor, self.data.test, self.task))
 
     def local_training(self) -> float:
         """Train the client's own model, already in ``self.model``, with the regulariser; return the mean loss."""

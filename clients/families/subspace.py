@@ -65,9 +65,8 @@ class SubspaceClient(BaseClient):
             norm.momentum = momentum
 
     def judged(self) -> Answer:
-        """Return the loss and accuracy of the present network on the client's test examples."""
-        loss, accuracy = evaluate(self.model, self.data.test)
-        return Answer({}, len(self.data.test), {"loss": loss, "accuracy": accuracy})
+        """Return the loss and figures of the present network on the client's test examples."""
+        return Answer({}, len(self.data.test), evaluate(self.model, self.data.test, self.task))
 
     @cached_property
     def _origin(self) -> Tensor:

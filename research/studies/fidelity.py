@@ -179,10 +179,10 @@ def accuracy(run: Path, settings: Settings) -> float:
     rows = np.sort(federation.test.rows) if dataset.test is None else np.arange(len(split))
     network = network_for(dataset.spec, settings.model, settings.seed)
     set_arrays(network, read_checkpoint(run).arrays)
-    right = 0.0
+    right, task = 0.0, dataset.spec.learned
     for part in np.array_split(rows, max(1, len(rows) // 1000)):
         x = to_inputs(dataset.spec, np.asarray(split.x[part]), dataset.vocabulary)
-        right += evaluate(network, Examples(x, torch.from_numpy(split.y[part])))[1] * len(part)
+        right += evaluate(network, Examples(x, torch.from_numpy(split.y[part])), task)[task.main] * len(part)
     return right / len(rows)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Scheme
 from florilegium.clients.core.contribution import WITHIN
-from florilegium.clients.core.reports import ALWAYS, FIGURES, HOSTS, VALIDATION, Reports, check_reports
+from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
@@ -58,7 +58,7 @@ class Expected:
     within_noise: float = 0.0
     within: bool = False
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS, **FIGURES, **VALIDATION})
+    reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS})
     scheme: Scheme | None = None
     clip: float = math.inf
     own: Callable[[Reply], None] = lambda reply: None

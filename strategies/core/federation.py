@@ -13,12 +13,13 @@ from uuid import uuid4
 
 from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.compression.schemes import scheme_of
-from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, VALIDATION, Reports, reports_of
+from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, Reports, reports_of, validation
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
+from florilegium.partitions.loading import task_of
 from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.health import Attendance
@@ -90,6 +91,7 @@ class Federation:
 
     Attributes:
         settings, client, roster, run, origins, provenance, chance: those of :class:`Setup`.
+        task: what is learned.
         clients: what a method sees of the roster.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
@@ -107,6 +109,7 @@ class Federation:
 
     def __init__(self, setup: Setup, method: Method) -> None:
         self.settings = setup.settings
+        self.task = task_of(setup.settings)
         self.client = setup.client
         self.roster = setup.roster
         self.run = setup.run
@@ -138,8 +141,8 @@ class Federation:
         """The numbers that clients may report in this run, with their ranges."""
         s = self.settings
         return {
-            **ALWAYS, **HOSTS, **reports_of(self.client),
-            **(VALIDATION if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
+            **ALWAYS, **HOSTS, **reports_of(self.client, self.task),
+            **(validation(self.task) if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
         }  # fmt: skip
 
     def kept(self, folder: str, client: str, server_round: int) -> ClientState:

@@ -40,6 +40,7 @@ class Hooks:
 
     Attributes:
         settings, hyper: those of :class:`Setup`.
+        task: what is learned.
         clients: the clients that take part.
         federation: the run's state, for its machinery.
     """
@@ -57,6 +58,7 @@ class Hooks:
         self.settings = setup.settings
         self.hyper = setup.hyper
         self.federation = Federation(setup, self)
+        self.task = self.federation.task
         self.clients = self.federation.clients
 
     @staticmethod

@@ -22,7 +22,7 @@ from florilegium.partitions.federation import federate
 from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import run_app
-from tests.support import Value, config, make_client, perform, settings
+from tests.support import TASK, Value, config, make_client, perform, settings
 
 Run = Callable[..., Path]
 HEAD = {"fc3.weight", "fc3.bias"}
@@ -110,6 +110,7 @@ class TestLimits:
             options,
             torch_generator(1, "client", "0", 1, "train"),
             groups=[Group(list(body.parameters()), options.learning_rate)],
+            task=TASK,
         )
         expected = get_arrays(model)
         for name in HEAD:
@@ -306,7 +307,7 @@ class TestTools:
         gradients = {name: p.grad.numpy().copy() for name, p in model.named_parameters() if p.grad is not None}
         options = settings(batch_size=10_000, local_epochs=1)
         groups = [Group(list(body.parameters()), 0.3), Group(list(head.parameters()), 0.1)]
-        train(model, data, options, torch.Generator().manual_seed(1), groups=groups, weights=ω)
+        train(model, data, options, torch.Generator().manual_seed(1), groups=groups, weights=ω, task=TASK)
         for name, array in get_arrays(model).items():
             rate = 0.1 if name in HEAD else 0.3
             np.testing.assert_allclose(array, start[name] - rate * gradients[name], atol=1e-6)

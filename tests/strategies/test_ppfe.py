@@ -38,7 +38,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedavg import FedAvg
 from tests.grid import run_app
-from tests.support import Value, config, make_client, perform, settings
+from tests.support import TASK, Value, config, make_client, perform, settings
 
 Run = Callable[..., Path]
 STAGES: dict[str, Value] = {
@@ -311,7 +311,7 @@ class TestStages:
         for stage, β in zip((1, 2, 3), kept["betas"], strict=True):
             model = build("mlp", (1, 8, 8), 10, 1)
             set_arrays(model, _state(path, "_node", f"shared{stage}") | _state(path, 1, f"head{stage}"))
-            ε = 1 - evaluate(model, held)[1]
+            ε = 1 - evaluate(model, held, task=TASK)["accuracy"]
             assert 0.01 < ε < 0.5
             assert β == pytest.approx(0.5 * math.log((1 - ε) / ε), rel=1e-5)
 
@@ -423,7 +423,7 @@ def test_the_exported_ensemble_predicts_as_in_the_run(run: Run, tmp_path: Path) 
     data = simulated(*federate(settings(num_clients=4)), 2)
     with (path / "clients.csv").open() as file:
         row = next(row for row in csv.DictReader(file) if row["client"] == "2")
-    loss, accuracy = evaluate(model, data.test)
+    loss, accuracy = evaluate(model, data.test, task=TASK).values()
     assert accuracy == pytest.approx(float(row["accuracy"]))
     assert loss == pytest.approx(float(row["loss"]), rel=1e-5)
 

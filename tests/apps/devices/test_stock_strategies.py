@@ -18,7 +18,7 @@ from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
-from tests.support import Value, config, settings
+from tests.support import TASK, Value, config, settings
 
 CLIENTS = 4
 
@@ -45,7 +45,7 @@ def test_stock_fedavg_computes_the_weighted_mean_of_our_clients() -> None:
         set_arrays(model, start)
         examples = simulated(federation, dataset, i).train
         # The round is in the message's config under Flower's name, "server-round".
-        train(model, examples, options, torch_generator(options.seed, "client", str(i), 1, "train"))
+        train(model, examples, options, torch_generator(options.seed, "client", str(i), 1, "train"), task=TASK)
         weight += len(examples)
         for name, array in get_arrays(model).items():
             total[name] += len(examples) * array

@@ -17,7 +17,7 @@ from florilegium.clients.core.training import batches, features, mapped, train
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import DATASETS
-from tests.support import config, make_client, settings
+from tests.support import TASK, config, make_client, settings
 
 SPEC = DATASETS["cifar10"]
 BLACK = (-torch.tensor(SPEC.mean) / torch.tensor(SPEC.std)).view(-1, 1, 1)
@@ -91,7 +91,7 @@ def test_transforms_of_torchvision_see_pixels_from_0_to_1():
 def test_training_sees_the_images_of_each_epoch_and_leaves_them_as_they_were():
     plain, change, chosen = _examples(), _change(), settings(batch_size=3, local_epochs=3, learning_rate=0.1)
     examples, model, expected = plain.redrawn(change), _network(), _network()
-    train(model, examples, chosen, _generator())
+    train(model, examples, chosen, _generator(), task=TASK)
     assert torch.equal(examples.x, plain.x)
     generator, sgd = _generator(), torch.optim.SGD(expected.parameters(), lr=0.1)
     for epoch in range(3):
@@ -110,7 +110,7 @@ def test_images_are_unchanged_after_a_training_that_fails():
 
     examples = _examples().redrawn(_change())
     with pytest.raises(RuntimeError, match="here"):
-        train(_network(), examples, settings(), _generator(), objective=fail)
+        train(_network(), examples, settings(), _generator(), objective=fail, task=TASK)
     assert torch.equal(examples.x, _examples().x)
 
 
@@ -120,11 +120,11 @@ def test_frozen_bodies_are_computed_anew_for_every_epoch():
     whole, cut = _network(), _network()
     for parameter in whole[:2].parameters():
         parameter.requires_grad_(False)
-    train(whole, _examples().redrawn(_change()), chosen, _generator())
-    train(cut[2:], mapped(cut[:2], _examples().redrawn(_change())), chosen, _generator())
+    train(whole, _examples().redrawn(_change()), chosen, _generator(), task=TASK)
+    train(cut[2:], mapped(cut[:2], _examples().redrawn(_change())), chosen, _generator(), task=TASK)
     torch.testing.assert_close(cut[2].weight, whole[2].weight)
     still = _network()
-    train(still[2:], Examples(features(still[:2], _examples()), _examples().y), chosen, _generator())
+    train(still[2:], Examples(features(still[:2], _examples()), _examples().y), chosen, _generator(), task=TASK)
     assert not torch.allclose(still[2].weight, whole[2].weight)
 
 
@@ -135,8 +135,8 @@ def test_chosen_rows_change_as_they_do_among_all():
 
 def test_clients_with_changing_images_are_not_trained_together():
     chosen = settings()
-    assert Training.of(_network(), _examples(), chosen, _generator()) is not None
-    assert Training.of(_network(), _examples().redrawn(_change()), chosen, _generator()) is None
+    assert Training.of(_network(), _examples(), chosen, _generator(), task=TASK) is not None
+    assert Training.of(_network(), _examples().redrawn(_change()), chosen, _generator(), task=TASK) is None
 
 
 @pytest.mark.parametrize("method", ["fedavg", "per-fedavg"])

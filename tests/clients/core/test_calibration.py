@@ -17,7 +17,7 @@ from florilegium.clients.core.together import Company
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
-from tests.support import settings
+from tests.support import TASK, settings
 
 EXAMPLES = Examples(torch.randn(12, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 3)
 
@@ -46,14 +46,14 @@ def test_the_fastest_number_is_taken_and_remembered(
     monkeypatch.setattr(calibration, "_seconds", seconds)
     before, draws = get_arrays(network), torch.default_generator.get_state()
     options = settings(**{"cache-dir": str(tmp_path)})
-    assert fastest(company, options, EXAMPLES) == best
+    assert fastest(company, options, EXAMPLES, task=TASK) == best
     assert all(np.array_equal(array, before[name]) for name, array in get_arrays(network).items())
     assert torch.equal(torch.default_generator.get_state(), draws)
     monkeypatch.setattr(calibration, "_seconds", None)  # nothing is measured again
-    assert fastest(company, options, EXAMPLES) == best
+    assert fastest(company, options, EXAMPLES, task=TASK) == best
 
 
 def test_a_network_that_cannot_be_stacked_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_seconds", None)
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
-    assert fastest(Company(network, {"train": Training}), settings(), EXAMPLES) == UNSTACKED
+    assert fastest(Company(network, {"train": Training}), settings(), EXAMPLES, task=TASK) == UNSTACKED

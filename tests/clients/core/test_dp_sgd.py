@@ -23,7 +23,7 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import SUM_MULTIPLIER
 from florilegium.clients.core.host import Host
-from florilegium.clients.core.reports import COST
+from florilegium.clients.core.reports import COST, reports_of
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import Group, train
 from florilegium.clients.core.wire import Work
@@ -37,7 +37,7 @@ from florilegium.partitions.federation import federate
 from florilegium.privacy.dp_sgd import Account, PrivateGradients, multiplier_for
 from florilegium.strategies.core.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
-from tests.support import make_client, mostly_long, perform, settings
+from tests.support import TASK, make_client, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 4, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -81,7 +81,7 @@ def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool, ghost: bool
     options = settings(**{"momentum": 0.0, "batch-size": len(examples)})
     train(
         network, examples, options, torch.Generator().manual_seed(1), epochs=1, groups=[Group(trained, rate)],
-        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples), ghost=ghost),
+        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples), ghost=ghost), task=TASK
     )  # fmt: skip
     for parameter, before, step in zip(trained, start, mean, strict=True):
         torch.testing.assert_close(parameter.detach(), before - rate * step, rtol=1e-5, atol=1e-9)
@@ -141,7 +141,7 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool
         train(
             network, examples, options, torch.Generator().manual_seed(1), epochs=1, private=begin,
             objective=objective if where == "after forward" else None,
-            gradient_hook=fail if where == "in the hook" else None,
+            gradient_hook=fail if where == "in the hook" else None, task=TASK
         )  # fmt: skip
     network[0][0].weight._backward_hooks = None  # our own
     fresh = build("lenet", (1, 16, 16), 10, 1).double()
@@ -210,7 +210,7 @@ def test_a_step_without_examples_is_noise(tmp_path: Path) -> None:
     options = settings(**{"momentum": 0.0, "local-steps": 1, "learning-rate": 0.5})
     train(
         network, examples, options, torch.Generator().manual_seed(1),
-        private=lambda model: PrivateGradients(model, 3.0, 0.2, 0.0, len(examples)),
+        private=lambda model: PrivateGradients(model, 3.0, 0.2, 0.0, len(examples)), task=TASK
     )  # fmt: skip
     steps = np.concatenate([(a - start[n]).ravel() for n, a in get_arrays(network).items()]).astype(np.float64)
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))
@@ -227,7 +227,7 @@ def test_a_clients_success_depends_on_no_example(tmp_path: Path) -> None:
     answer = perform(client, "train", get_arrays(network))
     assert answer.metrics["loss"] > 1e30  # more than may be reported
     assert all(np.isfinite(array).all() for array in answer.arrays.values())
-    host: Any = SimpleNamespace(_settings=client.settings, _known={**client.reports, **COST})
+    host: Any = SimpleNamespace(_settings=client.settings, _known={**reports_of(type(client), client.task), **COST})
     Host._check_numbers(host, answer)
     assert math.isnan(answer.metrics["loss"])
 

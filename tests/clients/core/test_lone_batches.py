@@ -18,7 +18,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.core.results import read_summary
 from tests.fingerprints import cases
 from tests.models.foreign import FlattenNet, lone_channels
-from tests.support import config, mostly_long, settings
+from tests.support import TASK, config, mostly_long, settings
 
 MODEL = "tests.models.foreign:lone_channels"
 WITHOUT = ("pefll", "pfedhn", "hyperfedzero")  # their networks are generated, and have no running statistics
@@ -59,7 +59,7 @@ def test_a_network_that_needs_no_two_keeps_its_batches() -> None:
 def test_a_batch_that_can_only_be_one_is_said(count: int, size: int) -> None:
     told = f"needs at least 2 examples in a batch.* it has {count} training examples, batch-size is {size}"
     with pytest.raises(RunError, match=told):
-        train(lone_channels(SHAPE, 10), _examples(count), settings(batch_size=size), torch_generator(1))
+        train(lone_channels(SHAPE, 10), _examples(count), settings(batch_size=size), torch_generator(1), task=TASK)
 
 
 @pytest.mark.parametrize("count", [1, 257])

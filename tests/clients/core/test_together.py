@@ -21,7 +21,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.models.stacked import StackedNetwork
 from florilegium.partitions.clientdata import Examples
-from tests.support import settings
+from tests.support import TASK, settings
 
 SIZES = (23, 9, 30, 1, 10)
 """Numbers of examples: with batches of ten, last batches of 3, 9, 10, 1 and 10."""
@@ -75,12 +75,12 @@ def _work(network: nn.Sequential, keys: dict[str, Any], options: Options, client
     """Do what a client may do: train, evaluate, train the head alone on features; return all results."""
     _begin(network, client)
     examples, s = _examples(client), settings(batch_size=10, local_epochs=2, **keys)
-    loss = train(network, examples, s, torch.Generator().manual_seed(client), **options(network, client))
-    tested = evaluate(network, _examples(client))
+    loss = train(network, examples, s, torch.Generator().manual_seed(client), **options(network, client), task=TASK)
+    tested = evaluate(network, _examples(client), task=TASK)
     body, head = cut(network, ["fc3"])
     inner = Examples(features(body, examples), examples.y)
-    tuned = train(head, inner, s, torch.Generator().manual_seed(client), epochs=1)
-    return [loss, *tested, tuned, *map(torch.from_numpy, get_arrays(network).values())]
+    tuned = train(head, inner, s, torch.Generator().manual_seed(client), epochs=1, task=TASK)
+    return [loss, tested, tuned, *map(torch.from_numpy, get_arrays(network).values())]
 
 
 def _one_by_one(tasks: Sequence[Callable[[], list[Any]]]) -> Iterator[list[Any]]:
@@ -100,7 +100,9 @@ def test_together_is_one_by_one_up_to_rounding(case: str) -> None:
 
 def test_the_same_model_is_evaluated_on_all_examples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network = _network()
-    tasks = [partial(lambda client: evaluate(network, _examples(client)), client) for client in range(len(SIZES))]
+    tasks = [
+        partial(lambda client: evaluate(network, _examples(client), task=TASK), client) for client in range(len(SIZES))
+    ]
     alone = [task() for task in tasks]
     monkeypatch.setattr(StackedNetwork, "__call__", None)  # the models need not be stacked
     torch.testing.assert_close(Company(network, KINDS).run(tasks), alone)
@@ -114,7 +116,7 @@ def test_a_clients_not_a_number_and_errors_are_its_own() -> None:
         examples = _examples(client)
         if client == spoiled:
             examples.x.fill_(float("nan"))
-        train(network, examples, settings(batch_size=10), torch.Generator().manual_seed(client))
+        train(network, examples, settings(batch_size=10), torch.Generator().manual_seed(client), task=TASK)
         if client == 1:
             raise ValueError("its own")
         return [torch.from_numpy(a) for a in get_arrays(network).values()]
@@ -138,7 +140,7 @@ def test_work_that_fails_together_is_done_alone() -> None:
         if client == wrong:
             examples.y[0] = 99
         generator = torch.Generator().manual_seed(client)
-        found = train(network, examples, settings(batch_size=10), generator)
+        found = train(network, examples, settings(batch_size=10), generator, task=TASK)
         return [found, torch.rand((), generator=generator), *map(torch.from_numpy, get_arrays(network).values())]
 
     found = Company(network, KINDS).run([partial(work, client, 1) for client in range(len(SIZES))])
@@ -154,7 +156,7 @@ def test_what_clients_share_is_each_clients_own() -> None:
         torch.manual_seed(client)
         network[0].requires_grad_(client == 0)
         torch.set_grad_enabled(client != 1)
-        evaluate(network, _examples(client))
+        evaluate(network, _examples(client), task=TASK)
         modes = {module.training for module in network.modules()}
         return torch.rand(()).item(), network[0][1].weight.requires_grad, torch.is_grad_enabled(), modes
 
@@ -175,8 +177,14 @@ def test_what_cannot_be_stacked_is_done_alone() -> None:
 
     def work(client: int) -> list[Any]:
         set_arrays(network, start)
-        loss = train(network, _examples(client), settings(batch_size=5), torch.Generator().manual_seed(client))
-        return [loss, *evaluate(network, _examples(client)), *map(torch.from_numpy, get_arrays(network).values())]
+        loss = train(
+            network, _examples(client), settings(batch_size=5), torch.Generator().manual_seed(client), task=TASK
+        )
+        return [
+            loss,
+            *evaluate(network, _examples(client), task=TASK).values(),
+            *map(torch.from_numpy, get_arrays(network).values()),
+        ]
 
     tasks = [partial(work, client) for client in (0, 1, 2)]
     torch.testing.assert_close(Company(network, KINDS).run(tasks), [*_one_by_one(tasks)], rtol=0, atol=0)

@@ -13,7 +13,7 @@ from torch import nn
 from florilegium.clients.core.training import EVALUATION_BATCH, batches, evaluate, mean_gradient, train
 from florilegium.models.networks import build
 from florilegium.partitions.clientdata import Examples
-from tests.support import make_client, settings
+from tests.support import TASK, make_client, settings
 
 FEATURES, CLASSES = 4, 3
 
@@ -55,7 +55,15 @@ def _assert_equal(model: nn.Linear, weight, bias):
 
 def _count_steps(examples, chosen, **options) -> int:
     steps = []
-    train(_linear(), examples, chosen, _generator(), gradient_hook=lambda model, rows: steps.append(1), **options)
+    train(
+        _linear(),
+        examples,
+        chosen,
+        _generator(),
+        gradient_hook=lambda model, rows: steps.append(1),
+        **options,
+        task=TASK,
+    )
     return len(steps)
 
 
@@ -65,7 +73,7 @@ class TestSgd:
         weight, bias = _numpy(model)
         loss, in_weight, in_bias = _loss_and_gradient(weight, bias, examples)
         chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.5)
-        assert train(model, examples, chosen, _generator()).loss == pytest.approx(loss, rel=1e-5)
+        assert train(model, examples, chosen, _generator(), task=TASK).loss == pytest.approx(loss, rel=1e-5)
         _assert_equal(model, weight - 0.5 * in_weight, bias - 0.5 * in_bias)
 
     def test_momentum_and_weight_decay_are_the_hand_computed_ones(self):
@@ -82,13 +90,13 @@ class TestSgd:
             weight, bias = weight - rate * v_weight, bias - rate * v_bias
             losses.append(loss)
         chosen = settings(local_epochs=3, batch_size=20, learning_rate=rate, momentum=momentum, weight_decay=decay)
-        assert train(model, examples, chosen, _generator()).loss == pytest.approx(np.mean(losses), rel=1e-5)
+        assert train(model, examples, chosen, _generator(), task=TASK).loss == pytest.approx(np.mean(losses), rel=1e-5)
         _assert_equal(model, weight, bias)
 
     def test_batches_of_uneven_size_are_torchs_steps_in_the_same_order(self):
         model, reference, examples = _linear(), _linear(), _examples(10)
         chosen = settings(local_epochs=3, batch_size=4, learning_rate=0.2, momentum=0.9, weight_decay=0.01)
-        mean = train(model, examples, chosen, _generator(5)).loss
+        mean = train(model, examples, chosen, _generator(5), task=TASK).loss
         optimizer = torch.optim.SGD(
             reference.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01, foreach=False, fused=False
         )
@@ -106,10 +114,10 @@ class TestSgd:
     def test_every_training_starts_without_momentum(self):
         chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.3, momentum=0.9)
         model, examples = _linear(), _examples(12)
-        train(model, examples, chosen, _generator())
+        train(model, examples, chosen, _generator(), task=TASK)
         weight, bias = _numpy(model)
         _, in_weight, in_bias = _loss_and_gradient(weight, bias, examples)
-        train(model, examples, chosen, _generator())
+        train(model, examples, chosen, _generator(), task=TASK)
         _assert_equal(model, weight - 0.3 * in_weight, bias - 0.3 * in_bias)
 
     def test_parameters_without_gradient_stay_and_the_others_move(self):
@@ -117,7 +125,7 @@ class TestSgd:
         model[0].requires_grad_(False)
         before = [parameter.clone() for parameter in model.parameters()]
         chosen = settings(local_epochs=2, batch_size=3, momentum=0.9, weight_decay=0.1, max_grad_norm=1.0)
-        train(model, _examples(10), chosen, _generator())
+        train(model, _examples(10), chosen, _generator(), task=TASK)
         moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
         assert moved == [False, False, True, True]
 
@@ -138,13 +146,13 @@ class TestAdam:
                 second[i] = 0.999 * second[i] + 0.001 * g**2
                 m, v = first[i] / (1 - 0.9**t), second[i] / (1 - 0.999**t)
                 values[i] = values[i] - rate * m / (np.sqrt(v) + 1e-8)
-        train(model, examples, chosen, _generator())
+        train(model, examples, chosen, _generator(), task=TASK)
         _assert_equal(model, *values)
 
     def test_differs_from_sgd_under_the_same_settings(self):
         models = _linear(), _linear()
         for model, word in zip(models, ("sgd", "adam"), strict=True):
-            train(model, _examples(12), settings(optimizer=word, local_epochs=1), _generator())
+            train(model, _examples(12), settings(optimizer=word, local_epochs=1), _generator(), task=TASK)
         assert not torch.equal(models[0].weight, models[1].weight)
 
 
@@ -172,13 +180,13 @@ class TestLength:
     def test_zero_epochs_change_nothing_and_cost_nothing(self):
         model = _linear()
         before = _numpy(model)
-        assert train(model, _examples(10), settings(), _generator(), epochs=0) == (0.0, None)
+        assert train(model, _examples(10), settings(), _generator(), epochs=0, task=TASK) == (0.0, None)
         _assert_equal(model, *before)
 
     def test_steps_and_epochs_of_the_same_length_are_the_same_training(self):
         one, other = _linear(), _linear()
-        loss = train(one, _examples(10), settings(batch_size=4, local_epochs=2), _generator(3))
-        assert train(other, _examples(10), settings(batch_size=4, local_steps=6), _generator(3)) == loss
+        loss = train(one, _examples(10), settings(batch_size=4, local_epochs=2), _generator(3), task=TASK)
+        assert train(other, _examples(10), settings(batch_size=4, local_steps=6), _generator(3), task=TASK) == loss
         assert torch.equal(one.weight, other.weight)
 
     def test_the_mean_loss_counts_the_examples_that_were_seen(self):
@@ -187,7 +195,7 @@ class TestLength:
         model, order = _linear(), _generator(4)
         seen = torch.cat([torch.randperm(10, generator=order), torch.randperm(10, generator=order)[:5]])
         expected = nn.functional.cross_entropy(model(examples.x[seen]), examples.y[seen]).item()
-        assert train(model, examples, chosen, _generator(4)).loss == pytest.approx(expected, rel=1e-5)
+        assert train(model, examples, chosen, _generator(4), task=TASK).loss == pytest.approx(expected, rel=1e-5)
 
 
 class TestBatches:
@@ -210,7 +218,13 @@ class TestClipping:
         """Length of one full-batch step over all parameters together, learning rate 0.5."""
         model = _linear()
         before = np.concatenate([array.ravel() for array in _numpy(model)])
-        train(model, _examples(12), settings(local_epochs=1, batch_size=12, learning_rate=0.5, **chosen), _generator())
+        train(
+            model,
+            _examples(12),
+            settings(local_epochs=1, batch_size=12, learning_rate=0.5, **chosen),
+            _generator(),
+            task=TASK,
+        )
         return float(np.linalg.norm(np.concatenate([array.ravel() for array in _numpy(model)]) - before))
 
     def test_a_long_gradient_is_cut_to_the_norm(self):
@@ -230,7 +244,7 @@ class TestClipping:
                 parameter.grad.mul_(100)
 
         chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.5, max_grad_norm=0.01)
-        train(model, _examples(12), chosen, _generator(), gradient_hook=hundredfold)
+        train(model, _examples(12), chosen, _generator(), gradient_hook=hundredfold, task=TASK)
         moved = math.hypot((model.weight - before[0]).norm().item(), (model.bias - before[1]).norm().item())
         assert moved == pytest.approx(0.5 * 0.01, rel=1e-3)
 
@@ -246,7 +260,7 @@ class TestHook:
             for parameter in network.parameters():
                 parameter.grad.fill_(1)
 
-        train(model, examples, settings(local_steps=3, learning_rate=0.1), _generator(), gradient_hook=ones)
+        train(model, examples, settings(local_steps=3, learning_rate=0.1), _generator(), gradient_hook=ones, task=TASK)
         _assert_equal(model, weight - 0.3, bias - 0.3)
 
     def test_sees_the_gradient_of_its_batch_alone(self):
@@ -259,6 +273,7 @@ class TestHook:
             chosen,
             _generator(2),
             gradient_hook=lambda m, rows: seen.append(m.weight.grad.numpy().copy()),
+            task=TASK,
         )
         assert len(seen) == 2
         for rows, gradient in zip(torch.randperm(8, generator=_generator(2)).split(4), seen, strict=True):
@@ -275,7 +290,7 @@ class TestDenormals:
             raise RuntimeError("in the middle of training")
 
         with pytest.raises(RuntimeError, match="in the middle"):
-            train(_linear(), _examples(8), settings(), _generator(), gradient_hook=hook)
+            train(_linear(), _examples(8), settings(), _generator(), gradient_hook=hook, task=TASK)
         assert products == [0.0]
         assert float(torch.tensor(1e-30) * torch.tensor(1e-10)) > 0.0
 
@@ -287,14 +302,14 @@ class TestDeterminism:
         for seed, noise in ((1, 5), (1, 6), (2, 5)):
             torch.manual_seed(noise)
             model = _linear()
-            train(model, _examples(10), chosen, _generator(seed))
+            train(model, _examples(10), chosen, _generator(seed), task=TASK)
             weights.append(model.weight.detach())
         assert torch.equal(weights[0], weights[1])
         assert not torch.equal(weights[0], weights[2])
 
     def test_the_global_generator_is_untouched(self):
         before = torch.get_rng_state()
-        train(_linear(), _examples(10), settings(), _generator())
+        train(_linear(), _examples(10), settings(), _generator(), task=TASK)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -304,12 +319,12 @@ class TestEvaluate:
         model, examples = _linear(), _examples(count)
         with torch.no_grad():
             p = torch.softmax(model(examples.x).double(), dim=1).numpy()
-        loss, accuracy = evaluate(model, examples)
+        loss, accuracy = evaluate(model, examples, task=TASK).values()
         assert loss == pytest.approx(log_loss(examples.y, p, labels=range(CLASSES)), rel=1e-5)
         assert accuracy == pytest.approx(accuracy_score(examples.y, p.argmax(axis=1)))
 
     def test_without_examples_both_are_nan(self):
-        loss, accuracy = evaluate(_linear(), _examples(0))
+        loss, accuracy = evaluate(_linear(), _examples(0), task=TASK).values()
         assert math.isnan(loss)
         assert math.isnan(accuracy)
 
@@ -317,27 +332,27 @@ class TestEvaluate:
         model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Dropout(0.9), _linear())
         model.train()
         # Fresh batch norm in evaluation divides by √(1 + ε): the linear layer sees x almost unchanged.
-        loss, _ = evaluate(model, _examples(50))
+        loss, _ = evaluate(model, _examples(50), task=TASK).values()
         expected, _, _ = _loss_and_gradient(*_numpy(model[2]), _examples(50))
         assert loss == pytest.approx(expected, rel=1e-4)
         assert not model[0].running_mean.any()
 
     def test_a_part_that_was_trained_alone_is_evaluated_too(self):
         model, examples = nn.Sequential(nn.Linear(FEATURES, 50), nn.Dropout(0.5), nn.Linear(50, CLASSES)), _examples(40)
-        first = evaluate(model, examples)
+        first = evaluate(model, examples, task=TASK)
         model[1].train()  # as after a training of this part, while the whole is in evaluation mode
-        assert evaluate(model, examples) == first
+        assert evaluate(model, examples, task=TASK) == first
 
     def test_training_after_an_evaluation_is_training_again(self):
         model = nn.Sequential(nn.BatchNorm1d(FEATURES), _linear())
-        evaluate(model, _examples(50))
-        train(model, _examples(50), settings(local_epochs=1), _generator())
+        evaluate(model, _examples(50), task=TASK)
+        train(model, _examples(50), settings(local_epochs=1), _generator(), task=TASK)
         assert model[0].running_mean.any()
 
     def test_nothing_is_changed(self):
         model = _linear()
         before = _numpy(model)
-        evaluate(model, _examples(20))
+        evaluate(model, _examples(20), task=TASK)
         _assert_equal(model, *before)
         assert model.weight.grad is None
 
@@ -345,8 +360,10 @@ class TestEvaluate:
 class TestDecay:
     def test_is_a_smaller_learning_rate(self):
         examples, whole, decayed = _examples(12), _linear(), _linear()
-        train(whole, examples, settings(**{"learning-rate": 0.05, "batch-size": 4}), _generator())
-        train(decayed, examples, settings(**{"learning-rate": 0.2, "batch-size": 4}), _generator(), decay=0.25)
+        train(whole, examples, settings(**{"learning-rate": 0.05, "batch-size": 4}), _generator(), task=TASK)
+        train(
+            decayed, examples, settings(**{"learning-rate": 0.2, "batch-size": 4}), _generator(), decay=0.25, task=TASK
+        )
         _assert_equal(decayed, *_numpy(whole))
 
     @pytest.mark.parametrize(("number", "factor"), [(1, 1), (3, 1), (4, 0.5), (6, 0.5), (7, 0.25), (0, 1)])
@@ -359,13 +376,13 @@ class TestDecay:
 
 def test_after_every_epoch():
     calls = []
-    train(_linear(), _examples(6), settings(), _generator(), epochs=3, after_epoch=lambda: calls.append(1))
+    train(_linear(), _examples(6), settings(), _generator(), epochs=3, after_epoch=lambda: calls.append(1), task=TASK)
     assert len(calls) == 3
 
 
 def test_mean_gradient_is_that_of_all_examples():
     examples, model = _examples(EVALUATION_BATCH + 7), _linear()
     _, by_weight, by_bias = _loss_and_gradient(*_numpy(model), examples)
-    found = mean_gradient(model, examples, [model.weight, model.bias])
+    found = mean_gradient(model, examples, [model.weight, model.bias], task=TASK)
     for ours, expected in zip(found, (by_weight, by_bias), strict=True):
         np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-4, atol=1e-7)

@@ -22,7 +22,7 @@ from florilegium.research.studies.heterogeneity import clients_of, distance, wri
 from florilegium.research.studies.recovery import errors, normalised_error, write_recovery
 from florilegium.strategies.core.results import read_summary
 from florilegium.strategies.core.run_folder import read_checkpoint
-from tests.support import CACHE, config
+from tests.support import CACHE, TASK, config
 
 HISTOGRAMS: dict[str, Value] = {
     "method": "mdm", "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 300,
@@ -205,7 +205,7 @@ class TestFidelity:
         set_arrays(network, read_checkpoint(run).arrays)
         assert dataset.test is not None
         x = to_inputs(dataset.spec, np.asarray(dataset.test.x))
-        expected = evaluate(network, Examples(x, torch.from_numpy(dataset.test.y)))[1]
+        expected = evaluate(network, Examples(x, torch.from_numpy(dataset.test.y)), task=TASK)["accuracy"]
         assert accuracy(run, settings) == pytest.approx(expected)
 
     def test_mistakes(self, recipe: Path, tmp_path: Path) -> None:

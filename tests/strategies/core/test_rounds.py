@@ -29,7 +29,7 @@ from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint, r
 from florilegium.strategies.core.server_step import ServerStep
 from tests.grid import FIRST_NODE, run_app
 from tests.runs import timeless
-from tests.support import Value, config, settings
+from tests.support import TASK, Value, config, settings
 
 Run = Callable[..., Path]
 SHORT: dict[str, Value] = {"local-epochs": 1, "batch-size": 32}
@@ -101,7 +101,7 @@ class TestLearning:
             model = build("mlp", (1, 8, 8), 10, options.seed)
             set_arrays(model, start)
             generator = torch.Generator().manual_seed(0)  # one full batch: its order does not matter
-            training.train(model, simulated(federation, dataset, i).train, options, generator)
+            training.train(model, simulated(federation, dataset, i).train, options, generator, task=TASK)
             models.append(get_arrays(model))
         for name, array in _model(path).items():
             np.testing.assert_allclose(array, np.mean([m[name] for m in models], axis=0), atol=2e-6)
@@ -358,7 +358,9 @@ class TestFailures:
         for i in (0, 1, 2, 4, 5):
             model = build("mlp", (1, 8, 8), 10, options.seed)
             examples = simulated(federation, dataset, i).train
-            training.train(model, examples, options, torch_generator(options.seed, "client", str(i), 1, "train"))
+            training.train(
+                model, examples, options, torch_generator(options.seed, "client", str(i), 1, "train"), task=TASK
+            )
             weight += len(examples)
             for name, array in get_arrays(model).items():
                 total[name] = total.get(name, 0) + len(examples) * (array.astype(float) - start[name])
@@ -612,7 +614,7 @@ class TestValidation:
             rest = {tuple(row.flatten().tolist()) for row in part.validation.x}
             assert rows | rest == {tuple(row.flatten().tolist()) for row in whole.train.x}
             assert len(part.train) + len(part.validation) == len(whole.train)
-            judged.append(training.evaluate(network, part.validation))
+            judged.append([*training.evaluate(network, part.validation, task=TASK).values()])
             counts.append(len(part.train))
         line = read_metrics(path)[-1]["seen"]
         found = [line["validation_loss"], line["validation_accuracy"]]

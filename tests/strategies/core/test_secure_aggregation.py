@@ -16,8 +16,8 @@ from scipy.stats import kstest
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import parse
-from florilegium.clients.core.base import VALIDATION, Answer, BaseClient
-from florilegium.clients.core.reports import SHARE, Range
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.reports import SHARE, Range, validation
 from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums
 from florilegium.clients.core.secure_parties import SECRETS
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
@@ -36,7 +36,7 @@ from florilegium.strategies.core.secure_exchange import credible
 from tests.fingerprints import cases
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
-from tests.support import config, mostly_long, settings
+from tests.support import TASK, config, mostly_long, settings
 
 SECURE = {
     "fedavg", "fedprox", "ditto", "per-fedavg", "pfedme", "knn-per", "moon", "apfl", "fedala", "fedper", "fedrep",
@@ -431,7 +431,7 @@ def test_devices_tell_neither_sizes_nor_errors_nor_figures(tmp_path: Path, monke
             raise RunError("row 7 is 0.25")
         answer = perform(self, name, arrays, arguments)
         if self.client_id == "site-1":  # as if it had too few examples to hold some back
-            for metric in VALIDATION:
+            for metric in validation(TASK):
                 answer.metrics.pop(metric, None)
         return answer
 
@@ -450,7 +450,7 @@ def test_devices_tell_neither_sizes_nor_errors_nor_figures(tmp_path: Path, monke
     for answer in answers:
         assert not answer.metrics
         assert answer.arrays.keys() <= {"wide", "narrow"}
-    figures = {"accuracy", "loss", "accuracy_weighted", "std", *VALIDATION}
+    figures = {"accuracy", "loss", "accuracy_weighted", "std", *validation(TASK)}
     assert read_metrics(done)[-1]["seen"].keys() == figures
     assert len((done / "failures.jsonl").read_text(encoding="utf-8").splitlines()) == 1
     assert not (done / "clients.csv").exists()

@@ -1,0 +1,1 @@
+"""What is learned from a dataset's targets: losses, figures, predictions; PyTorch is imported when it is used."""
