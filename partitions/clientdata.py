@@ -256,18 +256,14 @@ def labels(federation: Federation, dataset: Dataset, client: int, part: str) -> 
     return y
 
 
-def commonest(federation: Federation, dataset: Dataset, clients: Iterable[int], part: str) -> float:
-    """Return the share of the most frequent class among the examples of some clients' ``part`` ("train" or "test").
+def constant(federation: Federation, dataset: Dataset, clients: Iterable[int], part: str) -> float:
+    """Return the main figure of the best constant prediction for some clients' ``part`` ("train" or "test").
 
-    It is the accuracy of always predicting this class; NaN without examples, or if labels are no classes.
+    NaN without examples, or if the task does not know it.
     """
-    if dataset.spec.kind == "regression":
-        return float("nan")
-    counts = np.zeros(dataset.spec.classes, np.int64)
-    for client in clients:
-        split, rows = client_rows(federation, dataset, client, part)
-        counts += np.bincount(split.y[rows], minlength=len(counts))
-    return float(counts.max() / counts.sum()) if counts.any() else float("nan")
+    found = [client_rows(federation, dataset, client, part) for client in clients]
+    targets = [split.y[rows] for split, rows in found]
+    return dataset.spec.learned.constant(np.concatenate(targets)) if targets else float("nan")
 
 
 def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:

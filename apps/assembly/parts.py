@@ -42,7 +42,7 @@ from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.partitions.clientdata import commonest, validating
+from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -224,7 +224,7 @@ def population(settings: Settings) -> list[Member]:
 
 
 def chance(settings: Settings, clients: Iterable[str]) -> float:
-    """Return the accuracy of always predicting the most frequent class of some simulated clients; NaN if unknown."""
+    """Return the main figure of the best constant prediction for some simulated clients; NaN if it is not known."""
     federation, dataset = federate(settings)
     part = "train" if settings.evaluate_on == "validation" else "test"
-    return commonest(federation, dataset, map(int, clients), part)
+    return constant(federation, dataset, map(int, clients), part)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
@@ -53,18 +52,20 @@ def summary_of(
 
 def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:
     """Yield what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
-    classes = dataset_of(federation.settings).classes
+    task = federation.task
+    whole = f"{task.main}_{task.figures[task.main].pooled}"
     test_loss = found.figures.get("seen", {}).get("loss", math.nan)
-    yield from diverged(federation.run.metrics.losses(), test_loss, classes)
+    yield from diverged(federation.run.metrics.losses(), test_loss, task.guess)
     for group, figures in found.figures.items():
-        if "accuracy_weighted" in figures:
+        if whole in figures:
             rows = [row for row in found.rows if row["group"] == group]
             examples = sum(int(str(row["test_examples"])) for row in rows)
-            yield from at_chance(group, figures["accuracy_weighted"], examples, _chance(federation, rows))
+            yield from at_chance(group, task, figures[whole], examples, _chance(federation, rows))
 
 
 def _chance(federation: Federation, rows: Sequence[Mapping[str, object]]) -> float:
-    """Return the accuracy of always predicting the most frequent class, for the clients of these rows."""
-    if federation.roster.deployed:  # devices do not say how frequent their classes are
-        return 1 / dataset_of(federation.settings).classes
+    """Return the main figure of the best constant prediction for the clients of these rows; NaN if it is not known."""
+    if federation.roster.deployed:  # devices do not say what their targets are
+        known = federation.task.figures[federation.task.main].chance
+        return math.nan if known is None else known
     return federation.chance([str(row["client"]) for row in rows])

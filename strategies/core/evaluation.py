@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from florilegium.tasks.task import Task
 
 Figures = dict[str, float]
 
@@ -29,27 +31,44 @@ VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
 """Figures of the examples held out from training: the mean over clients, and the median, which no client decides."""
 
 
-def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64]) -> Figures:
+def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64], task: Task) -> Figures:
     """Summarise the clients of one group.
 
     Args:
-        metrics: numbers per client, (n,) each: ``accuracy`` (0..1), ``loss``, and others that the method reports.
+        metrics: numbers per client, (n,) each: what the task measures, and others that the method reports.
         examples: number of test examples per client, (n,).
+        task: what is learned.
 
     Returns:
-        The unweighted mean over clients of every metric, and the median of ``validation_loss``. For ``accuracy`` also
-        ``accuracy_weighted`` (by examples), ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the
-        clients, at least one); these count only clients with test examples, since a device may have none.
+        The unweighted mean over clients of every metric, and the median of ``validation_loss``; the task's figures of
+        all examples together, as far as they follow exactly (``accuracy_weighted``, ``rmse_pooled``). Of the main
+        figure also ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one);
+        these count only clients with test examples, since a device may have none.
     """
     figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
     validated = metrics.get(VALIDATION_LOSS, np.empty(0))
     if not np.isnan(validated).all():
         figures[MEDIAN] = float(np.nanmedian(validated))
-    known = (examples > 0) & ~np.isnan(metrics.get("accuracy", np.nan))
+    values = metrics.get(task.main, np.full(len(examples), np.nan))
+    known = (examples > 0) & ~np.isnan(values)
     if known.any():
-        accuracy = metrics["accuracy"][known]
-        tenth = math.ceil(len(accuracy) / 10)
-        figures["accuracy_weighted"] = float(np.average(accuracy, weights=examples[known]))
-        figures["std"] = float(accuracy.std())
-        figures["worst_decile"] = float(np.sort(accuracy)[:tenth].mean())
+        weights, main = examples[known], np.sort(values[known])
+        figures |= pooled(task, lambda name: float(np.average(metrics[name][known], weights=weights)), metrics)
+        tenth = math.ceil(len(main) / 10)
+        figures["std"] = float(values[known].std())
+        figures["worst_decile"] = float((main[:tenth] if task.figures[task.main].higher else main[-tenth:]).mean())
     return figures
+
+
+def pooled(task: Task, mean: Callable[[str], float], reported: Collection[str]) -> Figures:
+    """Return the task's figures of all examples of several clients together, where they follow exactly.
+
+    Args:
+        task: what is learned.
+        mean: returns the mean over all examples of what clients report under a name.
+        reported: the names that clients report.
+    """
+    if not {*task.reported} <= {*reported}:
+        return {}
+    found = task.pool({name: mean(name) for name in task.reported})
+    return {f"{name}_{task.figures[name].pooled}": value for name, value in found.items() if not math.isnan(value)}

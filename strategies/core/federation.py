@@ -49,7 +49,7 @@ class Setup:
         origins: returns hashes of what the run is made from, for devices or for a simulation; the run's folder keeps
             them.
         provenance: returns what carries the run out, given the roster; the run's folder keeps it.
-        chance: returns the share of the most frequent class among the examples on which simulated clients are
+        chance: returns the main figure of the best constant prediction for the examples on which simulated clients are
             evaluated; NaN if it is not known.
     """
 

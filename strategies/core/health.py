@@ -1,11 +1,10 @@
-"""What the final figures of a run do not show: clients that failed, a loss that rose, accuracy at chance.
+"""What the final figures of a run do not show: clients that failed, a loss that rose, figures at chance.
 
 The warnings stand in ``summary.json``, in reports, and behind the run's progress on the screen.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from florilegium.privacy.ledger import SPENT
 from florilegium.strategies.core.exchange import LATE
+from florilegium.tasks.task import Task
 
 MANY = 0.1
 """Share of the clients that have failed from which there is a warning."""
@@ -87,16 +87,16 @@ def unmeasured(asked: Collection[str], measured: Collection[str], reasons: Mappi
         yield f"{_count(len(lost), asked)} failed in the last evaluation, and do not count in it: {_told(lost)}"
 
 
-def diverged(losses: Sequence[float], test_loss: float, classes: int) -> Iterator[str]:
+def diverged(losses: Sequence[float], test_loss: float, guess: float | None) -> Iterator[str]:
     """Yield a sentence if the training loss ends above its start, or a run ends with losses above that of guessing.
 
-    A round's loss is a mean over its steps, so that the first may be high already. Guessing all classes alike has the
-    loss ln C; a training loss with a penalty may be higher, and so may the test loss of models that are too sure.
+    A round's loss is a mean over its steps, so that the first may be high already. A training loss with a penalty may
+    be higher than that of guessing, and so may the test loss of models that are too sure.
 
     Args:
         losses: the training loss of each round that reports one.
         test_loss: the mean loss of the clients that have trained in the last evaluation; NaN if it is not known.
-        classes: number of classes C; 1 for regression.
+        guess: the loss of guessing; None: it is not known.
     """
     size = max(1, round(_ENDS * len(losses)))
     if len(losses) < 2 * size:
@@ -108,27 +108,30 @@ def diverged(losses: Sequence[float], test_loss: float, classes: int) -> Iterato
             f"the training loss ends above its start ({first:.4g} in the first {rounds}, {last:.4g} in the last): "
             f"{_ADVICE}"
         )
-    elif classes > 1 and last > (guess := math.log(classes)) and test_loss > guess:
+    elif guess is not None and last > guess and test_loss > guess:
         yield (
-            f"the losses end above that of guessing, ln {classes} = {guess:.4g} ({last:.4g} on training, "
+            f"the losses end above that of guessing, {guess:.4g} ({last:.4g} on training, "
             f"{test_loss:.4g} on test examples): {_ADVICE}"
         )
 
 
-def at_chance(group: str, accuracy: float, examples: int, chance: float) -> Iterator[str]:
-    """Yield a sentence if the accuracy is at chance: at most two standard errors above that of a constant prediction.
+def at_chance(group: str, task: Task, value: float, examples: int, chance: float) -> Iterator[str]:
+    """Yield a sentence if the main figure is at chance: at most two standard errors better than a constant prediction.
 
     Args:
         group: the group of clients.
-        accuracy: share of its test examples that are classified correctly.
+        task: what is learned.
+        value: the main figure of its test examples.
         examples: number of test examples.
-        chance: share of the most frequent class among them, or 1 ÷ number of classes where it is not known.
+        chance: the main figure of the best constant prediction for them, or what is reached without any use, whatever
+            the data; NaN if neither is known.
     """
-    error = math.sqrt(chance * (1 - chance) / max(1, examples))
-    if chance < 1 and accuracy <= chance + 2 * error:
+    figure = task.figures[task.main]
+    gain = value - chance if figure.higher else chance - value
+    if chance not in (figure.low, figure.high) and gain <= 2 * task.error(chance, examples):
         yield (
-            f"the accuracy of {group} clients is at chance: {accuracy:.4f} of {examples} test examples, where always "
-            f"predicting the most frequent class gives {chance:.4f}"
+            f"the {task.main} of {group} clients is at chance: {value:{figure.format}} of {examples} test examples, "
+            f"where {task.constantly} gives {chance:{figure.format}}"
         )
 
 

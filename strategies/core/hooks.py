@@ -233,7 +233,7 @@ class Hooks:
         """Return the figures of a measured outcome: a summary of each group of clients, and those of each client."""
         groups = np.array([self.clients[client].group for client in outcome.clients])
         if outcome.totals is not None:  # of one group, or of several that are measured alike
-            return Evaluation({min(groups, key=GROUPS.index): outcome.totals.figures()})
+            return Evaluation({min(groups, key=GROUPS.index): outcome.totals.figures(self.task)})
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }
@@ -249,7 +249,7 @@ class Hooks:
                 | ({"epsilon": epsilons[client]} if client in epsilons else {})
             )  # fmt: skip
         return Evaluation({
-            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group])
+            group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group], self.task)
             for group in GROUPS
             if (groups == group).any()
         }, rows)  # fmt: skip

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Figures = dict[str, float]
+from florilegium.strategies.core.evaluation import Figures, pooled
+from florilegium.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class Totals:
             return total, known
         return by_examples, self.examples if known else 0.0
 
-    def figures(self) -> Figures:
+    def figures(self, task: Task) -> Figures:
         """Return summary figures, as ``summarise`` does of single clients' numbers, where sums tell them."""
         figures = {name: total / known for name, (known, total, _, _) in self.metrics.items() if known >= 1}
-        if "accuracy" in figures and self.examples >= 1:
-            known, _, squares, by_examples = self.metrics["accuracy"]
-            figures["accuracy_weighted"] = by_examples / self.examples
-            figures["std"] = math.sqrt(max(0.0, squares / known - figures["accuracy"] ** 2))
+        if task.main in figures and self.examples >= 1:
+            known, _, squares, _ = self.metrics[task.main]
+            figures |= pooled(task, lambda name: self.metrics[name][3] / self.examples, [*figures])
+            figures["std"] = math.sqrt(max(0.0, squares / known - figures[task.main] ** 2))
         return figures

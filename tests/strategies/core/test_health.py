@@ -18,13 +18,15 @@ from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.runs.experiment import tell_warnings
 from florilegium.clients.core.base import BaseClient
 from florilegium.common.settings import Value
-from florilegium.partitions.clientdata import commonest
+from florilegium.partitions.clientdata import constant
 from florilegium.partitions.federation import federate
 from florilegium.privacy.ledger import SPENT
 from florilegium.strategies.core.exchange import LATE
 from florilegium.strategies.core.health import Attendance, at_chance, diverged, unmeasured
 from florilegium.strategies.core.results import read_summary
-from tests.support import config, settings
+from florilegium.tasks.registry import make_task
+from florilegium.tasks.task import Targets
+from tests.support import TASK, config, settings
 
 KEYS: dict[str, Value] = {
     "model": "linear", "num-clients": 6, "participation": 1.0, "rounds": 2, "local-epochs": 1, "evaluate-every": 0,
@@ -84,7 +86,7 @@ class TestDivergence:
             ([2.0, 1.0, 2.1], 1.0, "ends above its start (2 in the first round, 2.1 in the last)"),
             ([2.0, 1.9, *[1.0] * 16, 1.9, 1.95], 1.0, ""),  # a tenth of the rounds at both ends
             ([2.0, 1.9, *[1.0] * 16, 1.9, 2.1], 1.0, "ends above its start (1.95 in the first 2 rounds"),
-            ([9.0, 2.5], 2.4, "above that of guessing, ln 10 = 2.303 (2.5 on training, 2.4 on test examples)"),
+            ([9.0, 2.5], 2.4, "above that of guessing, 2.303 (2.5 on training, 2.4 on test examples)"),
             ([9.0, 2.5], 2.2, ""),  # a training loss with a penalty
             ([9.0, 2.2], 2.5, ""),  # models that are too sure
             ([9.0, 2.5], math.nan, ""),
@@ -93,11 +95,11 @@ class TestDivergence:
         ],
     )
     def test_losses(self, losses: list[float], test_loss: float, told: str) -> None:
-        found = "".join(diverged(losses, test_loss, 10))
+        found = "".join(diverged(losses, test_loss, TASK.guess))
         assert (told in found) if told else not found
 
     def test_regression_has_no_guess(self) -> None:
-        assert not [*diverged([9.0, 8.0], 8.0, 1)]
+        assert not [*diverged([9.0, 8.0], 8.0, make_task("regression", Targets(("y",))).guess)]
 
     @pytest.mark.parametrize(
         ("accuracy", "examples", "chance", "told"),
@@ -110,14 +112,29 @@ class TestDivergence:
         ],
     )
     def test_accuracy(self, accuracy: float, examples: int, chance: float, told: bool) -> None:
-        assert bool([*at_chance("seen", accuracy, examples, chance)]) == told
+        assert bool([*at_chance("seen", TASK, accuracy, examples, chance)]) == told
+
+    @pytest.mark.parametrize(
+        ("rmse", "chance", "told"),
+        [
+            (2.0, 2.0, True),  # always the mean
+            (2.5, 2.0, True),
+            (1.9, 2.0, False),  # 5 standard errors of 2 ÷ √20000 = 0.014 below
+            (1.98, 2.0, True),
+            (1.0, math.nan, False),
+            (0.0, 0.0, False),  # a single number
+        ],
+    )
+    def test_errors_are_better_when_smaller(self, rmse: float, chance: float, told: bool) -> None:
+        task = make_task("regression", Targets(("y",)))
+        assert bool([*at_chance("seen", task, rmse, 10_000, chance)]) == told
 
 
 def test_the_share_of_the_most_frequent_class() -> None:
     federation, dataset = federate(settings(**{"num-clients": 6}))
     labels = np.concatenate([dataset.test.y[federation.test[client]] for client in (1, 4)])  # type: ignore[union-attr]
-    assert commonest(federation, dataset, [1, 4], "test") == np.bincount(labels).max() / len(labels)
-    assert math.isnan(commonest(federation, dataset, [], "test"))
+    assert constant(federation, dataset, [1, 4], "test") == np.bincount(labels).max() / len(labels)
+    assert math.isnan(constant(federation, dataset, [], "test"))
 
 
 def test_summary_report_and_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

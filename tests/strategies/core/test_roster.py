@@ -29,7 +29,7 @@ from florilegium.strategies.core.population import Population
 from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
 from tests.grid import InProcessGrid
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import TASK, settings
 
 
 class _Grid:
@@ -323,10 +323,10 @@ def test_what_cannot_be_used(array: Any, said: str) -> None:
 
 def test_devices_without_tests_have_no_part_in_figures() -> None:
     metrics = {"accuracy": np.array([0.5, np.nan, 1.0, 0.7]), "loss": np.array([1.0, np.nan, 3.0, np.nan])}
-    figures = summarise(metrics, np.array([10.0, 0.0, 30.0, 0.0]))
+    figures = summarise(metrics, np.array([10.0, 0.0, 30.0, 0.0]), TASK)
     assert figures["accuracy_weighted"] == pytest.approx(0.875)
     assert (figures["std"], figures["worst_decile"]) == (0.25, 0.5)
-    assert "std" not in summarise({"accuracy": np.array([0.5])}, np.array([0.0]))
+    assert "std" not in summarise({"accuracy": np.array([0.5])}, np.array([0.0]), TASK)
 
 
 DEVICES: dict[str, Value] = {
