@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types types-check run test test-quick test-processes test-long lint docs pictures bench clean
+.PHONY: install generate types-check run test test-quick test-processes test-long lint docs pictures bench clean
 
 install: $(VENV)/.installed
 
@@ -22,16 +22,8 @@ run: install
 generate: install
 	$(BIN)/python -m docs.generate
 
-# mypy does not follow the package's __path__: it gets a folder where the layers do lie inside `florilegium`.
-LAYERS := apps clients common models partitions privacy research strategies tasks
-TYPES := build/types/florilegium
-
-types:
-	mkdir -p $(TYPES)
-	ln -sfn $(addprefix $(CURDIR)/,$(LAYERS)) $(CURDIR)/florilegium/__init__.py $(CURDIR)/florilegium/__main__.py $(TYPES)/
-
-types-check: install types
-	MYPYPATH=build/types $(BIN)/mypy -p florilegium -p benchmarks -p docs.generate
+types-check: install
+	$(BIN)/mypy -p florilegium -p benchmarks -p docs.generate
 
 lint: types-check
 	$(BIN)/ruff check .
@@ -53,7 +45,7 @@ test-long: install
 	$(BIN)/python -m pytest -m long
 
 # The site, in build/site: warnings are errors, links and their anchors are checked, nothing is fetched.
-docs: install types
+docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo $(CURDIR)/build/site/index.html
 

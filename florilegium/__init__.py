@@ -3,7 +3,8 @@
 The names below are the public interface (docs/python.md); all else is internal. Each is imported when it is first used.
 
 In an installed package the layers (``florilegium.apps``, ``florilegium.strategies``, …) lie in this folder. In a
-checkout, and where Flower has unpacked the app, they lie beside it, at the top level, and are found there.
+checkout they lie beside it, at the top level, and this folder has a link to each. Flower's app and checkouts without
+links (git on Windows writes files instead) have none here; there they are found at the top level.
 """
 
 from pathlib import Path as _Path

@@ -122,7 +122,6 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.long
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     """Links and their sections are checked, too, and no page loads anything from another server."""
-    subprocess.run(["make", "-s", "types"], cwd=ROOT, check=True)
     done = subprocess.run(
         [BIN / "mkdocs", "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False,

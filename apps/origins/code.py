@@ -51,7 +51,7 @@ def source_version(top: str) -> str:
 
 def layer_folder(layer: str) -> Path:
     """Return the folder of one layer of the package, wherever it is installed."""
-    return next(folder for root in florilegium.__path__ if (folder := Path(root) / layer).is_dir())
+    return next(folder for root in florilegium.__path__ if (folder := Path(root).resolve() / layer).is_dir()).resolve()
 
 
 def _sources(top: str) -> list[Path]:

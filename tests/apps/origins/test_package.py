@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from florilegium.apps.origins.app_folder import COMPONENTS, PUBLISHER
-from florilegium.apps.origins.code import LAYERS, code_version
+from florilegium.apps.origins.code import LAYERS, code_version, layer_folder
 from florilegium.common.commit import commit_of
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
@@ -99,6 +99,27 @@ def test_the_build_lists_every_folder_of_the_package() -> None:
     assert app["publisher"] == PUBLISHER
     assert app["components"] == COMPONENTS
     assert {f"/{layer}/**/*.py" for layer in (*LAYERS, "florilegium")} == set(app["fab-include"])
+
+
+def test_a_checkout_has_a_link_to_each_layer() -> None:
+    """For editors, type checkers and tools that draw imports; a file is one module, whichever way it is found."""
+    links = {path.name: path.resolve() for path in (ROOT / "florilegium").iterdir() if path.is_symlink()}
+    assert links == {layer: ROOT / layer for layer in (*LAYERS, "research")}
+    assert layer_folder("apps") == ROOT / "apps"
+    assert not any(path.is_relative_to(ROOT / "florilegium") for path in layer_folder("apps").rglob("*.py"))
+
+
+def test_layers_are_found_where_git_writes_links_as_files(tmp_path: Path) -> None:
+    """As in a checkout on Windows, and with the same code hash; in Flower's app the links are missing altogether."""
+    for folder in (*LAYERS, "florilegium"):
+        ignored = shutil.ignore_patterns("__pycache__", *(LAYERS if folder == "florilegium" else ()))
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    for layer in LAYERS:
+        (tmp_path / "florilegium" / layer).write_text(f"../{layer}")
+    code = "from florilegium.apps.origins import code; print(code.__file__, code.code_version())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == [str(tmp_path / "apps" / "origins" / "code.py"), code_version()], done.stderr
 
 
 @pytest.mark.simulation
