@@ -12,10 +12,9 @@ import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import Run
-from florilegium.apps.engines.choice import EngineName
-from florilegium.apps.engines.choice import engine as choose
-from florilegium.apps.engines.process import OnEvaluation
+from florilegium.apps.engines.base import OnEvaluation
 from florilegium.apps.engines.progress import Display, silent, suitable
+from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.run_records import load_run
@@ -34,7 +33,7 @@ log = logging.getLogger("flwr")
 def run(
     recipe: str | Path | None = None,
     *,
-    engine: EngineName = "auto",
+    engine: str = "auto",
     workers: int = 1,
     progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
@@ -152,7 +151,7 @@ def compare(
     *,
     seeds: Sequence[int] = (),
     tuned: str = "",
-    engine: EngineName = "auto",
+    engine: str = "auto",
     workers: int = 1,
     progress: bool = True,
     **keys: Any,
@@ -213,7 +212,7 @@ class Sweep:
 
 
 def sweep(
-    recipe: str, name: str, *, engine: EngineName = "auto", workers: int = 1, progress: bool = True, **keys: Any
+    recipe: str, name: str, *, engine: str = "auto", workers: int = 1, progress: bool = True, **keys: Any
 ) -> Sweep:
     """Run a recipe's sweep, which reproduces a table or figure of a paper; finished runs are reused.
 

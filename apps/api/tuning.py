@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
-from florilegium.apps.engines.choice import EngineName
 from florilegium.apps.engines.progress import silent, suitable
 from florilegium.apps.runs.experiment import resolve
 from florilegium.common.settings import Value
@@ -69,7 +68,7 @@ def tune(
     recipe: str | Path,
     name: str,
     *,
-    engine: EngineName = "auto",
+    engine: str = "auto",
     workers: int = 1,
     progress: bool = True,
     **keys: Any,

@@ -55,6 +55,13 @@ def complete_tracker(incomplete: str) -> list[str]:
     return [name for name in TRACKERS if name.startswith(incomplete)]
 
 
+def complete_engine(incomplete: str) -> list[str]:
+    """Return the engines whose names begin so."""
+    from florilegium.apps.engines.registry import AUTO, ENGINES
+
+    return [name for name in (AUTO, *ENGINES) if name.startswith(incomplete)]
+
+
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     """Return the runs whose ids begin so, in the folder of ``--runs-dir`` or the default one, in alphabetical order."""
     from florilegium.strategies.core.settings import ServerSettings

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from florilegium.apps.cli.completion import complete_recipe, complete_run
+from florilegium.apps.cli.completion import complete_engine, complete_recipe, complete_run
 from florilegium.common.errors import ConfigurationError, StoppedError
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -32,9 +32,10 @@ Recipe = Annotated[str | None, of_recipe("a recipe's name, or a TOML file")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
 Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help="worker processes, one CPU each")]
 EngineOption = Annotated[
-    Literal["auto", "process", "ray"],
+    str,
     typer.Option(
-        help="process: local worker processes; ray: Flower's simulation; auto: ray for a cluster or several GPUs"
+        help="process: local worker processes; ray: Flower's simulation; auto: ray for a cluster or several GPUs",
+        autocompletion=complete_engine,
     ),
 ]
 Seeds = Annotated[

@@ -40,9 +40,9 @@ def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], worke
     Args:
         overrides: the run configuration, where it differs from the defaults.
         named: what the user has given by ``--set``.
-        workers, engine: as for :func:`florilegium.apps.engines.choice.engine`.
+        workers, engine: as for :func:`florilegium.apps.engines.registry.engine`.
     """
-    from florilegium.apps.engines.choice import engine as choose
+    from florilegium.apps.engines.registry import engine as choose
     from florilegium.apps.runs.experiment import run_experiment, tell_warnings, warn_of_idle_keys
 
     warn_of_idle_keys(named, [overrides])

@@ -1,7 +1,4 @@
-"""The engine ``process``: carries out a run in the calling process and its workers; the caller may stop it.
-
-It has the same method :meth:`run` as the engine ``ray`` (:class:`florilegium.apps.engines.ray_simulation.Simulation`).
-"""
+"""The engine ``process``: carries out a run in the calling process and its workers; the caller may stop it."""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.engines.progress import Show
 from florilegium.apps.settings.configuration import complete
 from florilegium.apps.trackers.attached import attached
@@ -22,59 +20,32 @@ from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import is_evaluated
 
-OnEvaluation = Callable[[int, dict[str, dict[str, float]]], object]
-"""Called with the round and the figures of each group of clients; the run ends with this round if it returns true."""
 GROUPS = ("seen", "unseen", "unlabeled")
 
 _ONE_AT_A_TIME = threading.RLock()
 """Held by a run: the log, PyTorch's threads and what is remembered belong to the whole process."""
 
 
-class Engine(Protocol):
-    """Carries out runs."""
-
-    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
-        """Carry out one run (:meth:`florilegium.apps.engines.ray_simulation.Simulation.run`)."""
-
-
-class InThisProcess:
-    """Carries out runs in this process or in worker processes of its own.
+class InThisProcess(Engine):
+    """Carries out runs in this process; with several workers, their clients train in worker processes of its own.
 
     Runs of several threads wait for each other. Ctrl-C stops a run after its present round, with a checkpoint; a second
     Ctrl-C stops it at once.
-
-    Args:
-        on_evaluation: see :data:`OnEvaluation`.
-        workers: number of worker processes; with one, this process trains one client after the other.
-        fork: whether workers may be forked from this process (:func:`florilegium.apps.engines.workers.worker_grid`).
     """
 
-    def __init__(self, on_evaluation: OnEvaluation | None = None, workers: int = 1, *, fork: bool = False) -> None:
-        self._on_evaluation, self._workers, self._fork = on_evaluation, workers, fork
-
     def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
-        """Carry out one run and wait for it.
-
-        Args:
-            overrides: the run configuration, where it differs from the defaults.
-            run_path: the folder the run will write to.
-            progress: called with the contents of the run's ``status.json`` whenever they change.
-
-        Raises:
-            ConfigurationError, RunError: if the run cannot start or continue.
-            Interrupted: if Ctrl-C has stopped it after a round.
-        """
+        """Carry out one run and wait for it, as :meth:`Engine.run`; raise :class:`Interrupted` if Ctrl-C stopped it."""
         from florilegium.apps.engines.one_process import run_here  # imports torch and Flower, which takes seconds
 
         gc.enable()  # the command line has switched it off for the imports
-        watcher = _Watcher(progress, self._on_evaluation)
+        watcher = _Watcher(progress, self.on_evaluation)
         try:
             run_path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         with _ONE_AT_A_TIME, _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
             config = complete(overrides)
-            run_here(config, run_path, attached(watcher, config, run_path), workers=self._workers, fork=self._fork)
+            run_here(config, run_path, attached(watcher, config, run_path), workers=self.workers, fork=self.fork)
 
 
 class _Watcher:

@@ -35,7 +35,7 @@ import tomli_w
 import typer
 
 from florilegium.apps.engines.progress import Show
-from florilegium.apps.engines.ray_cluster import check_cluster, named_cluster
+from florilegium.apps.engines.ray import check_cluster, named_cluster
 from florilegium.apps.origins.app_folder import write_app
 from florilegium.apps.origins.provenance import COMMAND_VARIABLE, passed_on
 from florilegium.apps.settings.configuration import complete, packed

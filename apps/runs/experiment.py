@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from florilegium.apps.engines.process import Engine
+from florilegium.apps.engines.base import Engine
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.methods.registry import table_of
 from florilegium.apps.runs.recipes import find_recipe

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from florilegium.apps.engines.choice import engine
 from florilegium.apps.engines.progress import Display
+from florilegium.apps.engines.registry import engine
 from florilegium.apps.origins.provenance import differences
 from florilegium.apps.runs.experiment import run_experiment
 from florilegium.common.errors import ConfigurationError, RunError

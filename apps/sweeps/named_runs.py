@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from florilegium.apps.engines.choice import EngineName
-from florilegium.apps.engines.choice import engine as choose
 from florilegium.apps.engines.progress import Display, numbered
+from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.origins.app_folder import project
 from florilegium.apps.origins.hashes import origins_of
@@ -172,7 +171,7 @@ def _name(keys: Mapping[str, Value]) -> str:
 def carry_out(
     wanted: Sequence[Cell],
     runs_dir: Path,
-    engine: EngineName,
+    engine: str,
     workers: int,
     display: Display,
     *,
@@ -183,7 +182,7 @@ def carry_out(
     Args:
         wanted: the cells.
         runs_dir: folder of runs.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
         display: shows the progress of each run.
 
     Raises:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from florilegium.apps.engines.choice import EngineName
-from florilegium.apps.engines.choice import engine as choose
-from florilegium.apps.engines.process import Engine
+from florilegium.apps.engines.base import Engine
 from florilegium.apps.engines.progress import Display
+from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
 from florilegium.apps.settings.configuration import complete
 from florilegium.apps.tuning.chosen import FILE as CHOSEN
@@ -44,7 +43,7 @@ def tune(
     recipe: str,
     name: str,
     overrides: Mapping[str, Value],
-    engine: EngineName,
+    engine: str,
     workers: int,
     display: Display,
     *,
@@ -55,7 +54,7 @@ def tune(
     Args:
         recipe, name: a recipe and its table ``[tune.<name>]``.
         overrides: keys that apply to all trials.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
         display: shows the progress of each trial.
 
     Raises:

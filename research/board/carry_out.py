@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.engines.choice import EngineName
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import load_run
@@ -48,7 +47,7 @@ def carry_out(
     recipe: str,
     seeds: Sequence[int],
     overrides: Mapping[str, Value],
-    engine: EngineName,
+    engine: str,
     workers: int,
     display: Display,
     *,
@@ -60,7 +59,7 @@ def carry_out(
         recipe: a recipe with a table ``[tune.board]``.
         seeds: the seeds of each method's runs; the trials have the recipe's.
         overrides: keys that apply to all trials and runs.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.choice.engine`.
+        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
         display: shows the progress of each run.
 
     Raises:

@@ -170,7 +170,7 @@ def fidelity(
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:
     """Train on real and on simulated clients with several hyper-parameters, to compare their accuracies."""
-    from florilegium.apps.engines.choice import engine as choose
+    from florilegium.apps.engines.registry import engine as choose
     from florilegium.apps.runs.experiment import recipe_name, resolve, run_experiment
     from florilegium.common.settings import parse_counts, parse_numbers
     from florilegium.research.studies.fidelity import Grid, study, write_fidelity

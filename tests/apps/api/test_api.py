@@ -468,7 +468,7 @@ class TestFailure:
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),
             ({"model": "tests.apps.api.test_api:QUICK"}, "model: .* is not a network: expected a function"),
             ({"model": "tests.apps.api.test_api:shalow"}, "has no 'shalow'; did you mean 'shallow'"),
-            ({"engine": "dask"}, "engine: 'dask' is unknown. Allowed: auto, process, ray"),
+            ({"engine": "dask"}, "engine: 'dask' is not an engine, nor 'auto'. Known: process, ray."),
             ({"workers": 0}, "workers: must be 1 or more"),
             ({"model": "__main__:X", "workers": 2}, "worker processes cannot import '__main__:X'"),
             ({"model": "__main__:X", "engine": "ray"}, "worker processes cannot import '__main__:X'"),

@@ -35,7 +35,7 @@ def test_what_is_wrong_is_said(what: str, tmp_path: Path) -> None:
 
 EARLY = """
 import sys
-from florilegium.apps.engines.choice import engine
+from florilegium.apps.engines.registry import engine
 from florilegium.common.errors import FlorilegiumError
 for keys in ({"init": "nowhere"}, {"init": "/nowhere.pt"}, {"dataset": "cifar10", "data-dir": "/nowhere"},
              {"classes-per-client": 11}, {"privacy.unit": "client"}, {"rounds": "many"}):

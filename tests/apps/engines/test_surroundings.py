@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from florilegium.apps.engines.choice import engine
 from florilegium.apps.engines.one_process import run_here
-from florilegium.apps.engines.ray_cluster import check_cluster, named_cluster
+from florilegium.apps.engines.ray import check_cluster, named_cluster
 from florilegium.apps.engines.ray_simulation import without_proxy
+from florilegium.apps.engines.registry import engine
 from florilegium.apps.runs.experiment import resolve
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, DataError, FileError
@@ -75,7 +75,7 @@ class TestRayAddress:
             check_cluster(f"{prefix}127.0.0.1:9")
 
     def test_somebody_else_there(self, listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("florilegium.apps.engines.ray_cluster._PATIENCE", 0.3)
+        monkeypatch.setattr("florilegium.apps.engines.ray._PATIENCE", 0.3)
         started = time.monotonic()
         with pytest.raises(ConfigurationError, match=f"what listens at 127.0.0.1:{listening} is no Ray cluster"):
             check_cluster(f"127.0.0.1:{listening}")

@@ -194,7 +194,9 @@ class TestReproduce:
 
     def test_a_run_that_its_user_ended_is_repeated_as_far(self, tmp_path: Path) -> None:
         keys = config(**{**KEYS, "rounds": 9, "evaluate-every": 2, "runs-dir": str(tmp_path), "run-name": "ended"})
-        first = run_experiment(InThisProcess(lambda server_round, figures: server_round == 4), keys, silent)
+        first = run_experiment(
+            InThisProcess(on_evaluation=lambda server_round, figures: server_round == 4), keys, silent
+        )
         again, found = reproduce(first, silent)
         assert json.loads((again / "summary.json").read_text())["rounds"] == 4
         assert found.same

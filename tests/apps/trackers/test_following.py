@@ -180,7 +180,7 @@ def test_a_failing_tracker_is_silenced_and_the_run_goes_on(tmp_path: Path, caplo
 def test_the_engine_process_attaches_it_too(tmp_path: Path) -> None:
     keys = config(**{**KEYS, "runs-dir": str(tmp_path), "rounds": 2})
     rounds: list[int] = []
-    engine = InThisProcess(lambda round, figures: rounds.append(round))
+    engine = InThisProcess(on_evaluation=lambda round, figures: rounds.append(round))
     engine.run(keys, tmp_path / "run", lambda status: None)
     assert [round for round, _ in _logged()] == rounds == [1, 2]
     assert Listening.calls[-1][1] == "completed"

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 import florilegium as fl
 from florilegium.apps.cli.app import cli
-from florilegium.apps.engines.process import Engine, InThisProcess, OnEvaluation
+from florilegium.apps.engines.base import Engine, OnEvaluation
+from florilegium.apps.engines.process import InThisProcess
 from florilegium.apps.engines.progress import silent
 from florilegium.apps.tuning import trials
 from florilegium.apps.tuning.chosen import read_tuned
@@ -112,7 +113,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
 
     @contextmanager
     def choose(name: str, workers: int, wanted: object, on_evaluation: OnEvaluation, *, fork: bool) -> Iterator[Engine]:
-        yield InThisProcess(on_evaluation)
+        yield InThisProcess(on_evaluation=on_evaluation)
 
     return pretend
 

@@ -1,19 +1,73 @@
-"""The Ray cluster that ``RAY_ADDRESS`` names, looked for before anything waits for it."""
+"""The engine ``ray``: Flower's simulation on Ray, for a cluster or several GPUs; it takes some ten seconds to start.
+
+The cluster that ``RAY_ADDRESS`` names is looked for before anything waits for it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
+from florilegium.apps.engines.base import Engine
+from florilegium.apps.engines.progress import Show
+from florilegium.apps.origins.packages import import_path
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Value
+from florilegium.strategies.core.run_folder import STOP
 
 VARIABLE = "RAY_ADDRESS"
 _PATIENCE = 3.0
 """Seconds that a cluster has to accept a connection."""
 _ADVICE = f"start one with `ray start --head`, correct {VARIABLE}, or unset it to compute on this machine"
+
+
+class Ray(Engine):
+    """Carries out runs in a Flower simulation, which a file in a run's folder asks to end."""
+
+    remote = True
+
+    @classmethod
+    def suits(cls, workers: int, configs: Sequence[Mapping[str, Value]]) -> bool:
+        """Return whether ``RAY_ADDRESS`` names a cluster, or several workers are to share several GPUs."""
+        if named_cluster():
+            return True
+        if workers == 1 or not any(str(config["device"]) in ("auto", "cuda") for config in configs):
+            return False
+        import torch  # takes seconds, but the run needs it too
+
+        return torch.cuda.device_count() > 1
+
+    def __enter__(self) -> Self:
+        """Start a SuperLink and Ray, without waiting for them."""
+        from florilegium.apps.engines.ray_simulation import Simulation
+
+        self._simulation = Simulation(self.workers, import_path(self.configs[0]) if self.configs else "").__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End every process of the simulation."""
+        self._simulation.__exit__(*exception)
+
+    def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
+        """Carry out one run and wait for it, as :meth:`Engine.run`."""
+        last = 0
+
+        def show(status: Mapping[str, Any]) -> None:
+            nonlocal last
+            progress(status)
+            evaluated = int(status.get("evaluated", 0))
+            if self.on_evaluation is not None and evaluated > last and status.get("figures"):
+                last = evaluated
+                if self.on_evaluation(evaluated, json.loads(json.dumps(status["figures"]))):
+                    (run_path / STOP).touch()
+
+        self._simulation.run(overrides, run_path, show)
 
 
 def named_cluster() -> str:
