@@ -1,7 +1,7 @@
 """Registries that other packages can extend: methods, networks, datasets, partitioners, trackers, engines.
 
 A name in the configuration is one of three things: an entry of the suite's own table, an entry point that an installed
-package declares (groups ``florilegium.methods``, ``.networks``, ``.datasets``, ``.partitioners``, ``.trackers``, ``.engines``), or a
+package declares (groups ``florilegium.methods``, ``.networks`` and so on), or a
 reference ``package.module:attribute``. The object behind a name is imported only when it is used.
 """
 

@@ -100,7 +100,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
             tried.append(keys["learning-rate"])
             (path / "checkpoint").mkdir(parents=True)
             figures = {"seen": {"validation_accuracy": value, "validation_loss": value, "accuracy": 1.0}}
-            ended = next((r for r in range(1, 5) if engine._on_evaluation and engine._on_evaluation(r, figures)), 4)
+            ended = next((r for r in range(1, 5) if engine.on_evaluation and engine.on_evaluation(r, figures)), 4)
             (path / "summary.json").write_text(json.dumps({"rounds": ended, "final": figures}))
             (path / "clients.csv").write_text("client,group\n0,seen\n1,seen\n2,unseen\n")
             return path
