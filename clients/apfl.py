@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import GradientHook, Group, gradients, make_optimizer
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mixing import APFLHyper
 from florilegium.models.parameters import Arrays, exchanged, frozen, get_arrays, set_arrays, trained
 
@@ -31,13 +32,13 @@ ALPHA = "alpha"
 class APFLClient(BaseClient):
     """Trains a global and a personal model at once, and learns how to mix them."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it has losses and steps of its own")
 
     hyper: APFLHyper
     reports: ClassVar[Reports] = {ALPHA: SHARE}
 
     @classmethod
-    def init_gap(cls, hyper: APFLHyper) -> str:
+    def own_start(cls, hyper: APFLHyper) -> str:
         """Return what starts from the seed even with ``init``."""
         return "the clients' own models v_i"
 

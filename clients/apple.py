@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Group, Objective, gradient_of
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import APPLEHyper
 from florilegium.models.batch_norm import has_lone_channels
@@ -34,12 +35,11 @@ LEAST = 0.001
 class APPLEClient(BankedClient):
     """Trains its core model and its relationships to other clients' core models."""
 
-    hyper: APPLEHyper
+    training = Training(
+        "it learns relationships from products of gradients with other clients' models, which are not clipped"
+    )
 
-    @staticmethod
-    def example_gap(hyper: APPLEHyper) -> str:
-        """Return why the class does not keep example privacy."""
-        return "it learns relationships from products of gradients with other clients' models, which are not clipped"
+    hyper: APPLEHyper
 
     @phase
     def train(self, arrays: Arrays, *, count: int = 1) -> Answer:

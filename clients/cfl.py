@@ -6,17 +6,13 @@ test: that is a phase ``train`` as any other.
 
 from __future__ import annotations
 
-from typing import Any
-
-from florilegium.clients.core.base import BaseClient, stackable
+from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.training_facts import Training
 
 
 class ComparedClient(BaseClient):
     """Trains the received model and returns it."""
 
-    vectorise_gap = staticmethod(stackable)
-
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Return why example privacy is not kept."""
-        return "clients also train so that the server can find their clusters, which the budget does not cover"
+    training = Training(
+        "clients also train so that the server can find their clusters, which the budget does not cover", stacked=True
+    )

@@ -8,9 +8,10 @@ Strategy: FedAvg (``strategies/fedavg.py``); the personal models never leave the
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import pull_towards
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.personal import DittoHyper
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 
@@ -18,8 +19,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 class DittoClient(BaseClient):
     """Trains two models: one for the federation, one for the client."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     uses_finetuning = "never"
     hyper: DittoHyper

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from florilegium.clients.core.base import BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.training import batches, features, gradients, shuffled
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mixing import FedALAHyper
 from florilegium.models.blocks import block_names, block_of, cut
 from florilegium.models.parameters import Arrays, exchanged, trained
@@ -33,8 +34,7 @@ WINDOW = 10
 class FedALAClient(BaseClient):
     """Starts its training from a learned mixture of the global model and its own."""
 
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("the weights of its mixture are made of all examples together", stacked=True)
 
     hyper: FedALAHyper
     model: nn.Sequential

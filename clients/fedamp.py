@@ -6,9 +6,10 @@ or from its last w_i (``"own"``), and returns it.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, only_gradients, stackable
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import pull_towards
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import FedAMPHyper
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -17,8 +18,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 class FedAMPClient(BankedClient):
     """Trains its model under a pull towards the received mixture."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     hyper: FedAMPHyper
 

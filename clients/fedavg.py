@@ -6,11 +6,11 @@ clients. The base class implements all of this.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.training_facts import Training
 
 
 class FedAvgClient(BaseClient):
     """Local SGD from the global model."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)

@@ -8,8 +8,8 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.core.training import Group
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedBABUHyper
 from florilegium.models.batch_norm import norms_of
@@ -18,8 +18,7 @@ from florilegium.models.batch_norm import norms_of
 class FedBABUClient(DecoupledClient):
     """Trains a shared body with a fixed random head, the same for all clients."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     keeps_personal = False
     uses_finetuning = "always"

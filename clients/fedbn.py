@@ -5,17 +5,13 @@ Receives and returns all other arrays of the network.
 
 from __future__ import annotations
 
-from typing import Any
-
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class FedBNClient(DecoupledClient):
     """Trains a shared network with the client's own batch-norm layers."""
 
-    needs_blocks = False
+    training = Training("batch norm mixes examples")
 
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Return why example privacy is not kept."""
-        return "batch norm mixes examples"
+    needs_blocks = False

@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.conditional import FedCPHyper
@@ -31,8 +32,9 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 class FedCPClient(BaseClient):
     """Trains a body and a policy for the federation, and a head of its own."""
 
+    training = Training("its losses are of whole batches")
+
     needs = frozenset({VECTOR})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     augments = False

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import body_and_classifier
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -33,8 +34,9 @@ MEAN = "mean"
 class FedDBEClient(BaseClient):
     """Trains the global model on representations whose personal bias it learns itself."""
 
+    training = Training()
+
     needs = frozenset({VECTOR})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: FedDBEHyper

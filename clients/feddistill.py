@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from florilegium.clients.core.base import more_than_gradients
 from florilegium.clients.core.training import Objective
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.classwise import SUMS, WEIGHTS, ClasswiseClient, mean_vectors, sum_by_class
 from florilegium.clients.hyper.classwise import FedDistillHyper
 from florilegium.models.parameters import Arrays
@@ -27,8 +27,9 @@ INCLUDED = "class.included"
 class FedDistillClient(ClasswiseClient):
     """Distils the other clients' mean logits of each class into its own model."""
 
+    training = Training()
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     hyper: FedDistillHyper
 

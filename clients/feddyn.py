@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Correction
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import FedDynHyper
 from florilegium.models.parameters import Arrays, trained
 
@@ -19,8 +20,7 @@ from florilegium.models.parameters import Arrays, trained
 class FedDynClient(BaseClient):
     """Local SGD on a dynamically regularised objective."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     hyper: FedDynHyper
 

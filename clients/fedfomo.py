@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.base import Answer, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import evaluate
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import FedFomoHyper
@@ -36,8 +37,7 @@ BEFORE = "before"
 class FedFomoClient(BankedClient):
     """Combines received models by how much they improve on its own, then trains."""
 
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training(stacked=True)
 
     hyper: FedFomoHyper
 

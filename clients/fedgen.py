@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Objective
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.classwise import FedGenHyper
 from florilegium.common.memo import remembered
@@ -33,8 +34,9 @@ FREQUENCIES = "frequencies"
 class FedGenClient(BaseClient):
     """Adds losses on generated features to local training."""
 
+    training = Training()
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: FedGenHyper

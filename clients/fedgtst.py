@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import Range, Reports
 from florilegium.clients.core.training import gradients, mean_gradient
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
@@ -32,7 +33,7 @@ TINY = 1e-12
 class FedGTSTClient(BaseClient):
     """Trains with a regulariser on the gradient's norm, and reports that norm."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training()
 
     hyper: FedGTSTHyper
     reports: ClassVar[Reports] = dict.fromkeys(("norm", "standard_norm", "square"), Range(0.0, math.inf))

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import gradients, mean_gradient
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
@@ -23,7 +24,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays, traine
 class FedIIRClient(BaseClient):
     """Trains with a regulariser on the classifier's gradient."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training()
 
     needs_blocks = True
     hyper: FedIIRHyper

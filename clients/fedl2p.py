@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import NUMBER, POSITIVE, SHARE, Reports
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, batches, evaluate, train
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError, RunError
@@ -74,7 +75,7 @@ class Step:
 class FedL2PClient(BaseClient):
     """Fine-tunes the model with learned personal hyper-parameters, and trains the meta-nets that give these."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training()
 
     uses_finetuning = "always"
     augments = False

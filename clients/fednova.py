@@ -12,10 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.settings import SharedSettings
 from florilegium.clients.core.training import GradientHook, pull_towards
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.models.parameters import Arrays, is_statistic
 
@@ -48,8 +49,7 @@ def sum_of_weights(steps: int, momentum: float, pull: float) -> float:
 class FedNovaClient(BaseClient):
     """Local SGD whose update is scaled to τ_eff steps."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     hyper: FedNovaHyper
 

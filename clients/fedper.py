@@ -7,12 +7,11 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients, stackable
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class FedPerClient(DecoupledClient):
     """Trains a shared body and a personal head."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)

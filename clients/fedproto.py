@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import more_than_gradients
 from florilegium.clients.core.training import Objective, features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.classwise import ClasswiseClient, mean_vectors, sum_by_class
 from florilegium.clients.hyper.classwise import FedProtoHyper
 from florilegium.models.blocks import body_and_classifier
@@ -26,8 +26,9 @@ NEVER = -1e9
 class FedProtoClient(ClasswiseClient):
     """Pulls the features of each class towards the class's global prototype."""
 
+    training = Training()
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: FedProtoHyper

@@ -6,9 +6,10 @@ h(w) = F_k(w) + μ/2·‖w − wᵗ‖². With μ = 0 this is FedAvg.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, pull_towards
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import FedProxHyper
 from florilegium.models.parameters import Arrays
 
@@ -16,8 +17,7 @@ from florilegium.models.parameters import Arrays
 class FedProxClient(BaseClient):
     """Local SGD with a proximal term that keeps it near the global model."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     hyper: FedProxHyper
     _mu = 0.0

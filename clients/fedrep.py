@@ -8,8 +8,8 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients, stackable
 from florilegium.clients.core.training import Group
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedRepHyper
 
@@ -17,8 +17,7 @@ from florilegium.clients.hyper.personal import FedRepHyper
 class FedRepClient(DecoupledClient):
     """Trains a personal head on the shared body, then the shared body with that head."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     uses_finetuning = "never"
     hyper: FedRepHyper

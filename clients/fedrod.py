@@ -13,9 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.mixing import FedRoDHyper
@@ -30,8 +31,9 @@ from florilegium.tasks.task import CLASSES
 class FedRoDClient(BaseClient):
     """Trains a generic and a personal head on common features."""
 
+    training = Training("class counts are made of all examples together")
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: FedRoDHyper

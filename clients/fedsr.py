@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.federated import FedSRHyper
 from florilegium.common.memo import remembered
@@ -25,8 +26,9 @@ from florilegium.tasks.task import CLASSES
 class FedSRClient(BaseClient):
     """Trains with regularisers on the representation."""
 
+    training = Training("it has losses and steps of its own")
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: FedSRHyper

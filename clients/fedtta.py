@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH, evaluate, gradients
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
@@ -29,8 +30,9 @@ PREFIX = "adaptation."
 class FedTTAClient(BaseClient):
     """Trains the network and the loss that it adapts with; adapts the network before a test."""
 
+    training = Training("it has losses and steps of its own")
+
     needs = frozenset({VECTOR})
-    example_gap = staticmethod(more_than_gradients)
 
     uses_finetuning = "never"
     hyper: FedTTAHyper

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from florilegium.clients.core.base import Answer, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.stacked_examples import form_for
 from florilegium.clients.core.stacked_objectives import Batch, StackedObjective, losses_together
 from florilegium.clients.core.training import EVALUATION_BATCH, Group, least_batch
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import RunError
@@ -29,8 +30,7 @@ from florilegium.partitions.loading import dataset_of
 class FLowDUPClient(SubspaceClient):
     """Makes its own model by one forward pass of h over its inputs."""
 
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training(stacked=True)
 
     hyper: FLowDUPHyper
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.clustered import FLUXHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
@@ -34,9 +35,9 @@ ABSENT = -1.0
 class FLUXClient(BaseClient):
     """Trains the received model; describes its data by moments of their features."""
 
+    training = Training(stacked=True)
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
 
     needs_blocks = True
     hyper: FLUXHyper

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.accompanied import beside
 from florilegium.clients.hyper.conditional import GPFLHyper
@@ -29,15 +30,16 @@ from florilegium.tasks.task import CLASSES
 class GPFLClient(BaseClient):
     """Trains body, embeddings and valve for the federation, and a head of its own."""
 
+    training = Training("its losses are of all labels together")
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
 
     needs_blocks = True
     hyper: GPFLHyper
     model: nn.Sequential
 
     @classmethod
-    def init_gap(cls, hyper: GPFLHyper) -> str:
+    def own_start(cls, hyper: GPFLHyper) -> str:
         """Return what starts from the seed even with ``init``."""
         return "the clients' heads"
 

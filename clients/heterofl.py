@@ -14,6 +14,7 @@ from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import measured
 from florilegium.clients.core.training import evaluate
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, set_arrays
@@ -30,11 +31,11 @@ class HeteroFLClient(BaseClient):
     endings = (FULL,)
 
     @staticmethod
-    def example_gap(hyper: CapacityHyper) -> str:
-        """Return why example privacy is not kept, "" if it is."""
+    def training(hyper: CapacityHyper) -> Training:
+        """Return that DP-SGD sees all gradients, unless hidden layers are scaled or the loss is masked."""
         if hyper.scaler:
-            return "the scaler changes gradients where DP-SGD does not see it (capacity.scaler = false)"
-        return "the masked loss depends on which classes a client has" if hyper.masked_loss else ""
+            return Training("the scaler changes gradients where DP-SGD does not see it (capacity.scaler = false)")
+        return Training("the masked loss depends on which classes a client has" if hyper.masked_loss else "gradients")
 
     @phase
     def train(self, arrays: Arrays, *, capacity: float = 1.0) -> Answer:

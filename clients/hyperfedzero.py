@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.zero_shot import HyperFedZeroHyper
 from florilegium.common.memo import remembered
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -24,8 +25,9 @@ from florilegium.tasks.task import VECTOR
 class HyperFedZeroClient(BaseClient):
     """Trains extractor and hypernetwork, and predicts with what they make of each input."""
 
+    training = Training("the balancing penalty is of a batch's examples together")
+
     needs = frozenset({VECTOR})
-    example_gap = staticmethod(more_than_gradients)
 
     hyper: HyperFedZeroHyper
 

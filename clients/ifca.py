@@ -12,10 +12,11 @@ from typing import ClassVar
 import numpy as np
 from torch import nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import POSITIVE, Reports
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
@@ -29,8 +30,7 @@ from florilegium.tasks.task import LOSS
 class IFCAClient(BaseClient):
     """Chooses a cluster by its training loss, and trains that cluster's model."""
 
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training(stacked=True)
 
     hyper: IFCAHyper
     reports: ClassVar[Reports] = {CLUSTER: POSITIVE}

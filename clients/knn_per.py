@@ -13,8 +13,9 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from florilegium.clients.core.base import BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.training import features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.personal import KNNPerHyper
 from florilegium.common.errors import RunError
 from florilegium.common.settings import parse_whole
@@ -27,9 +28,9 @@ from florilegium.tasks.task import CLASSES
 class KNNPerClient(BaseClient):
     """Predicts with the global model and nearest neighbours among the client's own examples."""
 
+    training = Training("the examples themselves are its memory", stacked=True)
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
 
     needs_blocks = True
     uses_finetuning = "never"

@@ -5,8 +5,9 @@ Receives the initial λ and, beside it, the model θ_g; returns only metrics. Th
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.fedl2p import FedL2PClient
 from florilegium.models.parameters import Arrays
 
@@ -14,7 +15,7 @@ from florilegium.models.parameters import Arrays
 class L2PClient(FedL2PClient):
     """Learns how to fine-tune from its own data alone."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training()
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

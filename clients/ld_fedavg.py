@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import least_batch
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.subspace import SubspaceClient
 from florilegium.models.parameters import Arrays
 
@@ -20,7 +21,7 @@ POINT = "v"
 class LDFedAvgClient(SubspaceClient):
     """Trains the point v that all clients share."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it has losses and steps of its own")
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

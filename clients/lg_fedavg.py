@@ -7,12 +7,11 @@ Strategy: SharedHead (``strategies/families/decoupled.py``), FedAvg of the head.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients, stackable
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 
 
 class LGFedAvgClient(DecoupledClient):
     """Trains a personal body and a shared head."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)

@@ -6,16 +6,16 @@ every round; it starts from the common initial model θ₀.
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import Answer, BaseClient, only_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.models.parameters import Arrays, get_arrays
 
 
 class LocalClient(BaseClient):
     """Trains its own model and shares nothing."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

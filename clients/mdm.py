@@ -10,8 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
@@ -34,7 +35,7 @@ from florilegium.privacy.noise import secret_generator
 class MDMClient(BaseClient):
     """Computes how well every component describes the client's histogram."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it protects its sums itself; set mdm.privacy-unit and mdm.epsilon")
 
     uses_finetuning = "never"
     augments = False

@@ -13,9 +13,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Objective, features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import MoonHyper
 from florilegium.models.blocks import block_names, body_and_classifier, of_blocks
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -24,7 +25,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 class MoonClient(BaseClient):
     """Local SGD with a model-contrastive loss."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it has a loss of its own")
 
     needs_blocks = True
     augments = False

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from florilegium.clients.core.base import Answer, stackable
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import EVALUATION_BATCH
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.generated import GeneratedClient
 from florilegium.clients.hyper.hypernetworks import PeFLLHyper
 from florilegium.common.errors import BudgetSpentError, RunError
@@ -45,9 +46,14 @@ class PeFLLClient(GeneratedClient):
     """Describes its data by a vector, and uses the model that the server makes from it."""
 
     needs = frozenset({CLASSES})
-    vectorise_gap = staticmethod(stackable)
 
     hyper: PeFLLHyper
+
+    @staticmethod
+    def training(hyper: PeFLLHyper) -> Training:
+        """Return that examples enter by gradients; masking labels reveals a client's classes."""
+        told = "pefll.mask-labels tells which classes a client has"
+        return Training(told if hyper.mask_labels else "gradients", stacked=True)
 
     @phase
     def describe(self, arrays: Arrays, *, batch: int, size: int, follows: bool) -> Answer:
@@ -94,11 +100,6 @@ class PeFLLClient(GeneratedClient):
         if self.hyper.mask_labels and self.data.labeled:
             arrays = self._masked(arrays)
         return super().test(arrays)
-
-    @staticmethod
-    def example_gap(hyper: PeFLLHyper) -> str:
-        """Return why example privacy is not kept, "" if it is: masking labels reveals a client's classes."""
-        return "pefll.mask-labels tells which classes a client has" if hyper.mask_labels else ""
 
     def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
         """Return the client's planned releases: those of training, descriptors with their Δη_v, and those for tests."""

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import BaseClient, more_than_gradients
+from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.training import GradientHook, Group, batches, gradient_of, gradients, least_batch
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.personal import PerFedAvgHyper
 from florilegium.models.parameters import trained
 
@@ -23,7 +24,7 @@ from florilegium.models.parameters import trained
 class PerFedAvgClient(BaseClient):
     """Trains a model that is a good starting point for adaptation."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it has losses and steps of its own")
 
     uses_finetuning = "always"
     hyper: PerFedAvgHyper

@@ -19,10 +19,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from torch import nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import Group, features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.personal import PFedFDAHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import body_and_classifier
@@ -74,9 +75,9 @@ def folds_of(y: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDAr
 class PFedFDAClient(BaseClient):
     """Trains a shared extractor; its classifier follows from Gaussians that mix global and own estimates."""
 
+    training = Training("it learns means and covariances of all examples together", stacked=True)
+
     needs = frozenset({CLASSES})
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
 
     needs_blocks = True
     uses_finetuning = "never"

@@ -5,12 +5,11 @@ Receives θ_i = h(v_i), where v_i is the client's descriptor, which the server k
 
 from __future__ import annotations
 
-from florilegium.clients.core.base import only_gradients, stackable
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.generated import GeneratedClient
 
 
 class PFedHNClient(GeneratedClient):
     """Trains its generated model as in the base class; descriptors exist only on the server."""
 
-    example_gap = staticmethod(only_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training("gradients", stacked=True)

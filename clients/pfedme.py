@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import GradientHook, Group, gradient_of, pull_towards
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.personal import PFedMeHyper
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 
@@ -21,7 +22,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays, traine
 class PFedMeClient(BaseClient):
     """Trains two models: one for the federation, and one near it for the client."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training("it has losses and steps of its own")
 
     uses_finetuning = "always"
     hyper: PFedMeHyper

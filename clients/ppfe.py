@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient, stackable
+from florilegium.clients.core.base import SUM_MULTIPLIER, Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import NUMBER, POSITIVE, Reports
 from florilegium.clients.core.training import GradientHook, Group, evaluate, features
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.ppfe import PPFEHyper
 from florilegium.clients.ppfe_plan import Plan, plan
 from florilegium.common.errors import DataError, RunError
@@ -64,13 +65,18 @@ class PPFEClient(BaseClient):
     """Trains the model of the present stage; predicts with the models of all finished stages."""
 
     needs = frozenset({CLASSES})
-    vectorise_gap = staticmethod(stackable)
 
     uses_finetuning = "never"
     hyper: PPFEHyper
     endings = (r"_(stage|ensemble)\d+",)
     reports: ClassVar[Reports] = {"beta": NUMBER, "largest_weight": POSITIVE}
     model: nn.Sequential
+
+    @staticmethod
+    def training(hyper: PPFEHyper) -> Training:
+        """Return that examples enter by gradients alone only without reweighting, as weights mix examples."""
+        mixed = "example weights are made of all examples together; set ppfe.reweighting to false"
+        return Training(mixed if hyper.reweighting else "gradients", stacked=True)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
@@ -162,14 +168,9 @@ class PPFEClient(BaseClient):
         return [*super().reportable(hyper, task), *names]
 
     @classmethod
-    def init_gap(cls, hyper: PPFEHyper) -> str:
+    def own_start(cls, hyper: PPFEHyper) -> str:
         """Return what starts from the seed even with ``init``: personal blocks of stage 1, if there are any."""
         return "the personal blocks of stage 1" if parse_counts(hyper.personal_blocks)[0] else ""
-
-    @staticmethod
-    def example_gap(hyper: PPFEHyper) -> str:
-        """Return why example privacy is not kept, "" if it is: only without reweighting, as weights mix examples."""
-        return "example weights are made of all examples together; set ppfe.reweighting to false" * hyper.reweighting
 
     def planned(self, trainings: float, tests: float) -> tuple[Planned, Planned]:
         """Return the client's planned releases: those of training, and one sum for each stage's coefficient."""

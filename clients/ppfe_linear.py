@@ -19,9 +19,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import NUMBER, POSITIVE, Reports
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.ppfe import PPFELinearHyper
 from florilegium.clients.ppfe import coefficient, reweight
 from florilegium.common.seeds import numpy_generator
@@ -54,7 +55,7 @@ def ridge(x: Array, targets: Sequence[Array], ω: Array, penalties: Sequence[flo
 class PPFELinearClient(BaseClient):
     """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = Training()
 
     uses_finetuning = "never"
     augments = False

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, stackable
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import Correction, mean_gradient
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
 from florilegium.models.parameters import Arrays, get_arrays, trained
@@ -22,8 +23,7 @@ from florilegium.models.parameters import Arrays, get_arrays, trained
 class ScaffoldClient(BaseClient):
     """Local SGD whose steps are corrected towards the mean gradient of all clients."""
 
-    example_gap = staticmethod(more_than_gradients)
-    vectorise_gap = staticmethod(stackable)
+    training = Training(stacked=True)
 
     hyper: ScaffoldHyper
 

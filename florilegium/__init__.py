@@ -24,9 +24,10 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.tuning import Tuning, tune
     from florilegium.apps.methods.declaration import Method
     from florilegium.apps.trackers.base import TrackedRun, Tracker
-    from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients, only_gradients, stackable
+    from florilegium.clients.core.base import Answer, BaseClient
     from florilegium.clients.core.phases import phase
     from florilegium.clients.core.reports import Range
+    from florilegium.clients.core.training_facts import Training
     from florilegium.clients.families.decoupled import DecoupledClient
     from florilegium.clients.fedavg import FedAvgClient
     from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError, RunError
@@ -36,7 +37,7 @@ if _TYPE_CHECKING:
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
     from florilegium.strategies.core.cohort import CohortStrategy
-    from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+    from florilegium.strategies.core.messages import Messages
     from florilegium.strategies.core.round import Round
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
@@ -65,16 +66,11 @@ _PUBLIC = {
     "FedAvgClient": "clients.fedavg:FedAvgClient",
     "DecoupledClient": "clients.families.decoupled:DecoupledClient",
     "Answer": "clients.core.base:Answer",
-    "only_gradients": "clients.core.base:only_gradients",
-    "more_than_gradients": "clients.core.base:more_than_gradients",
-    "stackable": "clients.core.base:stackable",
+    "Training": "clients.core.training_facts:Training",
     "phase": "clients.core.phases:phase",
     "Range": "clients.core.reports:Range",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
-    "mean_of_updates": "strategies.core.promises:mean_of_updates",
-    "only_sums": "strategies.core.promises:only_sums",
-    "sums_of_updates": "strategies.core.promises:sums_of_updates",
-    "trains_by_updates": "strategies.core.promises:trains_by_updates",
+    "Messages": "strategies.core.messages:Messages",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",
     "Round": "strategies.core.round:Round",
@@ -98,6 +94,12 @@ _PUBLIC = {
 }
 """The public names, and where each is defined."""
 
+_EARLIER = (
+    "mean_of_updates", "more_than_gradients", "only_gradients", "only_sums", "stackable", "sums_of_updates",
+    "trains_by_updates",
+)  # fmt: skip
+"""Names of earlier versions that other packages may still use."""
+
 __all__ = list(_PUBLIC)
 
 
@@ -106,6 +108,11 @@ def __getattr__(name: str) -> _Any:
         from florilegium.apps.origins.app_folder import project
 
         return project()["version"]
+    if name in _EARLIER:
+        raise AttributeError(
+            f"florilegium.{name} is of earlier versions: strategies state messages = fl.Messages(…) and clients "
+            "training = fl.Training(…) in their own bodies (docs/extending.md)"
+        )
     if name not in _PUBLIC:
         raise AttributeError(f"module 'florilegium' has no attribute '{name}'")
     from importlib import import_module

@@ -22,9 +22,8 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import Banked, models_reach_clients
+from florilegium.strategies.families.bank import MODELS_REACH_CLIENTS, Banked
 
 BASE = 1.5
 """The least base b of the probabilities ∝ b^|p_ij| with which models are drawn; that of the authors' code."""
@@ -37,8 +36,7 @@ class APPLE(Banked):
         relations: the learned p_ij, by client i and by client j; without entry: p_0j.
     """
 
-    privacy_gap = staticmethod(models_reach_clients)
-    transfer_gap = staticmethod(whole_network)
+    messages = MODELS_REACH_CLIENTS
 
     hyper: APPLEHyper
 

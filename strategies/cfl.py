@@ -23,9 +23,9 @@ from florilegium.clients.hyper.clustered import CFLHyper
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.clustered import networks_of_clusters
+from florilegium.strategies.families.clustered import NO_COMMON_NETWORK
 from florilegium.strategies.families.splits import Matrix, Splits, cosines, gram
 
 log = logging.getLogger("flwr")
@@ -34,8 +34,7 @@ log = logging.getLogger("flwr")
 class CFL(Splits):
     """Recursive bipartition of clusters."""
 
-    privacy_gap = staticmethod(single_replies)
-    transfer_gap = staticmethod(networks_of_clusters)
+    messages = Messages("single", features=NO_COMMON_NETWORK)
 
     hyper: CFLHyper
 

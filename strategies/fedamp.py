@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from florilegium.clients.hyper.bank import FedAMPHyper
 from florilegium.models.parameters import BLOCK, Arrays, shapes_of, without_statistics
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.promises import whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import Banked, individual_models
+from florilegium.strategies.families.bank import Banked
 
 Matrix = NDArray[np.float64]
 
@@ -44,8 +44,11 @@ def attention(squares: Matrix, own: Sequence[int], hyper: FedAMPHyper) -> Matrix
 class FedAMP(Banked):
     """Mixes the clients' models, for each client with weights of its own."""
 
-    privacy_gap = staticmethod(individual_models)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages(
+        "single",
+        features="whole",
+        individual="the server keeps every client's own model, and other clients receive mixtures of these models",
+    )
 
     hyper: FedAMPHyper
 

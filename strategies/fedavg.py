@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
@@ -18,13 +18,7 @@ from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import (
-    mean_of_updates,
-    only_sums,
-    sums_of_updates,
-    trains_by_updates,
-    whole_network,
-)
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
 
@@ -40,11 +34,8 @@ class FedAvg(CohortStrategy):
         step: the server optimizer.
     """
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    # Of any type: subclasses state a value or a static method.
+    messages: ClassVar[Any] = Messages("sum", step="mean", features="whole")
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -5,29 +5,19 @@ Sends and receives all arrays of the network except those of batch-norm layers, 
 
 from __future__ import annotations
 
-from typing import Any
-
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
     """FedAvg of all arrays except those of batch-norm layers."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why features cannot be transferred."""
-        return "batch norm is each client's own"
+    messages = Messages("sum", step="mean", features="batch norm is each client's own")
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays without those of batch-norm layers."""

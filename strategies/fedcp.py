@@ -6,24 +6,14 @@ from florilegium.clients.hyper.conditional import FedCPHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.conditioned import Policy, build_policy
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import (
-    mean_of_updates,
-    only_sums,
-    sums_of_updates,
-    trains_by_updates,
-    whole_network,
-)
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.families.accompanied import Conditional
 
 
 class FedCP(Conditional):
     """Averages bodies, heads and policy networks; personal heads never reach it."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", step="mean", features="whole")
 
     hyper: FedCPHyper
 

@@ -7,8 +7,6 @@ beside the model in every round.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from florilegium.clients.core.wire import BESIDE
@@ -16,7 +14,7 @@ from florilegium.clients.feddbe import MEAN
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -24,16 +22,9 @@ from florilegium.strategies.fedavg import FedAvg
 class FedDBE(FedAvg):
     """FedAvg whose clients keep their representations near a common mean."""
 
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole", beside="sums of representations are sent besides")
 
     hyper: FedDBEHyper
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "sums of representations are sent besides"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays."""

@@ -18,15 +18,20 @@ from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.classwise import Classwise, personal_networks, unbounded_sums
+from florilegium.strategies.families.classwise import OWN_NETWORKS, UNBOUNDED, Classwise
 
 
 class FedDistill(Classwise):
     """Sums the clients' mean logits."""
 
-    privacy_gap = staticmethod(unbounded_sums)
-    transfer_gap = staticmethod(personal_networks)
+    messages = Messages(
+        "statistics",
+        features=OWN_NETWORKS,
+        beside=UNBOUNDED,
+        individual="the server remembers whose logits each sum contains",
+    )
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -17,7 +17,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -25,10 +25,7 @@ from florilegium.strategies.fedavg import FedAvg
 class FedDyn(FedAvg):
     """FedAvg with a server state that makes up for the clients' regularisers."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole")
 
     hyper: FedDynHyper
 

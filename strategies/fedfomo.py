@@ -18,9 +18,8 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import whole_network
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.bank import READ_AT_ONCE, Banked, models_reach_clients
+from florilegium.strategies.families.bank import MODELS_REACH_CLIENTS, READ_AT_ONCE, Banked
 
 
 class FedFomo(Banked):
@@ -30,8 +29,7 @@ class FedFomo(Banked):
         affinity: p_i, by client and by other client; without entry: 0.
     """
 
-    privacy_gap = staticmethod(models_reach_clients)
-    transfer_gap = staticmethod(whole_network)
+    messages = MODELS_REACH_CLIENTS
 
     hyper: FedFomoHyper
 

@@ -24,7 +24,7 @@ from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -35,10 +35,7 @@ MOMENTS = "generator-optimizer:"
 class FedGen(FedAvg):
     """FedAvg, with a generator of features beside the model."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole")
 
     hyper: FedGenHyper
 

@@ -19,7 +19,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -32,19 +32,13 @@ LARGEST = 1e15
 class FedGTST(FedAvg):
     """FedAvg whose clients regularise their gradient norms towards a common guide norm."""
 
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole", individual="the guide norm is the largest that a client has sent")
 
     hyper: FedGTSTHyper
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._course: list[dict[str, float]] = []
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "the guide norm is the largest that a client has sent"
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Carry out a training round; with ``fedgtst.diagnose``, first measure the variance of clients' gradients."""

@@ -6,15 +6,13 @@ gradients; then ḡ ← m·ḡ + (1 − m)·mean, starting from ḡ = 0. ``train
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -22,9 +20,7 @@ from florilegium.strategies.fedavg import FedAvg
 class FedIIR(FedAvg):
     """FedAvg whose clients regularise their classifiers' gradients towards the mean gradient."""
 
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole", beside="the mean gradient of the classifier is sent besides")
 
     hyper: FedIIRHyper
 
@@ -33,11 +29,6 @@ class FedIIR(FedAvg):
         classifier = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "the mean gradient of the classifier is sent besides"
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Update ḡ in a first exchange, then train as in FedAvg."""

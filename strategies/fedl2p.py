@@ -21,7 +21,7 @@ from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -32,7 +32,11 @@ BEST = "best."
 class FedL2P(FedAvg):
     """FedAvg of meta-nets for a given model."""
 
-    compression_gap = staticmethod(trains_by_updates)
+    messages = Messages(
+        "sum",
+        features="it learns how to fine-tune features, not features",
+        individual="the λ of the lowest validation loss is chosen, and the clients' losses are not protected",
+    )
 
     hyper: FedL2PHyper
 
@@ -44,16 +48,6 @@ class FedL2P(FedAvg):
         self._last: dict[str, tuple[float, float]] = {}  # last loss and weight of every client that has returned one
         self._best_losses: dict[str, float] = {}  # the clients' last losses in the round of the best λ
         self._skipped = 0
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why features cannot be transferred."""
-        return "it learns how to fine-tune features, not features"
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "the λ of the lowest validation loss is chosen, and the clients' losses are not protected"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Keep the network's arrays as θ_g; return the initial λ."""

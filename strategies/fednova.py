@@ -16,7 +16,7 @@ from florilegium.clients.fednova import normaliser
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -24,10 +24,15 @@ from florilegium.strategies.fedavg import FedAvg
 class FedNova(FedAvg):
     """FedAvg of normalised updates."""
 
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
-
     hyper: FedNovaHyper
+
+    @staticmethod
+    def messages(hyper: FedNovaHyper) -> Messages:
+        """Return FedAvg's messages, but for τ_eff: unless it is fixed, the server learns it from single clients."""
+        learned = (
+            "τ_eff follows from the cohort's numbers of examples, which are not protected; set fednova.effective-steps"
+        )
+        return Messages("sum", features="whole", individual="" if hyper.effective_steps else learned)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -42,17 +47,6 @@ class FedNova(FedAvg):
                 f"fednova.mu: learning-rate times μ must be below 1, or steps overshoot the received model (found: "
                 f"{s.learning_rate:g} · {μ:g})"
             )
-
-    @staticmethod
-    def privacy_gap(hyper: FedNovaHyper) -> str:
-        """Return why client privacy is not kept, "" if τ_eff is fixed."""
-        if hyper.effective_steps:
-            return ""
-        return (
-            "τ_eff follows from the cohort's numbers of examples, which are not protected; set fednova.effective-steps"
-        )
-
-    secure_gap = privacy_gap
 
     def train_arguments(self, round: Round, cohort: Sequence[str]) -> dict[str, Any]:
         """Return τ_eff, which every client receives."""

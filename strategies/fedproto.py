@@ -9,16 +9,14 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import only_sums
-from florilegium.strategies.families.classwise import Classwise, personal_networks, unbounded_sums
+from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.families.classwise import OWN_NETWORKS, UNBOUNDED, Classwise
 
 
 class FedProto(Classwise):
     """Sums the clients' prototypes, which are mean features."""
 
-    privacy_gap = staticmethod(unbounded_sums)
-    secure_gap = staticmethod(only_sums)
-    transfer_gap = staticmethod(personal_networks)
+    messages = Messages("statistics", features=OWN_NETWORKS, beside=UNBOUNDED)
 
     def size(self, network: Arrays) -> tuple[int, int]:
         """Return the numbers of classes and features; the last block must be able to compare distances."""

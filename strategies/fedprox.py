@@ -16,7 +16,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -55,17 +55,13 @@ class AdaptiveMu:
 class FedProx(FedAvg):
     """FedAvg whose clients train with a proximal term of weight μ."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
-
     hyper: FedProxHyper
 
     @staticmethod
-    def buffer_gap(hyper: FedProxHyper) -> str:
-        """Return why the server's step is no weighted mean of updates alone."""
-        return "fedprox.adaptive: μ would follow the losses of older models" if hyper.adaptive else ""
+    def messages(hyper: FedProxHyper) -> Messages:
+        """Return FedAvg's messages; an adaptive μ is more than a mean of updates."""
+        adapted = "fedprox.adaptive: μ would follow the losses of older models"
+        return Messages("sum", step=adapted if hyper.adaptive else "mean", features="whole")
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -6,16 +6,14 @@ channels, so that in C rounds all of them are trained alike. All else is HeteroF
 
 from __future__ import annotations
 
-from florilegium.strategies.core.promises import whole_network
-from florilegium.strategies.heterofl import HeteroFL, means_of_holders, sums_by_size
+from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.heterofl import HeteroFL
 
 
 class FedRolex(HeteroFL):
     """Averages sub-networks whose channels move on by one in every round."""
 
-    privacy_gap = staticmethod(means_of_holders)
-    secure_gap = staticmethod(sums_by_size)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("groups", features="whole")
 
     def first_channel(self, server_round: int) -> int:
         """Return the window's first channel, j = 0 in the first round."""

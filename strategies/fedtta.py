@@ -9,17 +9,14 @@ from florilegium.clients.fedtta import PREFIX
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 
 class FedTTA(FedAvg):
     """FedAvg of the network and of φ, which computes the loss for its adaptation."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole")
 
     hyper: FedTTAHyper
 

@@ -18,9 +18,9 @@ from florilegium.clients.families.clustered import of_clusters
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.clustered import networks_of_clusters
+from florilegium.strategies.families.clustered import NO_COMMON_NETWORK
 from florilegium.strategies.families.splits import ROOT, Matrix, Splits, cosines, gram
 
 log = logging.getLogger("flwr")
@@ -29,8 +29,7 @@ log = logging.getLogger("flwr")
 class FLHC(Splits):
     """One-shot clustering of clients by their updates."""
 
-    privacy_gap = staticmethod(single_replies)
-    transfer_gap = staticmethod(networks_of_clusters)
+    messages = Messages("single", features=NO_COMMON_NETWORK)
 
     hyper: FLHCHyper
 

@@ -5,8 +5,6 @@ Sends and receives ψ: the parameters of the hypernetwork h and the centre ψ_r.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from florilegium.clients.flowdup import make_hypernetwork
@@ -14,15 +12,16 @@ from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.subspace import Subspace, no_network
+from florilegium.strategies.families.subspace import SUBSPACE, Subspace
 
 
 class FLowDUP(Subspace):
     """FedAvg of a hypernetwork that clients with and without labels train."""
 
-    transfer_gap = staticmethod(no_network)
+    messages = Messages("sum", features=SUBSPACE, cohorts="labeled and unlabeled clients in fixed shares")
 
     hyper: FLowDUPHyper
 
@@ -35,11 +34,6 @@ class FLowDUP(Subspace):
             return get_arrays(make_hypernetwork(h, s.model, self.spec.shape, s.seed))
         except ConfigurationError as error:  # name the key that the network comes from
             raise ConfigurationError(str(error).replace("model:", "flowdup.inner-model:", 1)) from error
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "its cohorts hold labeled and unlabeled clients in fixed shares, not by chance"
 
     def trainable(self) -> list[str]:
         """Return the labeled seen clients, and unlabeled ones if these train too; none while no client has labels."""

@@ -29,9 +29,9 @@ from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, part
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.clustered import Assigned, networks_of_clusters
+from florilegium.strategies.families.clustered import NO_COMMON_NETWORK, Assigned
 
 log = logging.getLogger("flwr")
 Points = NDArray[np.float64]
@@ -40,8 +40,11 @@ Points = NDArray[np.float64]
 class FLUX(Assigned):
     """One-shot clustering of clients by descriptors."""
 
-    privacy_gap = staticmethod(single_replies)
-    transfer_gap = staticmethod(networks_of_clusters)
+    messages = Messages(
+        "groups",
+        features=NO_COMMON_NETWORK,
+        individual="clients send descriptors of their data, and nothing protects these",
+    )
 
     hyper: FLUXHyper
 

@@ -6,24 +6,14 @@ from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.conditioned import Guidance, build_guidance
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import (
-    mean_of_updates,
-    only_sums,
-    sums_of_updates,
-    trains_by_updates,
-    whole_network,
-)
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.families.accompanied import Conditional
 
 
 class GPFL(Conditional):
     """Averages bodies, class embeddings and valves; heads never reach it."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", step="mean", features="whole")
 
     hyper: GPFLHyper
 

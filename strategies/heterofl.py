@@ -28,9 +28,8 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.requests import Cohort, Group
-from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 from florilegium.strategies.fedavg import FedAvg
@@ -41,16 +40,6 @@ CAPACITY = "capacity"
 """Column of a client's capacity in ``clients.csv``."""
 
 
-def means_of_holders(hyper: Any) -> str:
-    """Promise of client privacy, not kept: an entry's mean is over those clients of the cohort that hold it."""
-    return "entries are averaged over the clients that hold them, and nothing bounds what one client counts for there"
-
-
-def sums_by_size(hyper: Any) -> str:
-    """Promise of secure sums, not kept: the server needs a sum for each size of sub-network."""
-    return "the server needs a sum for each capacity, and few clients may have the same"
-
-
 class HeteroFL(FedAvg):
     """FedAvg over sub-networks: every entry is averaged over the clients that hold it.
 
@@ -58,9 +47,7 @@ class HeteroFL(FedAvg):
         statistics: for each capacity that has trained, running statistics of batch norm, in the whole network's shapes.
     """
 
-    privacy_gap = staticmethod(means_of_holders)
-    secure_gap = staticmethod(sums_by_size)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("groups", features="whole")
 
     divides: ClassVar[bool] = True
     hyper: CapacityHyper
@@ -68,7 +55,6 @@ class HeteroFL(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s, spec = self.settings, dataset_of(self.settings)
-        refuse_robust(s, "averages sub-networks of different size")
         refuse_optimizers(s, "averages each entry over the clients that hold it")
         network = network_for(spec, s.model, s.seed)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}

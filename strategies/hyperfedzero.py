@@ -12,20 +12,16 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.run_folder import Checkpoint
-from florilegium.strategies.families.generated import no_network
+from florilegium.strategies.families.generated import HYPERNETWORK
 from florilegium.strategies.fedavg import FedAvg
 
 
 class HyperFedZero(FedAvg):
     """FedAvg of what makes the parameters of a network."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(no_network)
+    messages = Messages("sum", step="mean", features=HYPERNETWORK)
 
     hyper: HyperFedZeroHyper
 

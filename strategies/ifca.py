@@ -25,10 +25,10 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.initial import replaced
-from florilegium.strategies.core.promises import trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
-from florilegium.strategies.families.clustered import Clustered, networks_of_clusters, told_clusters
+from florilegium.strategies.families.clustered import NO_COMMON_NETWORK, Clustered, told_clusters
 
 log = logging.getLogger("flwr")
 
@@ -36,23 +36,17 @@ log = logging.getLogger("flwr")
 class IFCA(Clustered):
     """Alternates between clients' choices of a model and averaging over the clients that chose the same."""
 
-    compression_gap = staticmethod(trains_by_updates)
-
     hyper: IFCAHyper
+
+    @staticmethod
+    def messages(hyper: IFCAHyper) -> Messages:
+        """Return that clients choose a model and train it; they share features if they share the body."""
+        chosen = "each client reports which model it has chosen, and nothing protects that"
+        return Messages("parts", features="whole" if hyper.shared_body else NO_COMMON_NETWORK, individual=chosen)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._choices = [0] * self.hyper.clusters  # number of clients that chose each model in the last round
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "each client reports which model it has chosen, and nothing protects that"
-
-    @staticmethod
-    def transfer_gap(hyper: IFCAHyper) -> str:
-        """Return why features cannot be transferred, "" if all clusters share the body."""
-        return "" if hyper.shared_body else networks_of_clusters(hyper)
 
     def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
         """Raise ``ValueError`` if clients return others than the whole models of the clusters that they name."""

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from florilegium.clients.hyper.personal import KNNPerHyper
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import (
-    mean_of_updates,
-    only_sums,
-    sums_of_updates,
-    trains_by_updates,
-    whole_network,
-)
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 
 class KNNPer(FedAvg):
     """FedAvg; clients may need held-out examples, which then cannot measure them."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", step="mean", features="whole")
 
     hyper: KNNPerHyper
 

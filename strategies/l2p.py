@@ -12,6 +12,7 @@ import numpy as np
 
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedl2p import FedL2P
@@ -22,15 +23,7 @@ log = logging.getLogger("flwr")
 class L2P(FedL2P):
     """FedL2P without averaging."""
 
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why the keys of table ``privacy`` do not apply."""
-        return "clients learn alone, so that no sum of updates is there to protect"
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why features cannot be transferred."""
-        return "it learns how to fine-tune features, not features"
+    messages = Messages("nothing", features="it learns how to fine-tune features, not features")
 
     def sample(self, round: Round) -> Cohort:
         """Return the clients whose turn it is, so that clients' numbers of training rounds differ by at most one.

@@ -6,19 +6,14 @@ import numpy as np
 
 from florilegium.clients.ld_fedavg import POINT
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
-from florilegium.strategies.families.subspace import Subspace, no_network
+from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.families.subspace import SUBSPACE, Subspace
 
 
 class LDFedAvg(Subspace):
     """FedAvg of the point v."""
 
-    transfer_gap = staticmethod(no_network)
-
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
+    messages = Messages("sum", step="mean", features=SUBSPACE)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return v = 0, which is the network θ₀."""

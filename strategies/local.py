@@ -7,10 +7,11 @@ as with FedAvg.
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -19,17 +20,9 @@ log = logging.getLogger("flwr")
 class Local(CohortStrategy):
     """Has each client train its own model, without sharing anything."""
 
+    messages = Messages("nothing", features="every client has a network of its own")
+
     broadcasts_model: ClassVar[bool] = False
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why features cannot be transferred."""
-        return "every client has a network of its own"
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why the keys of table ``privacy`` do not apply."""
-        return "nothing is shared, so that there is nothing to protect"
 
     def trainable(self) -> list[str]:
         """Return the seen and unseen clients: since nothing is shared, unseen clients train as well."""

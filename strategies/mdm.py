@@ -31,8 +31,8 @@ from florilegium.privacy.noise import draw, secret_generator
 from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.own_privacy import OwnPrivacy
-from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 
@@ -46,6 +46,8 @@ CLEAR = 3
 
 class MDM(OwnPrivacy):
     """Fits a mixture model to the clients' histograms, from sums over clients alone."""
+
+    messages = Messages("statistics", own_privacy="it protects its sums itself; set mdm.privacy-unit and mdm.epsilon")
 
     broadcasts_model: ClassVar[bool] = False
     makes_models: ClassVar[bool] = False
@@ -67,13 +69,6 @@ class MDM(OwnPrivacy):
         self._begun: dict[str, Any] = {}
 
     # ---------------------------------------------------------------------------------- who takes part
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept in the terms of table ``privacy``."""
-        return "it protects its sums itself; set mdm.privacy-unit and mdm.epsilon"
-
-    secure_gap = staticmethod(only_sums)
 
     def trainable(self) -> list[str]:
         """Return the clients that the mixtures are fitted to; with unlabeled ones, unless labels are counted."""

@@ -23,11 +23,11 @@ from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, shapes_of
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
-from florilegium.strategies.families.generated import Generated, no_network
+from florilegium.strategies.families.generated import HYPERNETWORK, Generated
 
 log = logging.getLogger("flwr")
 
@@ -35,8 +35,7 @@ log = logging.getLogger("flwr")
 class PeFLL(Generated):
     """Trains an embedding network, used by clients, together with a hypernetwork on the server."""
 
-    privacy_gap = staticmethod(single_replies)
-    transfer_gap = staticmethod(no_network)
+    messages = Messages("single", features=HYPERNETWORK)
 
     hyper: PeFLLHyper
 

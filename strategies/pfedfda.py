@@ -12,17 +12,14 @@ from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 
 class PFedFDA(FedAvg):
     """FedAvg of a shared extractor and of a Gaussian for each class."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages("sum", features="whole")
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the extractor and the initial Gaussians."""

@@ -19,9 +19,9 @@ from florilegium.clients.hyper.hypernetworks import PFedHNHyper
 from florilegium.common.seeds import torch_generator
 from florilegium.models.parameters import Arrays, part
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.families.generated import Generated, no_network
+from florilegium.strategies.families.generated import HYPERNETWORK, Generated
 
 log = logging.getLogger("flwr")
 Descriptor = tuple[Tensor, Optimizer]
@@ -30,8 +30,7 @@ Descriptor = tuple[Tensor, Optimizer]
 class PFedHN(Generated):
     """Trains a hypernetwork, and a descriptor for each client, on the server."""
 
-    privacy_gap = staticmethod(single_replies)
-    transfer_gap = staticmethod(no_network)
+    messages = Messages("single", features=HYPERNETWORK)
 
     hyper: PFedHNHyper
 

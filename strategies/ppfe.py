@@ -19,7 +19,7 @@ from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -29,9 +29,7 @@ log = logging.getLogger("flwr")
 class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
+    messages = Messages("sum", features="later stages share fewer blocks, and the last one's are what is left")
 
     hyper: PPFEHyper
 
@@ -51,11 +49,6 @@ class PPFE(FedAvg):
         self._first: Arrays = {}  # ψ^(1), where later stages start from it
         self._stage = 1  # stage of the present shared blocks
         self._stages: list[dict[str, float]] = []
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why features cannot be transferred."""
-        return "later stages share fewer blocks, and the last one's are what is left"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the first stage."""

@@ -21,8 +21,7 @@ from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import single_replies
-from florilegium.strategies.core.robust import refuse_robust
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 
 Array = NDArray[np.float64]
@@ -31,13 +30,12 @@ Array = NDArray[np.float64]
 class PPFELinear(CohortStrategy):
     """Stages of shared and personal ridge regression, with penalties that never increase."""
 
-    privacy_gap = staticmethod(single_replies)
+    messages = Messages("statistics", individual="the server learns every client's β, and nothing protects that")
 
     hyper: PPFELinearHyper
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        refuse_robust(self.settings, "averages solutions, not updates")
         self._plan = parse_stages(self.hyper.stages)
         self._stages: list[dict[str, Any]] = []
         if len(self._plan) != self.settings.rounds or self.settings.model != "linear":

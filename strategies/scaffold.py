@@ -7,8 +7,6 @@ c ← c + |S|/N · mean (c_i⁺ − c_i), over the cohort S of N clients. The pa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from florilegium.clients.core.wire import BESIDE
@@ -17,7 +15,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import only_sums, trains_by_updates, whole_network
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.fedavg import FedAvg
 
@@ -25,9 +23,11 @@ from florilegium.strategies.fedavg import FedAvg
 class Scaffold(FedAvg):
     """FedAvg with control variates, which estimate the mean gradient of all clients."""
 
-    secure_gap = staticmethod(only_sums)
-    compression_gap = staticmethod(trains_by_updates)
-    transfer_gap = staticmethod(whole_network)
+    messages = Messages(
+        "sum",
+        features="whole",
+        beside="control variates change as much as gradients do, and would be clipped with the model",
+    )
 
     hyper: ScaffoldHyper
 
@@ -39,11 +39,6 @@ class Scaffold(FedAvg):
                 "scaffold.option: 2 takes steps of plain SGD for the mean gradient; use optimizer = 'sgd', momentum = "
                 f"0 and max-grad-norm = 0 (found: '{s.optimizer}', {s.momentum:g}, {s.max_grad_norm:g}), or option 1"
             )
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why client privacy is not kept."""
-        return "control variates change as much as gradients do, and would be clipped with the model"
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; set c to zero."""

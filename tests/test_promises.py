@@ -23,22 +23,26 @@ import torch
 
 from florilegium.apps.assembly.node_clients import SimulatedClients
 from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.methods.layers import LAYERS, why_not
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import parse
-from florilegium.clients.core.base import Answer, only_gradients
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import Reply
 from florilegium.clients.fedavg import FedAvgClient
+from florilegium.clients.layers import examples
+from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import ClientData, Examples
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.promises import sums_of_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.layers import noise
 from tests.fingerprints import cases
 from tests.grid import run_app
 from tests.support import config
@@ -53,25 +57,13 @@ UNITS: Mapping[str, dict[str, Value]] = {
 }  # fmt: skip
 CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
     "ppfe": {"ppfe.reweighting": False, "rounds": 3},
-    "flowdup": {"labeled-fraction": 1.0},
     "fedbn": {"model": "cnn-bn"},
     "fednova": {"fednova.effective-steps": 2.0},
     "heterofl": {"capacity.scaler": False},
     "fedrolex": {"capacity.scaler": False},
 }
 """What a claim depends on besides: see docs/privacy.md."""
-CLAIMED = {
-    "example": {
-        "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "ppfe", "pefll", "pfedhn",
-        "local", "feddyn", "fednova", "fedamp", "heterofl", "fedrolex",
-    },
-    "client": {
-        "fedavg", "fedprox", "ditto", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ppfe", "fedsr",
-        "per-fedavg", "pfedme", "fedtta", "ld-fedavg", "knn-per", "pfedfda", "feddyn", "fednova", "moon", "apfl",
-        "fedala", "fedrod", "fedgen", "fedcp", "gpfl", "hyperfedzero",
-    },
-}  # fmt: skip
-"""The table of docs/privacy.md."""
+LAYER = {"example": "protects examples", "client": "protects clients"}
 
 
 def _keys(method: str, unit: str, folder: Path, **more: Value) -> dict[str, Value]:
@@ -81,10 +73,8 @@ def _keys(method: str, unit: str, folder: Path, **more: Value) -> dict[str, Valu
 
 def _claim(method: str, unit: str, keys: Mapping[str, Value]) -> str:
     """Return what breaks the claim of a method, "" if it claims the privacy of this unit."""
-    entry, (_, hyper) = METHODS[method], parse({**keys, "privacy.unit": "none", "privacy.noise-multiplier": 0.0})
-    if unit == "example":
-        return gap(entry.client_class(), "example_gap", hyper)
-    return gap(entry.strategy_class(), "privacy_gap", hyper)
+    _, hyper = parse({**keys, "privacy.unit": "none", "privacy.noise-multiplier": 0.0})
+    return why_not(METHODS[method], LAYER[unit], hyper)
 
 
 def _other_example(examples: Examples) -> Examples:
@@ -158,8 +148,7 @@ def test_every_claim_is_enforced_and_everything_else_refused(
     method: str, unit: str, neighbours: Neighbours, tmp_path: Path
 ) -> None:
     keys = _keys(method, unit, tmp_path, **{"run-name": "refused"})
-    assert (not _claim(method, unit, keys)) == (method in CLAIMED[unit])
-    if method in CLAIMED[unit]:
+    if not _claim(method, unit, keys):
         assert neighbours.differences(method, unit) < 1e-5
         return
     for way in (lambda: run_app(keys), lambda: run_here(keys, tmp_path / "here")):
@@ -191,7 +180,7 @@ class Silent(FedAvgClient):
 class Liar(Silent):
     """The same, with a claim of its own."""
 
-    example_gap = staticmethod(only_gradients)
+    training = Training("gradients")
 
 
 class SilentStrategy(FedAvg):
@@ -201,7 +190,7 @@ class SilentStrategy(FedAvg):
 class Listener(FedAvg):
     """Claims what its step by the clients' losses breaks."""
 
-    privacy_gap = staticmethod(sums_of_updates)
+    messages = Messages("sum")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Move along the loss."""
@@ -212,7 +201,7 @@ class Listener(FedAvg):
 class Collector(FedAvg):
     """Claims what its sum of whole models breaks."""
 
-    privacy_gap = staticmethod(sums_of_updates)
+    messages = Messages("sum")
     evaluation = False
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
@@ -224,14 +213,14 @@ class Collector(FedAvg):
 class SlyCollector(Collector):
     """The same, by the messages of an evaluation."""
 
-    privacy_gap = staticmethod(sums_of_updates)
+    messages = Messages("sum")
     evaluation = True
 
 
 class SlyListener(FedAvg):
     """Asks for updates by the messages of an evaluation, which must be as noisy as others."""
 
-    privacy_gap = staticmethod(sums_of_updates)
+    messages = Messages("sum")
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Take the mean update."""
@@ -247,7 +236,7 @@ def _enter(monkeypatch: pytest.MonkeyPatch, **halves: Any) -> None:
     ("unit", "halves"),
     [("example", {"client": f"{__name__}:Silent"}), ("client", {"strategy": f"{__name__}:SilentStrategy"})],
 )
-def test_promises_are_not_inherited(
+def test_declarations_are_not_inherited(
     unit: str, halves: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _enter(monkeypatch, **halves)
@@ -277,14 +266,24 @@ def test_updates_asked_for_in_an_evaluation_cost_as_others_do(tmp_path: Path, mo
     assert spent[0]["releases"] == SHORT["rounds"]
 
 
-@pytest.mark.parametrize("promise", ["return None", "return 0"])
-def test_a_promise_is_a_text(promise: str) -> None:
-    names: dict[str, Any] = {}
-    exec(f"class Forgetful:\n    @staticmethod\n    def privacy_gap(hyper): {promise}\n    transfer_gap = 1", names)
-    with pytest.raises(TypeError, match="must return a text"):
-        gap(names["Forgetful"], "privacy_gap", None)
-    with pytest.raises(TypeError, match="must be a static method"):
-        gap(names["Forgetful"], "transfer_gap", None)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_classes_that_state_nothing_are_refused_by_every_layer(layer: str) -> None:
+    method = replace(METHODS["fedavg"], client=Silent, strategy=SilentStrategy)
+    assert "does not state" in why_not(method, layer)
+    assert not why_not(METHODS["fedavg"], layer)
+
+
+def test_a_declaration_is_of_its_type() -> None:
+    class Forgetful:
+        @staticmethod
+        def messages(hyper: Any) -> None: ...
+
+        training = "gradients"
+
+    with pytest.raises(TypeError, match=r"Forgetful\.messages must be of type Messages"):
+        gap(Forgetful, Messages, noise.gap, None)
+    with pytest.raises(TypeError, match=r"Forgetful\.training must be of type Training"):
+        gap(Forgetful, Training, examples.gap, None)
 
 
 @pytest.mark.parametrize("collector", ["Collector", "SlyCollector"])

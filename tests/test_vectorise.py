@@ -1,4 +1,4 @@
-"""Key ``vectorise``: methods that promise it compute the same, to rounding, for any number of clients at once."""
+"""Key ``vectorise``: what can be stacked computes the same, to rounding, for any number of clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.together import Company
-from florilegium.common.promises import gap
+from florilegium.clients.core.training_facts import Training
+from florilegium.clients.layers import stacked
+from florilegium.common.declarations import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.run_folder import read_checkpoint
@@ -22,11 +25,7 @@ from tests.fingerprints import cases
 from tests.grid import run_app
 from tests.support import config
 
-VECTORISED = {
-    "fedavg", "fedprox", "scaffold", "ditto", "local", "fedper", "fedrep", "fedbabu", "lg-fedavg", "pefll",
-    "pfedhn", "knn-per", "pfedfda", "ppfe", "feddyn", "fednova", "fedala", "fedamp", "fedfomo", "ifca", "cfl",
-    "fl-hc", "flux", "flowdup",
-}  # fmt: skip
+VECTORISED = [name for name, method in METHODS.items() if not why_not(method, "vectorised")]
 UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
 
 
@@ -58,14 +57,10 @@ def _assert_close(first: Path, second: Path, tolerance: float) -> None:
     assert not (second / "failures.jsonl").exists()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", VECTORISED)
 def test_a_methods_results_do_not_depend_on_how_many_clients_train_at_once(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims = not gap(METHODS[method].client_class(), "vectorise_gap", METHODS[method].hyper()())
-    assert claims == (method in VECTORISED)
-    if not claims:
-        return
     together: list[int] = []
     run = Company.run
     monkeypatch.setattr(Company, "run", lambda self, tasks: together.append(len(tasks)) or run(self, tasks))
@@ -91,9 +86,9 @@ def test_other_values_are_refused(value: Value, tmp_path: Path) -> None:
         run_here(_keys("fedavg", tmp_path, "refused", vectorise=value), tmp_path / "refused")
 
 
-def test_a_subclass_that_promises_nothing_runs_alone() -> None:
+def test_a_subclass_that_states_nothing_runs_alone() -> None:
     class Other(METHODS["fedavg"].client_class()):  # type: ignore[misc]
         pass
 
-    assert gap(Other, "vectorise_gap", None)
+    assert gap(Other, Training, stacked.gap, None)
     assert not Crew(Other, None, None, None)._allowed  # type: ignore[arg-type]

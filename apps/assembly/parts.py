@@ -27,6 +27,7 @@ from florilegium.apps.assembly.privacy_checks import (
     check_secure_aggregation,
 )
 from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.hashes import origins_of
@@ -38,7 +39,6 @@ from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
-from florilegium.common.promises import gap
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
@@ -46,6 +46,7 @@ from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.layers import robust
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -115,18 +116,20 @@ class Assembly:
         from florilegium.strategies.core.federation import Setup  # not imported in client processes
         from florilegium.strategies.core.roster import Roster
 
-        s, strategy, client = self.settings, self.method.strategy_class(), self.method.client_class()
+        s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":
-            check_client_privacy(s, gap(strategy, "privacy_gap", self.hyper))
+            check_client_privacy(s, why_not(method, "protects clients", hyper))
         if s.secure_aggregation:
-            check_secure_aggregation(s, gap(strategy, "secure_gap", self.hyper))
+            check_secure_aggregation(s, why_not(method, "secure aggregation", hyper))
         if s.mode == "buffered":
-            check_buffered(s, gap(strategy, "buffer_gap", self.hyper))
-        check_compression(s, gap(strategy, "compression_gap", self.hyper))
+            check_buffered(s, why_not(method, "buffered rounds", hyper))
+        check_compression(s, why_not(method, "compressed updates", hyper))
+        robust.check(s, why_not(method, "robust aggregation", hyper))
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)
-        return strategy(Setup(s, self.hyper, client, roster, run, self.origins, provenance, partial(chance, s)))
+        setup = Setup(s, hyper, method.client_class(), roster, run, self.origins, provenance, partial(chance, s))
+        return method.strategy_class()(setup)
 
 
 def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool = False) -> Assembly:
@@ -156,7 +159,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
             "them unchanged; set augment = 'none'"
         )
     if settings.privacy.unit == "example":
-        check_example_privacy(settings, gap(method.client_class(), "example_gap", hyper), network)
+        check_example_privacy(settings, why_not(method, "protects examples", hyper), network)
     return Assembly(config, settings, hyper, method, network, get_arrays(network), augmentation, device, one_process)
 
 

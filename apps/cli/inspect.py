@@ -180,9 +180,9 @@ def methods(
     ] = False,
 ) -> None:
     """List the methods, each with its own configuration keys."""
+    from florilegium.apps.methods.layers import why_not
     from florilegium.apps.methods.registry import METHODS
     from florilegium.apps.settings.keys import method_keys
-    from florilegium.common.promises import gap
 
     rows: list[list[Cell]] = []
     for name in METHODS:
@@ -190,7 +190,7 @@ def methods(
             rows.append([name, problem, "", METHODS.origin(name), []])
             continue
         method, own = METHODS[name], [f"{key.name} = {key.shown_default}" for key in method_keys(name)]
-        if not vectorised or not gap(method.client_class(), "vectorise_gap", method.hyper()()):
+        if not vectorised or not why_not(method, "vectorised"):
             rows.append([name, method.title, method.source, METHODS.origin(name), own])
     show(["method", "what it is", "source", "package", "own keys"], rows)
 

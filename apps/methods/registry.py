@@ -12,6 +12,14 @@ from florilegium.common.plugins import Registry
 from florilegium.common.settings import Section
 from florilegium.strategies.core.settings import TABLES
 
+_MESSAGES, _TRAINING = "messages = fl.Messages(…)", "training = fl.Training(…)"
+EARLIER = {
+    "privacy_gap": _MESSAGES, "secure_gap": _MESSAGES, "compression_gap": _MESSAGES, "buffer_gap": _MESSAGES,
+    "transfer_gap": _MESSAGES, "example_gap": _TRAINING, "vectorise_gap": _TRAINING,
+    "init_gap": "the class method own_start(hyper)",
+}  # fmt: skip
+"""What classes stated in earlier versions, and what they state now in its place (docs/extending.md)."""
+
 
 def table_of(method: str) -> str:
     """Return the name of the configuration table that holds a method's own keys."""
@@ -39,6 +47,8 @@ def _read(found: Any, reference: str) -> Method:
     for what, part, base in parts:
         if not (isinstance(part, type) and issubclass(part, base)):
             raise TypeError(f"its {what} must be a subclass of {base.__name__} (found: {_described(part)})")
+        if stale := sorted(vars(part).keys() & EARLIER.keys()):
+            raise TypeError(f"its {what} states {stale[0]}, as in earlier versions; state {EARLIER[stale[0]]} instead")
     table = found.table or _kebab(found.client_class().__name__.removesuffix("Client"))
     if (
         table in {method.table or name for name, method in OWN_METHODS.items()} | TABLES.keys()

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
 
+from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import TARGET, Settings, complete, parse
 from florilegium.clients.core.export import save_model
@@ -24,7 +25,6 @@ from florilegium.clients.core.training import evaluate, features, train
 from florilegium.clients.core.worker import tune_process
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically, write_text
-from florilegium.common.promises import gap
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
@@ -144,7 +144,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
     source, target = dataset_of(settings), _target(settings)
     method = METHODS[settings.method]
     trains = method.task == "classification"
-    missing = gap(method.strategy_class(), "transfer_gap", hyper) if trains else "it trains none"
+    missing = why_not(method, "transfers to other data", hyper) if trains else "it trains none"
     if missing:
         raise ConfigurationError(f"transfer-target: method '{settings.method}' has no common features: {missing}")
     if (source.kind, len(source.shape)) != (target.kind, len(target.shape)) or (

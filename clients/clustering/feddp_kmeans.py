@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from florilegium.clients.clustering.kmeans import KMeansClient
-from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.clustering.kmeans import OWN_SUMS, KMeansClient
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.models.clustering import nearest
 from florilegium.models.parameters import Arrays
@@ -20,7 +20,7 @@ from florilegium.models.parameters import Arrays
 class FedDPKMeansClient(KMeansClient):
     """Takes part in finding initial centres (FedDP-Init), and in the steps of FedDP-Lloyds."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = OWN_SUMS
 
     @phase
     def outer(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from florilegium.clients.clustering.kmeans import KMeansClient
-from florilegium.clients.core.base import Answer, more_than_gradients
+from florilegium.clients.clustering.kmeans import OWN_SUMS, KMeansClient
+from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.clustering import nearest
@@ -16,7 +16,7 @@ from florilegium.models.parameters import Arrays
 class KFedClient(KMeansClient):
     """Finds cluster centres of the client's own points."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = OWN_SUMS
 
     can_be_private = False
 

@@ -16,8 +16,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.base import Answer, BaseClient, more_than_gradients
+from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.clustering import KMeansHyper
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
@@ -34,10 +35,14 @@ NOISE: Mapping[str, Kind] = {"outer": "gaussian", "weights": "laplace", "sums": 
 """The mechanism of every sum that clustering methods release (Scott, thesis, algorithms 11 and 12)."""
 
 
+OWN_SUMS = Training("it protects its sums itself; set kmeans.epsilon")
+"""How clusterings use examples; each states it in its own body."""
+
+
 class KMeansClient(BaseClient):
     """Takes part in a clustering of all clients' points."""
 
-    example_gap = staticmethod(more_than_gradients)
+    training = OWN_SUMS
 
     uses_finetuning = "never"
     augments = False

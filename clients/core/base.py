@@ -56,26 +56,6 @@ class Answer:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def only_gradients(hyper: Any) -> str:
-    """Promise of example privacy, kept: the client uses its examples only in ``descend`` and ``released``."""
-    return ""
-
-
-def more_than_gradients(hyper: Any) -> str:
-    """Promise of example privacy, not kept: the client also uses its examples outside ``descend``/``released``."""
-    return "it uses examples for more than the gradients of their losses"
-
-
-def stackable(hyper: Any) -> str:
-    """Promise of vectorised training, kept: the client trains by ``descend``, with no hook but a ``Correction``.
-
-    If it has an objective of its own, this is a ``StackedObjective``; any other is minimised by the client alone.
-
-    It keeps nothing in objects that clients of a process share while others run, other than in its networks.
-    """
-    return ""
-
-
 ACCOUNT = "privacy.json"
 """File in a client's state folder that records the privacy cost of its training."""
 SUM_MULTIPLIER = 10.0
@@ -160,7 +140,7 @@ class BaseClient(NumPyClient):
         return ""
 
     @classmethod
-    def init_gap(cls, hyper: Any) -> str:
+    def own_start(cls, hyper: Any) -> str:
         """Return which parts of clients' models start from the run's seed even with ``init``, "" if none do."""
         return ""
 
@@ -178,16 +158,6 @@ class BaseClient(NumPyClient):
         mean.
         """
         return named(cls, task)
-
-    @staticmethod
-    def example_gap(hyper: Any) -> str:
-        """Return why the class does not keep example privacy, "" if it does (:mod:`florilegium.common.promises`)."""
-        return "it makes no such promise"
-
-    @staticmethod
-    def vectorise_gap(hyper: Any) -> str:
-        """Return why several clients do not train together, "" if they do (:mod:`florilegium.common.promises`)."""
-        return "its training cannot be stacked"
 
     # ------------------------------------------------------------------ what the host and Flower call
 

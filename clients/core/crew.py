@@ -10,7 +10,9 @@ from torch import nn
 
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.together import Company, result_of
-from florilegium.common.promises import gap
+from florilegium.clients.core.training_facts import Training
+from florilegium.clients.layers import stacked
+from florilegium.common.declarations import gap
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import task_of
 
@@ -21,7 +23,7 @@ class Crew:
     """Runs clients on one network.
 
     Args:
-        client_class: the method's client; only clients that promise it (``vectorise_gap``) are run together.
+        client_class: the method's client; only clients whose training can be stacked are run together.
         settings: the run's configuration.
         hyper: the method's own hyper-parameters.
         network: the network that the clients share.
@@ -29,7 +31,7 @@ class Crew:
 
     def __init__(self, client_class: type, settings: ClientSettings, hyper: Any, network: nn.Module) -> None:
         self._settings, self._network = settings, network
-        self._allowed = not gap(client_class, "vectorise_gap", hyper)
+        self._allowed = not gap(client_class, Training, stacked.gap, hyper)
 
     def carry_out(self, tasks: Sequence[Callable[[], T]], examples: Callable[[], Examples]) -> Iterator[T | Exception]:
         """Yield the result of each task, in their order, or the exception that it raised.
@@ -49,10 +51,12 @@ class Crew:
 
     @cached_property
     def _company(self) -> Company:
+        from florilegium.clients.core import stacked_training
         from florilegium.clients.core.stacked_evaluation import Evaluation, Features
-        from florilegium.clients.core.stacked_training import Training
 
-        return Company(self._network, {"train": Training, "features": Features, "evaluate": Evaluation})
+        return Company(
+            self._network, {"train": stacked_training.Training, "features": Features, "evaluate": Evaluation}
+        )
 
     def _fastest(self, company: Company, examples: Examples) -> int:
         from florilegium.clients.core.calibration import fastest

@@ -2,8 +2,8 @@
 
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
 commands and networks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md`` and
-``docs/models.md``; and the facts at the head of each method's page. All stand between two marker lines; a test compares
-them with the declarations.
+``docs/models.md``; the facts at the head of each method's page; and which methods a layer goes with, in the pages about
+layers. All stand between two marker lines; a test compares them with the declarations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from docs.generate.command_pages import command_reference
-from docs.generate.method_pages import index, read_page, with_facts
+from docs.generate.method_pages import index, read_page, with_facts, with_layers
 from florilegium.apps.origins.app_folder import checkout
 from florilegium.apps.settings.keys import groups
 from florilegium.common.errors import ConfigurationError
@@ -77,10 +77,12 @@ def generated(root: Path) -> dict[Path, str]:
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
         docs / "methods" / "README.md": (MARKDOWN_MARKS, index([read_page(path) for path in pages])),
     }
-    return {page: with_facts(page.read_text(encoding="utf-8")) for page in pages} | {
+    found = {page: page.read_text(encoding="utf-8") for page in docs.glob("*.md")} | {
         path: replaced(path.read_text(encoding="utf-8"), marks, content, str(path))
         for path, (marks, content) in wanted.items()
     }
+    facts = {page: with_facts(page.read_text(encoding="utf-8")) for page in pages}
+    return facts | {path: with_layers(text) for path, text in found.items()}
 
 
 def main() -> None:

@@ -7,35 +7,26 @@ generated (:mod:`docs.generate`), so that page and code agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from florilegium.apps.methods.declaration import Method
+from florilegium.apps.methods.layers import LAYERS, why_not
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.keys import method_keys
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.promises import gap
 
 FACTS = re.compile(r"(<!-- begin generated facts: ([^>]+) -->\n).*?(<!-- end generated -->\n)", re.DOTALL)
 """What is generated in a page: the first marker, the methods that it names, the second marker."""
+OF_LAYERS = re.compile(r"(<!-- begin generated layers: ([^>]+) -->\n).*?(<!-- end generated -->\n)", re.DOTALL)
+"""What is generated of one of :data:`LAYERS` or of "all" in a page: first marker, layer, second marker."""
 RESULTS = re.compile(r"Results: \[[^\]]+\]\((\.\./results/[^)\s]+)\)")
 """How a page names its results."""
 LEARNS = {
     "classification": "to predict classes", "regression": "to predict numbers", "clustering": "clusters",
     "histograms": "how clients differ",
 }  # fmt: skip
-_PROMISES: dict[str, tuple[Callable[[Method], type], str]] = {
-    "protects clients": (Method.strategy_class, "privacy_gap"),
-    "protects examples": (Method.client_class, "example_gap"),
-    "transfers to other data": (Method.strategy_class, "transfer_gap"),
-    "secure aggregation": (Method.strategy_class, "secure_gap"),
-    "buffered rounds": (Method.strategy_class, "buffer_gap"),
-    "compressed updates": (Method.strategy_class, "compression_gap"),
-    "vectorised": (Method.client_class, "vectorise_gap"),
-}
-"""The promises in the tables: the class that states each, and its name there."""
-IN_INDEX = ("protects clients", "protects examples", "vectorised")
 
 
 @dataclass(frozen=True)
@@ -90,11 +81,28 @@ def index(pages: Sequence[Page]) -> str:
         if len(own) != 1:
             raise ConfigurationError(f"docs/methods: one page about '{name}' expected (found: {len(own)})")
         method, page = METHODS[name], own[0]
-        promises = [_kept(method, promise).partition(":")[0] for promise in IN_INDEX]
         results = f"[results]({page.results})" if page.results else ""
-        rows.append([f"[`{name}`]({page.name})", method.title, method.source, *promises, results])
-    head = ["method", "what it is", "paper", *IN_INDEX, "results"]
-    return _table(head, rows)
+        rows.append([f"[`{name}`]({page.name})", method.title, method.source, results])
+    return _table(["method", "what it is", "paper", "results"], rows)
+
+
+def with_layers(text: str) -> str:
+    """Return a page's text with what it says of layers and methods renewed: lists of one layer, a table of all."""
+    return OF_LAYERS.sub(lambda m: m[1] + (_all_layers() if m[2] == "all" else _of_layer(m[2])) + m[3], text)
+
+
+def _all_layers() -> str:
+    rows = [[f"`{n}`", *(_kept(METHODS[n], layer).partition(":")[0] for layer in LAYERS)] for n in METHODS.own]
+    return _table(["method", *LAYERS], rows)
+
+
+def _of_layer(layer: str) -> str:
+    """Return with which methods a layer goes, and with which it does not, by reason."""
+    methods: dict[str, list[str]] = {"": []}
+    for name in METHODS.own:
+        methods.setdefault(why_not(METHODS[name], layer), []).append(f"`{name}`")
+    goes, *others = (f"{', '.join(names)}{f': {reason}' * bool(reason)}" for reason, names in methods.items())
+    return f"With the methods' default keys: {goes}.\n\nNot supported:\n\n" + "".join(f"- {one}\n" for one in others)
 
 
 def _facts(names: Sequence[str]) -> str:
@@ -105,18 +113,16 @@ def _facts(names: Sequence[str]) -> str:
         ["learns", *(LEARNS[method.task] for method in methods)],
         ["new clients use", *(method.new_clients for method in methods)],
         ["own keys", *(_keys(name) for name in names)],
-        *([promise, *(_kept(method, promise) for method in methods)] for promise in _PROMISES),
+        *([layer, *(_kept(method, layer) for method in methods)] for layer in LAYERS),
         ["code", *(_code(method) for method in methods)],
     ]
     return _table(["", *(f"`{name}`" for name in names)], rows)
 
 
-def _kept(method: Method, promise: str) -> str:
-    """Return whether a method keeps a promise with its default keys, and the reason that its class gives if not."""
-    of, name = _PROMISES[promise]
-    owner = of(method)
-    broken = gap(owner, name, method.hyper()())
-    return f"no: {broken}" if broken and name in vars(owner) else "no" if broken else "yes"
+def _kept(method: Method, layer: str) -> str:
+    """Return whether a layer goes with a method with its default keys, and the reason if not."""
+    broken = why_not(method, layer)
+    return f"no: {broken}" if broken else "yes"
 
 
 def _keys(name: str) -> str:

@@ -18,9 +18,8 @@ from florilegium.models.clustering import Array, cost, elbow
 from florilegium.models.kmeans import k_means
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.clustering.budget import Query, init_queries, lloyds_queries
-from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.clustering.kmeans import OWN_SUMS, KMeans
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.promises import only_sums
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -29,8 +28,7 @@ log = logging.getLogger("flwr")
 class FedDPKMeans(KMeans):
     """Differentially private federated clustering with server data."""
 
-    privacy_gap = staticmethod(protects_itself)
-    secure_gap = staticmethod(only_sums)
+    messages = OWN_SUMS
 
     chooses_k = True
 

@@ -5,19 +5,21 @@ Receives from each client its centres (k', d), and which of these rows are centr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from florilegium.clients.core.wire import Reply
 from florilegium.models.clustering import Array
 from florilegium.models.kfed import merge_centers
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.clustering.budget import Query
-from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.clustering.kmeans import OWN_SUMS, KMeans
 from florilegium.strategies.core.round import Round
 
 
 class KFed(KMeans):
     """Merges the centres that clients have found in their own points."""
 
-    privacy_gap = staticmethod(protects_itself)
+    messages = replace(OWN_SUMS, individual="the server needs the centres of single clients")
 
     refines = False
 

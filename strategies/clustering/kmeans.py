@@ -33,6 +33,7 @@ from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
@@ -40,9 +41,8 @@ from florilegium.strategies.core.run_folder import Checkpoint
 log = logging.getLogger("flwr")
 
 
-def protects_itself(hyper: Any) -> str:
-    """Promise of client privacy, not kept: clusterings do not use table ``privacy``, but a budget of their own."""
-    return "it protects its sums itself; set kmeans.epsilon"
+OWN_SUMS = Messages("statistics", own_privacy="it protects its sums itself; set kmeans.epsilon")
+"""What clusterings have in common; each states it in its own body."""
 
 
 class KMeans(OwnPrivacy):

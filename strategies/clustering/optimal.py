@@ -7,6 +7,8 @@ Client: KMeansClient (``clients/clustering/kmeans.py``).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from florilegium.common.errors import ConfigurationError
@@ -14,14 +16,14 @@ from florilegium.models.clustering import Array
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.federation import federate
 from florilegium.strategies.clustering.budget import Query
-from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
+from florilegium.strategies.clustering.kmeans import OWN_SUMS, KMeans
 from florilegium.strategies.core.round import Round
 
 
 class Optimal(KMeans):
     """Clusters all points centrally."""
 
-    privacy_gap = staticmethod(protects_itself)
+    messages = replace(OWN_SUMS, individual="the server reads all points in one place")
 
     refines = False
 

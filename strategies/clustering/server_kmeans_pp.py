@@ -8,16 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from florilegium.models.clustering import Array
-from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
-from florilegium.strategies.core.promises import only_sums
+from florilegium.strategies.clustering.kmeans import OWN_SUMS, KMeans
 from florilegium.strategies.core.round import Round
 
 
 class ServerKMeansPP(KMeans):
     """Starts from k of the server's points that are far from each other (k-means++)."""
 
-    privacy_gap = staticmethod(protects_itself)
-    secure_gap = staticmethod(only_sums)
+    messages = OWN_SUMS
 
     def initialise(self, round: Round) -> Array:
         """Return k of the server's points, drawn by k-means++; no client is asked."""

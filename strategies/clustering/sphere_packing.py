@@ -11,16 +11,14 @@ import numpy as np
 
 from florilegium.models.clustering import Array
 from florilegium.models.sphere_packing import sphere_packing
-from florilegium.strategies.clustering.kmeans import KMeans, protects_itself
-from florilegium.strategies.core.promises import only_sums
+from florilegium.strategies.clustering.kmeans import OWN_SUMS, KMeans
 from florilegium.strategies.core.round import Round
 
 
 class SpherePacking(KMeans):
     """Starts from centres that depend only on the data's largest coordinate and dimension."""
 
-    privacy_gap = staticmethod(protects_itself)
-    secure_gap = staticmethod(only_sums)
+    messages = OWN_SUMS
 
     def initialise(self, round: Round) -> Array:
         """Return centres from a sphere packing; no client is asked."""

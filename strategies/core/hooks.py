@@ -47,8 +47,6 @@ class Hooks:
 
     broadcasts_model: ClassVar[bool] = True
     """Whether clients receive the global model; a method without one sets it to False."""
-    sums_updates: ClassVar[bool] = True
-    """Whether clients return updates of the arrays that they receive, rather than only statistics."""
     makes_models: ClassVar[bool] = True
     """Whether clients have a model after a run, to predict with."""
     divides: ClassVar[bool] = False
@@ -60,31 +58,6 @@ class Hooks:
         self.federation = Federation(setup, self)
         self.task = self.federation.task
         self.clients = self.federation.clients
-
-    @staticmethod
-    def privacy_gap(hyper: Any) -> str:
-        """Return why the class does not keep client privacy, "" if it does (:mod:`florilegium.common.promises`)."""
-        return "it makes no such promise"
-
-    @staticmethod
-    def secure_gap(hyper: Any) -> str:
-        """Return why sums over cohorts do not suffice, "" if they do (:mod:`florilegium.common.promises`)."""
-        return "it makes no such promise"
-
-    @staticmethod
-    def compression_gap(hyper: Any) -> str:
-        """Return why clients cannot compress what they return, "" if they can (:mod:`florilegium.common.promises`)."""
-        return "it makes no such promise"
-
-    @staticmethod
-    def transfer_gap(hyper: Any) -> str:
-        """Return why the server's features cannot be transferred to another dataset, "" if they can."""
-        return "it makes no such promise"
-
-    @staticmethod
-    def buffer_gap(hyper: Any) -> str:
-        """Return why the server's step is no weighted mean of updates, "" if it is one."""
-        return "it makes no such promise"
 
     # ------------------------------------------------------------------------------------------ start
 
@@ -137,9 +110,9 @@ class Hooks:
             raise ConfigurationError(
                 f"init: method '{self.settings.method}' sends no model, so there is none to start from"
             )
-        if gap := self.federation.client.init_gap(self.hyper):
+        if own := self.federation.client.own_start(self.hyper):
             raise ConfigurationError(
-                f"init: with method '{self.settings.method}' and its present keys {gap} would start from this run's "
+                f"init: with method '{self.settings.method}' and its present keys {own} would start from this run's "
                 "seed, and all else from what init names; leave it empty"
             )
         return self.server_part(replaced(self.settings, network, trained.arrays))

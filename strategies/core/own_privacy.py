@@ -23,20 +23,16 @@ from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.requests import Cohort
-from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 
 class OwnPrivacy(CohortStrategy):
     """Asks Poisson samples of the clients for sums, if its own keys protect whole clients."""
 
-    sums_updates = False
-
     hyper: KMeansHyper | MDMHyper
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        refuse_robust(self.settings, "adds up statistics, not updates")
         if self.poisson and (self.settings.cohort_size or self.settings.oversample > 1):
             raise ConfigurationError(
                 "cohort-size, oversample: with privacy-unit = 'client' each client must take part independently of the "

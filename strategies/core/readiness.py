@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.hooks import Hooks
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.robust import check_cohorts
 from florilegium.strategies.core.secure_record import check_sizes
+from florilegium.strategies.layers import bound
 
 
 def check_ready(strategy: Hooks) -> None:
@@ -86,7 +89,8 @@ def _check_secure(strategy: Hooks) -> None:
     """Check that sums have a known bound, and that enough clients take part in all exchanges."""
     federation = strategy.federation
     s = federation.settings
-    if strategy.sums_updates and federation.protection is None and not s.max_update_norm:
+    unbounded = gap(type(strategy), Messages, bound.gap, strategy.hyper)
+    if not unbounded and federation.protection is None and not s.max_update_norm:
         raise ConfigurationError(
             "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
             "of limited size; set it to a norm that no client's update exceeds, such as 100"

@@ -24,14 +24,6 @@ LEAST = {"median": 1, "trimmed-mean": 1, "krum": 3}
 """Number of clients that a rule needs in addition to two for every attacker."""
 
 
-def refuse_robust(settings: ServerSettings, what: str) -> None:
-    """Raise :class:`ConfigurationError` if ``aggregation`` is not "mean"; ``what``: what the method does instead."""
-    if settings.aggregation != "mean":
-        raise ConfigurationError(
-            f"aggregation: method '{settings.method}' {what}; use 'mean' (found: '{settings.aggregation}')"
-        )
-
-
 def least(rule: str, attackers: int) -> int:
     """Return the smallest number of clients with which a rule tolerates ``attackers``."""
     return LEAST[rule] + 2 * attackers

@@ -24,7 +24,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.robust import refuse_robust
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
@@ -35,14 +35,12 @@ READ_AT_ONCE = 16
 """Number of models that are read and combined together; limits the server's memory."""
 
 
-def individual_models(hyper: Any) -> str:
-    """Promise of client privacy, not kept: the server sees and keeps the model of every single client."""
-    return "the server keeps every client's own model, and other clients receive mixtures of these models"
-
-
-def models_reach_clients(hyper: Any) -> str:
-    """Promise of client privacy, not kept: clients receive the models of single other clients."""
-    return "the server keeps every client's own model, and sends it to other clients as it is"
+MODELS_REACH_CLIENTS = Messages(
+    "single",
+    features="whole",
+    individual="the server keeps every client's own model, and sends it to other clients as it is",
+)
+"""Of methods that send clients the models of single other clients."""
 
 
 class Banked(CohortStrategy):
@@ -57,7 +55,6 @@ class Banked(CohortStrategy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        refuse_robust(self.settings, "keeps every client's model and combines these in its own way")
         self.members: dict[str, float] = {}
 
     @abstractmethod

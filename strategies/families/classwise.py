@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +19,23 @@ from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 
 log = logging.getLogger("flwr")
+
+OWN_NETWORKS = "every client has a network of its own"
+"""Why features cannot be transferred."""
+UNBOUNDED = "clients send sums of features or logits of each class, and nothing bounds them"
+"""What clients return: no change of what they received."""
 
 
 class Classwise(CohortStrategy):
     """Has clients train their own models, and sums what they send of each class."""
 
     broadcasts_model: ClassVar[bool] = False
-    sums_updates: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        refuse_robust(self.settings, "sums vectors of classes")
 
     @abstractmethod
     def size(self, network: Arrays) -> tuple[int, int]:
@@ -82,13 +84,3 @@ class Classwise(CohortStrategy):
             )  # fmt: skip
         usable: NDArray[np.bool_] = (weights > 0) & (weights <= due)
         return usable
-
-
-def personal_networks(hyper: Any) -> str:
-    """Promise of transfer, not kept: the server has no network."""
-    return "every client has a network of its own"
-
-
-def unbounded_sums(hyper: Any) -> str:
-    """Promise of client privacy, not kept: what clients send of their classes is no change of what they received."""
-    return "clients send sums of features or logits of each class, and nothing bounds them"

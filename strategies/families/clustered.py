@@ -24,16 +24,14 @@ from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.requests import Cohort, Group
-from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
 
 log = logging.getLogger("flwr")
 
 
-def networks_of_clusters(hyper: Any) -> str:
-    """Promise of transfer, not kept: there is no network that all clients share."""
-    return "the server has one network per cluster and none for all clients"
+NO_COMMON_NETWORK = "the server has one network per cluster and none for all clients"
+"""Why features cannot be transferred."""
 
 
 def told_clusters(outcome: Outcome) -> NDArray[np.float64]:
@@ -48,7 +46,6 @@ class Clustered(CohortStrategy):
         super().__init__(setup)
         s = self.settings
         refuse_optimizers(s, "averages the models of each cluster")
-        refuse_robust(s, "averages the models of each cluster")
         self._sizes: dict[str, int] = {}
 
     def moved(self, θ: Arrays, sums: Arrays, weight: float) -> Arrays:

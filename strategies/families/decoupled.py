@@ -10,7 +10,7 @@ from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.promises import mean_of_updates, only_sums, sums_of_updates, trains_by_updates
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
@@ -45,27 +45,17 @@ class SharedBody(Decoupled):
     """Shared body, personal heads. Strategy of FedPer, FedRep and FedBABU, which differ only in their clients."""
 
     shares_head = False
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
 
     @staticmethod
-    def transfer_gap(hyper: HeadHyper) -> str:
-        """Return why features cannot be transferred, "" if the head is only the last block."""
-        return "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks never reach the server"
+    def messages(hyper: HeadHyper) -> Messages:
+        """Return FedAvg's messages; features can be transferred if the head is only the last block."""
+        own = "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks never reach the server"
+        return Messages("sum", step="mean", features=own or "whole")
 
 
 class SharedHead(Decoupled):
     """Shared head, personal bodies. Strategy of LG-FedAvg."""
 
-    shares_head = True
-    privacy_gap = staticmethod(sums_of_updates)
-    secure_gap = staticmethod(only_sums)
-    buffer_gap = staticmethod(mean_of_updates)
-    compression_gap = staticmethod(trains_by_updates)
+    messages = Messages("sum", step="mean", features="the body is each client's own")
 
-    @staticmethod
-    def transfer_gap(hyper: HeadHyper) -> str:
-        """Return why features cannot be transferred."""
-        return "the body is each client's own"
+    shares_head = True

@@ -27,7 +27,6 @@ from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.expected import ROUNDING
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.robust import refuse_robust
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.core.server_step import ADAPTIVE
@@ -36,9 +35,8 @@ TESTED_AT_ONCE = 100
 """Number of clients whose models are made and sent in one exchange of an evaluation; limits the server's memory."""
 
 
-def no_network(hyper: Any) -> str:
-    """Promise of transfer, not kept: there is no network that all clients share."""
-    return "the server has no network, but a hypernetwork that makes them"
+HYPERNETWORK = "the server has no network, but a hypernetwork that makes them"
+"""Why features cannot be transferred."""
 
 
 class Generated(CohortStrategy):
@@ -50,7 +48,6 @@ class Generated(CohortStrategy):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s = self.settings
-        refuse_robust(s, "trains networks on the server")
         if s.server_optimizer in ADAPTIVE:
             raise ConfigurationError(
                 f"server-optimizer: '{s.server_optimizer}' averages models; '{s.method}' trains networks on the "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import ConfigurationError
@@ -14,10 +12,8 @@ from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
 
-
-def no_network(hyper: Any) -> str:
-    """Promise of transfer, not kept: the server has no network."""
-    return "what is learned is no network, but a point of a subspace or what makes one"
+SUBSPACE = "what is learned is no network, but a point of a subspace or what makes one"
+"""Why features cannot be transferred."""
 
 
 class Subspace(FedAvg):

@@ -20,9 +20,11 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Reply
+from florilegium.common.declarations import gap
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.core.run_folder import read_checkpoint
 from tests.fingerprints import cases
@@ -35,10 +37,18 @@ SELDOM = {
     "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",
 }  # fmt: skip
 """Older methods, for which this runs with the long tests."""
-OWN_ARRAYS = (
-    "local", "fedgen", "fediir", "ifca", "flux", "pefll", "ppfe-linear", "k-fed", "feddp-kmeans", "mdm", "heterofl",
-)  # fmt: skip
-"""Methods whose exchanges return different arrays, or none."""
+
+
+def _kind(messages: Messages) -> str:
+    """Return which fields of messages are stated, and how clients' replies are used."""
+    return f"{messages.returns} {[bool(value) for value in vars(messages).values()]}"
+
+
+ONE_OF_EACH_KIND = {
+    gap(method.strategy_class(), Messages, _kind, method.hyper()()): name
+    for name, method in reversed([*METHODS.items()])
+}.values()
+"""A method for each kind of messages."""
 FEW: dict[str, Value] = {
     "unseen-fraction": 0.34, "participation": 1.0, "min-success": 0.5, "samples-per-client": 30, "rounds": 2,
     "evaluate-every": 1,
@@ -104,7 +114,7 @@ def _reports_nothing(message: Message) -> Message | None:
     return Message(Reply(config["clients"], {}, numbers, {}).pack(), reply_to=message)
 
 
-@pytest.mark.parametrize("method", mostly_long(METHODS, *OWN_ARRAYS))
+@pytest.mark.parametrize("method", mostly_long(METHODS, *ONE_OF_EACH_KIND, "fediir", "fedgen", "k-fed"))
 def test_what_nobody_asked_for_is_not_used(method: str, tmp_path: Path) -> None:
     """The node that invents arrays has as many clients as the other, so that what most return settles nothing."""
     keys = {**cases()[method], "participation": 1.0, "cohort-size": 0, "min-success": 0.0}

@@ -452,6 +452,12 @@ class TestOwnObjects:
         assert fl.keys("fedprox.mu").loc["fedprox.mu", "default"] == 0.01
 
 
+class Outdated(fl.FedAvgClient):
+    """States what clients of earlier versions did."""
+
+    example_gap = staticmethod(str)
+
+
 class TestFailure:
     @pytest.mark.parametrize(
         ("keys", "message"),
@@ -466,6 +472,10 @@ class TestFailure:
             ({"learning_rat": 0.1}, "learning-rat: there is no such key; did you mean 'learning-rate'"),
             ({"method": "nowhere.at.all:X"}, "method: 'nowhere.at.all:X' cannot be imported: .*no module 'nowhere'"),
             ({"method": "json:dumps"}, "method: 'json:dumps' is not a method: expected a florilegium.Method or"),
+            (
+                {"method": "tests.apps.api.test_api:Outdated"},
+                "its client states example_gap, .* state training = fl.Train",
+            ),
             ({"model": "tests.apps.api.test_api:QUICK"}, "model: .* is not a network: expected a function"),
             ({"model": "tests.apps.api.test_api:shalow"}, "has no 'shalow'; did you mean 'shallow'"),
             ({"engine": "dask"}, "engine: 'dask' is not an engine, nor 'auto'. Known: process, ray."),

@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from florilegium.apps.engines.progress import silent
 from florilegium.apps.engines.ray_simulation import Simulation
+from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.run_records import load_run
@@ -24,7 +25,6 @@ from florilegium.apps.runs.transfer import check_target, transfer, transfer_once
 from florilegium.apps.settings.configuration import TARGET, parse
 from florilegium.clients.core.export import load_model, predict
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.promises import gap
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import set_arrays
@@ -43,9 +43,8 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
-GAPS = ("local", "pefll", "pfedhn", "lg-fedavg", "flowdup", "ld-fedavg", "fedl2p", "l2p", "fedbn", "ppfe",
-        "fedproto", "feddistill", "hyperfedzero")  # fmt: skip
-"""Methods without common features."""
+CLASSIFIERS = {name: method for name, method in METHODS.items() if method.task == "classification"}
+TRANSFERABLE = [name for name, method in CLASSIFIERS.items() if not why_not(method, "transfers to other data")]
 
 
 @pytest.fixture
@@ -131,20 +130,16 @@ def test_no_target_no_transfer(run: Runs) -> None:
         ({"model": "linear"}, "blocks"),
         ({"method": "mdm"}, "it trains none"),
         ({"method": "fedrep", "model": "lenet", "fedrep.head-blocks": 2}, "the last 2 blocks never reach the server"),
-        *(({"method": name}, f"method '{name}' has no common features: ") for name in GAPS),
+        *(
+            ({"method": name}, f"method '{name}' has no common features: ")
+            for name in CLASSIFIERS
+            if name not in TRANSFERABLE
+        ),
     ],
 )
 def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"transfer-target: .*{said}"):
         check_target(*parse(config(**{**KEYS, **keys})))
-
-
-TRANSFERABLE = [
-    name
-    for name, method in METHODS.items()
-    if method.task == "classification"
-    and not gap(method.strategy_class(), "transfer_gap", parse(config(method=name))[1])
-]
 
 
 @pytest.mark.parametrize("name", mostly_long(TRANSFERABLE, "fedavg", "fedsr", "ditto"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from florilegium.apps.methods.layers import why_not
+from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.reports import ALWAYS
@@ -85,9 +88,11 @@ def test_too_few_clients(run: Runs, rule: str, needed: int) -> None:
             run("refused", **{**keys, **fewer})
 
 
-@pytest.mark.parametrize("method", ["pefll", "pfedhn", "ppfe-linear", "mdm", "server-lloyds", "fedproto"])
+@pytest.mark.parametrize("method", [n for n, m in METHODS.items() if why_not(m, "robust aggregation")])
 def test_methods_that_average_no_updates_refuse_other_rules(run: Runs, method: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"aggregation: method '{method}' .* use 'mean'"):
+    with pytest.raises(
+        ConfigurationError, match=rf"'median' is not supported by method '{re.escape(method)}': it .*'mean'"
+    ):
         run("refused", **{**cases()[method], "method": method, "aggregation": "median"})
 
 
