@@ -39,7 +39,7 @@ def check_early(config: Mapping[str, Value]) -> None:
     if settings.privacy.unit == "client":
         check_client_privacy(settings, "")
     if settings.secure_aggregation:
-        check_secure_aggregation(settings, "")
+        check_secure_aggregation(settings, "", "not known before the method is imported")
     if settings.mode == "buffered":
         check_buffered(settings, "")
     check_compression(settings, "")

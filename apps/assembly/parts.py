@@ -38,6 +38,7 @@ from florilegium.clients.core.augmentation import Augmentation, augmentation_of
 from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
+from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
@@ -46,7 +47,8 @@ from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.layers import robust
+from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.layers import bound, robust
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -120,7 +122,8 @@ class Assembly:
         if s.privacy.unit == "client":
             check_client_privacy(s, why_not(method, "protects clients", hyper))
         if s.secure_aggregation:
-            check_secure_aggregation(s, why_not(method, "secure aggregation", hyper))
+            unbounded = gap(method.strategy_class(), Messages, bound.gap, hyper)
+            check_secure_aggregation(s, why_not(method, "secure aggregation", hyper), unbounded)
         if s.mode == "buffered":
             check_buffered(s, why_not(method, "buffered rounds", hyper))
         check_compression(s, why_not(method, "compressed updates", hyper))

@@ -56,12 +56,13 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
         )
 
 
-def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
+def check_secure_aggregation(settings: ServerSettings, gap: str, unbounded: str) -> None:
     """Raise :class:`ConfigurationError` if sums cannot be secure.
 
     Args:
         settings: the run's configuration.
         gap: why the run's method needs more than sums; "" if it does not.
+        unbounded: why its clients return no updates; "" if they do.
     """
     p = settings.privacy
     if gap:
@@ -80,6 +81,11 @@ def check_secure_aggregation(settings: ServerSettings, gap: str) -> None:
     if settings.patience:
         raise ConfigurationError(
             "patience: it follows the median of clients' validation losses, which secure-aggregation hides; set it to 0"
+        )
+    if not unbounded and p.unit != "client" and not settings.max_update_norm:
+        raise ConfigurationError(
+            "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
+            "of limited size; set it to a norm that no client's update exceeds, such as 100"
         )
     if p.clip_quantile:
         raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")

@@ -11,8 +11,7 @@ from torch import nn
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.together import Company, result_of
 from florilegium.clients.core.training_facts import Training
-from florilegium.clients.layers import stacked
-from florilegium.common.declarations import gap
+from florilegium.common.declarations import declared
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import task_of
 
@@ -31,7 +30,8 @@ class Crew:
 
     def __init__(self, client_class: type, settings: ClientSettings, hyper: Any, network: nn.Module) -> None:
         self._settings, self._network = settings, network
-        self._allowed = not gap(client_class, Training, stacked.gap, hyper)
+        training = declared(client_class, Training, hyper)
+        self._allowed = training is not None and training.stacked
 
     def carry_out(self, tasks: Sequence[Callable[[], T]], examples: Callable[[], Examples]) -> Iterator[T | Exception]:
         """Yield the result of each task, in their order, or the exception that it raised.

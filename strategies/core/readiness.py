@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.hooks import Hooks
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.robust import check_cohorts
 from florilegium.strategies.core.secure_record import check_sizes
-from florilegium.strategies.layers import bound
 
 
 def check_ready(strategy: Hooks) -> None:
@@ -86,15 +83,9 @@ def _check_buffer(federation: Federation) -> None:
 
 
 def _check_secure(strategy: Hooks) -> None:
-    """Check that sums have a known bound, and that enough clients take part in all exchanges."""
+    """Check that enough clients take part in all exchanges."""
     federation = strategy.federation
     s = federation.settings
-    unbounded = gap(type(strategy), Messages, bound.gap, strategy.hyper)
-    if not unbounded and federation.protection is None and not s.max_update_norm:
-        raise ConfigurationError(
-            "max-update-norm: with secure-aggregation a bound of updates must be known, since sums are of integers "
-            "of limited size; set it to a norm that no client's update exceeds, such as 100"
-        )
     sizes = [(f"the cohort of round {r}", federation.cohort_size(r)) for r in range(1, s.rounds + 1)]
     for group, members in strategy.groups().items():
         sizes.append((f"the group of {group} clients, which are evaluated,", len(members)))
