@@ -8,11 +8,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from florilegium.apps.assembly.parts import assemble, open_folder, outcome_noted
-from florilegium.apps.devices.flower_waits import shorten_waits
+from florilegium.apps.devices.flower_inside import shorten_waits
 from florilegium.apps.runs.experiment import run_folder
 from florilegium.apps.settings.configuration import parse, received
-from florilegium.apps.trackers.attached import attached
 from florilegium.apps.trackers.registry import check_tracker
+from florilegium.apps.trackers.sending import attached
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
 from florilegium.strategies.core.run_folder import Unwatched

@@ -105,7 +105,7 @@ __all__ = list(_PUBLIC)
 
 def __getattr__(name: str) -> _Any:
     if name == "__version__":
-        from florilegium.apps.origins.app_folder import project
+        from florilegium.apps.origins.package import project
 
         return project()["version"]
     if name in _EARLIER:

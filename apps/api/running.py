@@ -21,7 +21,7 @@ from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.runs.experiment import resolve, run_experiment, tell_warnings, warn_of_idle_keys
 from florilegium.apps.settings.configuration import complete, defaults
 from florilegium.apps.sweeps.named_runs import carry_out, comparison, folder_of
-from florilegium.apps.tuning.chosen import read_tuned
+from florilegium.apps.tuning.results import read_tuned
 from florilegium.common.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:

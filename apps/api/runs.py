@@ -163,7 +163,7 @@ class Run:
             ConfigurationError: if this is an installed package without the research tools.
             RunError: if the run has no canaries, or its account does not cover the attack.
         """
-        from florilegium.apps.origins.research import research
+        from florilegium.apps.origins.package import research
 
         found = research("florilegium.research.attacks.audit:audit", "audit")(self.path)
         return pd.Series(

@@ -14,13 +14,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli.data import data
+from florilegium.apps.cli.data import data, private
 from florilegium.apps.cli.device import device
-from florilegium.apps.cli.groups import DEVICES
+from florilegium.apps.cli.groups import DEVICES, Commands, own_groups
 from florilegium.apps.cli.inspect import looking
 from florilegium.apps.cli.new import writing
-from florilegium.apps.cli.privacy import private
-from florilegium.apps.cli.registry import Commands, own_groups
 from florilegium.apps.cli.run import running
 from florilegium.apps.cli.several import together
 from florilegium.common.errors import FlorilegiumError
@@ -36,7 +34,7 @@ for outside in (private, *own_groups()):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from florilegium.apps.origins.version import version
+        from florilegium.apps.origins.package import version
 
         print(version())
         raise typer.Exit

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from florilegium.apps.cli.completion import complete_dataset
 from florilegium.apps.cli.groups import DEVICES, Group
-from florilegium.apps.cli.options import OnnxToo
+from florilegium.apps.cli.options import OnnxToo, complete_dataset
 from florilegium.apps.cli.tables import show
 
 device = Group(
@@ -67,7 +66,7 @@ def serve(
     from flwr.common.config import parse_config_args
 
     from florilegium.apps.assembly.node_config import parse_node
-    from florilegium.apps.devices.flower_version import hand_over, usable
+    from florilegium.apps.devices.flower_inside import hand_over, usable
 
     parse_node(parse_config_args([node_config]))
     if dataset:  # in a process of its own, since what it imports and reads is not needed here

@@ -10,9 +10,20 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli.completion import complete_dataset, complete_method, complete_tracker
 from florilegium.apps.cli.groups import INSPECT, Group
-from florilegium.apps.cli.options import Assignments, Html, OnnxToo, RunName, RunsDir, of_recipe, of_run, runs_folder
+from florilegium.apps.cli.options import (
+    Assignments,
+    Html,
+    OnnxToo,
+    RunName,
+    RunsDir,
+    complete_dataset,
+    complete_method,
+    complete_tracker,
+    of_recipe,
+    of_run,
+    runs_folder,
+)
 from florilegium.apps.cli.tables import Cell, show, show_report
 from florilegium.common.errors import ConfigurationError, nearest
 

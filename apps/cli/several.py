@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from florilegium.apps.cli.completion import complete_method, complete_recipe, complete_sweep, complete_tuning
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
     CORES,
@@ -20,6 +19,10 @@ from florilegium.apps.cli.options import (
     RunsDir,
     Seeds,
     Workers,
+    complete_method,
+    complete_recipe,
+    complete_sweep,
+    complete_tuning,
     of_recipe,
     options_of,
     read_seeds,
@@ -66,7 +69,7 @@ def several(
 
     best = None
     if tuned:
-        from florilegium.apps.tuning.chosen import read_tuned
+        from florilegium.apps.tuning.results import read_tuned
 
         best = read_tuned(recipe, tuned, runs_dir_of(assignments, runs_dir))
     wanted = comparison(methods, seeds, recipe, assignments or [], options_of(runs_dir), best)

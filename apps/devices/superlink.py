@@ -1,7 +1,7 @@
 """A SuperNode's connection to the SuperLink, over functions inside Flower that ``flower-supernode`` uses as well.
 
 They are not Flower's public interface and change between versions, so this is the only module that imports them for
-devices, and ``apps/devices/flower_version.py`` says for which versions it was tested.
+devices, and ``apps/devices/flower_inside.py`` says for which versions it was tested.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _verify_fab
 
-from florilegium.apps.devices.flower_waits import FIRST_RETRY
+from florilegium.apps.devices.flower_inside import FIRST_RETRY
 from florilegium.apps.devices.resident import App
 
 log = logging.getLogger("flwr")

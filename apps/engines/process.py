@@ -15,7 +15,7 @@ from typing import Any
 from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.engines.progress import Show
 from florilegium.apps.settings.configuration import complete
-from florilegium.apps.trackers.attached import attached
+from florilegium.apps.trackers.sending import attached
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.core.metrics_file import is_evaluated

@@ -7,9 +7,7 @@ the package's source files and a ``pyproject.toml`` generated from the declarati
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +15,13 @@ import tomli_w
 
 import florilegium
 from florilegium.apps.origins.code import LAYERS, layer_folder
+from florilegium.apps.origins.package import project
 from florilegium.apps.settings.configuration import defaults
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.toml import nested
 
 PUBLISHER = "florilegium"
 COMPONENTS = {"serverapp": "florilegium.apps.server_app:app", "clientapp": "florilegium.apps.client_app:app"}
-
-
-def checkout() -> Path | None:
-    """Return the root of the checkout or unpacked app that this code runs from; None if it is installed."""
-    root = layer_folder("apps").parent
-    return root if (root / "pyproject.toml").is_file() else None
-
-
-def project() -> dict[str, Any]:
-    """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
-    if root := checkout():
-        own = _project_table(root)
-        return {field: own[field] for field in ("name", "version", "description", "dependencies")}
-    installed = metadata.metadata("florilegium")
-    required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]
-    described = {"description": installed["Summary"], "dependencies": required}
-    return {"name": "florilegium", "version": installed["Version"], **described}
-
-
-def _project_table(root: Path) -> dict[str, Any]:
-    """Return the table ``[project]`` of pyproject.toml."""
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text.partition("\n[tool.")[0])["project"]  # keys take ten times as long
-    return table
-
-
-def own_entry_points(group: str) -> dict[str, str]:
-    """Return the entry points of a group that this package itself declares: the reference of each by its name."""
-    if root := checkout():
-        return dict(_project_table(root).get("entry-points", {}).get(group, {}))
-    return {point.name: point.value for point in metadata.distribution("florilegium").entry_points.select(group=group)}
 
 
 def description(include: list[str]) -> Mapping[str, Any]:

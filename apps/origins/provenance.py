@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from florilegium.apps.origins.app_folder import project
 from florilegium.apps.origins.code import code_version
-from florilegium.apps.origins.version import commit
+from florilegium.apps.origins.package import commit, project
 from florilegium.strategies.core.attempts import read_provenance
 
 if TYPE_CHECKING:

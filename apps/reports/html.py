@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from florilegium.apps.origins.version import version
+from florilegium.apps.origins.package import version
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import (

@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from florilegium.apps.engines.progress import Display, numbered
 from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.methods.registry import METHODS, table_of
-from florilegium.apps.origins.app_folder import project
 from florilegium.apps.origins.hashes import origins_of
+from florilegium.apps.origins.package import project
 from florilegium.apps.origins.provenance import by_other_code
 from florilegium.apps.runs.experiment import read_assignments, resolve, run_experiment, short_name
 from florilegium.apps.settings.configuration import complete, parse
@@ -44,7 +44,7 @@ from florilegium.strategies.core.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from florilegium.apps.tuning.chosen import Chosen
+    from florilegium.apps.tuning.results import Chosen
 
 log = logging.getLogger("flwr")
 

@@ -19,11 +19,10 @@ from florilegium.apps.engines.progress import Display
 from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
 from florilegium.apps.settings.configuration import complete
-from florilegium.apps.tuning.chosen import FILE as CHOSEN
-from florilegium.apps.tuning.chosen import write_tuned
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.report import write_page
-from florilegium.apps.tuning.results import Trial, Tuning
+from florilegium.apps.tuning.results import FILE as CHOSEN
+from florilegium.apps.tuning.results import Trial, Tuning, write_tuned
 from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, storage
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value

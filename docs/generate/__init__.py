@@ -13,7 +13,7 @@ from pathlib import Path
 
 from docs.generate.command_pages import command_reference
 from docs.generate.method_pages import index, read_page, with_facts, with_layers
-from florilegium.apps.origins.app_folder import checkout
+from florilegium.apps.origins.package import checkout
 from florilegium.apps.settings.keys import groups
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_text

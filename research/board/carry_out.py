@@ -11,8 +11,7 @@ from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.sweeps.named_runs import Cell, Outcome, check_seeds, comparison, folder_of
 from florilegium.apps.sweeps.named_runs import carry_out as carry_out_cells
-from florilegium.apps.tuning.chosen import read_tuned
-from florilegium.apps.tuning.results import Tuning
+from florilegium.apps.tuning.results import Tuning, read_tuned
 from florilegium.apps.tuning.trials import tune
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value

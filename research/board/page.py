@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator
 
-from florilegium.apps.origins.version import version_line
+from florilegium.apps.origins.package import version_line
 from florilegium.apps.reports.html import Lead, write_html
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pictures import colour, plain

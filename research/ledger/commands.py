@@ -20,7 +20,7 @@ def ledger(
 ) -> None:
     """Compare every number in the papers with ours, give each a verdict, and count the verdicts."""
     from florilegium.apps.cli.tables import show
-    from florilegium.apps.origins.app_folder import checkout
+    from florilegium.apps.origins.package import checkout
     from florilegium.research.ledger.page import HEAD, summary, write_ledger
     from florilegium.research.ledger.records import papers
 

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 from florilegium.apps import client_app
 from florilegium.apps.cli.app import cli
-from florilegium.apps.devices import flower_version, superlink, supernode
-from florilegium.apps.devices.flower_waits import FIRST_RETRY, shorten_waits
+from florilegium.apps.devices import flower_inside, superlink, supernode
+from florilegium.apps.devices.flower_inside import FIRST_RETRY, shorten_waits
 from florilegium.apps.devices.resident import App, DiedError, Resident
 from florilegium.apps.devices.supernode import Answers
 from florilegium.apps.engines.local_grid import identify
@@ -248,8 +248,8 @@ def test_flower_takes_over_where_its_inside_is_unknown(monkeypatch: pytest.Monke
         called.append(arguments)
         raise SystemExit
 
-    assert flower_version.usable()
-    monkeypatch.setattr(flower_version.metadata, "version", lambda name: "1.43.0")
+    assert flower_inside.usable()
+    monkeypatch.setattr(flower_inside.metadata, "version", lambda name: "1.43.0")
     monkeypatch.setattr(os, "execv", execv)
     result = CliRunner().invoke(cli, ["device", "serve", "--node-config", 'data-path="/a"', "--superlink", "x:1"])
     assert result.exit_code == 0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import florilegium as fl
 from florilegium.apps.cli.app import cli
-from florilegium.apps.cli.completion import complete_engine
+from florilegium.apps.cli.options import complete_engine
 from florilegium.apps.engines.base import Engine
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.engines.process import InThisProcess

@@ -24,9 +24,8 @@ from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.engines.process import InThisProcess
 from florilegium.apps.engines.progress import silent
 from florilegium.apps.tuning import trials
-from florilegium.apps.tuning.chosen import read_tuned
 from florilegium.apps.tuning.plan import read_plan
-from florilegium.apps.tuning.results import Result, Trial, Tuning
+from florilegium.apps.tuning.results import Result, Trial, Tuning, read_tuned
 from florilegium.apps.tuning.study import MethodStudy
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from florilegium.apps.cli.new_package import Kind, write_package
+from florilegium.apps.cli.new import Kind, write_package
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT
 

@@ -1,4 +1,4 @@
-"""Whether the inside of Flower is known that ``florilegium device serve`` uses; if not, ``flower-supernode`` runs."""
+"""What is used of the inside of Flower, whose versions differ in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from importlib import metadata
 
 log = logging.getLogger("flwr")
@@ -26,3 +27,15 @@ def hand_over(options: Sequence[str]) -> None:
         "starts a process for every message", " or ".join(TESTED),
     )  # fmt: skip
     os.execv(shutil.which("flower-supernode") or "flower-supernode", ["flower-supernode", *options])
+
+
+FIRST_RETRY = 0.05
+"""Seconds after which an object that has not arrived at the SuperLink yet is asked for again; then twice as long."""
+
+
+def shorten_waits() -> None:
+    """Let this process ask again soon for parts of a reply that a device is still sending; Flower waits a second."""
+    from flwr.superlink.grid import http_grid  # only where messages are sent
+
+    if hasattr(http_grid, "pull_objects"):  # not public, so that other versions of Flower may lack it
+        http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=FIRST_RETRY)

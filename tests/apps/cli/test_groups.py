@@ -10,10 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 import florilegium as fl
-from florilegium.apps.cli import registry
+from florilegium.apps.cli import groups as registry
 from florilegium.apps.cli.app import cli
 from florilegium.apps.cli.groups import RUN, Group
-from florilegium.apps.origins.app_folder import own_entry_points
+from florilegium.apps.origins.package import own_entry_points
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.references import resolve
 
@@ -34,7 +34,7 @@ def test_every_research_command_is_declared_with_its_group() -> None:
 
 
 def test_without_the_research_tools_their_commands_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("florilegium.apps.origins.research.has_research", lambda: False)
+    monkeypatch.setattr("florilegium.apps.origins.package.has_research", lambda: False)
     monkeypatch.setattr(registry, "has_research", lambda: False)
     _installed(monkeypatch, DECLARED)
     assert not [*registry.own_groups()]
@@ -48,7 +48,7 @@ def test_without_the_research_tools_their_commands_say_how_to_get_them(monkeypat
 
 
 def test_without_the_research_tools_a_run_cannot_be_audited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("florilegium.apps.origins.research.has_research", lambda: False)
+    monkeypatch.setattr("florilegium.apps.origins.package.has_research", lambda: False)
     with pytest.raises(ConfigurationError, match=r"^audit: the wheel has no research tools"):
         fl.Run.audit(object.__new__(fl.Run))
 
