@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from flwr.app import RecordDict
@@ -11,7 +12,7 @@ from flwr.app import RecordDict
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.wire import Reply
-from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.models.parameters import Arrays
 
 
 def weight_of(answer: Answer, settings: ClientSettings, heaviest: float | None = None) -> float:
@@ -21,18 +22,45 @@ def weight_of(answer: Answer, settings: ClientSettings, heaviest: float | None =
     return float(answer.num_examples) if heaviest is None else min(float(answer.num_examples), heaviest)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What leaves a host of one client.
+
+    Attributes:
+        answer: what the client returned, which was checked.
+        arrays: what is combined with other clients' results: the arrays that the client returned, or its update.
+        changed: whether it is the update.
+        counted: numbers about the client's work.
+    """
+
+    answer: Answer
+    arrays: Arrays
+    changed: bool
+    counted: Mapping[str, float]
+
+
+class Gathers(Protocol):
+    """Gathers the results of a node's clients into one reply."""
+
+    def add(self, client_id: str, result: Result) -> None:
+        """Add a client's result."""
+
+    def reply(self, failures: Mapping[str, str]) -> RecordDict:
+        """Return the content of the reply; ``failures``: the error of each client that failed."""
+
+
 class Combines(Protocol):
     """Combines the arrays of several clients."""
 
-    def add(self, arrays: Arrays, weight: float) -> None:
-        """Add the arrays of one client, whose weight in the average is ``weight``."""
+    def add(self, arrays: Arrays, weight: float, *, changed: bool = False) -> None:
+        """Add the arrays of one client, or its update, whose weight in the average is ``weight``."""
 
     def result(self) -> Arrays:
         """Return the combined arrays."""
 
 
 class Gathered:
-    """The reply of a node, as its clients' answers come.
+    """The reply of a node, in the clear, as its clients' results come.
 
     Args:
         settings: the run's configuration.
@@ -45,15 +73,19 @@ class Gathered:
         self._done: list[str] = []
         self._numbers: list[dict[str, float]] = []
 
-    def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
-        """Add a client's answer, whose arrays were checked, and numbers about the client's work."""
+    def of(self, combined: Combines) -> Gathered:
+        """Return a reply in which ``combined`` combines the clients' arrays."""
+        return Gathered(self._settings, combined, self._heaviest)
+
+    def add(self, client_id: str, result: Result) -> None:
+        """Add a client's result."""
+        answer = result.answer
         weight = weight_of(answer, self._settings, self._heaviest)
-        self._combined.add(answer.arrays, weight)
+        self._combined.add(result.arrays, weight, changed=result.changed)
         self._numbers.append({
             "num-examples": float(answer.num_examples),
             "weight": weight,
-            "bytes-up": float(num_bytes(answer.arrays)),
-            **counted,
+            **result.counted,
             **answer.metrics,
         })  # fmt: skip
         self._done.append(client_id)

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -22,30 +21,29 @@ from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
-from florilegium.clients.core.compression.outgoing import Messages, Outgoing
-from florilegium.clients.core.compression.schemes import scheme_of
-from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
-from florilegium.clients.core.gather import Combines, Gathered
+from florilegium.clients.core.gather import Gathered, Gathers, Result
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reduce import UPDATES, Protection, Reduction, longest_update
+from florilegium.clients.core.reduce import UPDATES, Reduction
 from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
-from florilegium.clients.core.secure_parties import MaskedSum, carry_out
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.settling import FLUSHES, settled
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import (
     BYTES_DOWN,
+    BYTES_UP,
     GRADIENT_NORM,
-    NOISE,
     UPDATE_NORM,
     Announcement,
     Request,
     Work,
     pack,
 )
+from florilegium.clients.layers.applied import opened
+from florilegium.clients.layers.layer import Place
+from florilegium.clients.layers.secure import carry_out
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
@@ -115,11 +113,11 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
-        self._scheme = scheme_of(settings.compression)
         task = task_of(settings)
         held = validation(task)
         self._known = {**reports_of(client_class, task), **held, **COST}
-        self._reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
+        reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
+        self._place = Place(settings, source.pinned, self._own_folder, reportable)
         self.predictor: nn.Module = model
 
     # -------------------------------------------------------------------------------------- messages
@@ -150,46 +148,46 @@ class Host:
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
         if not request.clients:
             return Message(self._answer_stock(request, own), reply_to=message)
-        p = self._settings.privacy
-        private = p.unit == "client"
-        protection = None
-        if private and request.reduce in UPDATES:
-            protection = Contribution(p, request.protection, discrete=self._settings.secure_aggregation)
-        longest = self._settings.max_update_norm
-        if self._source.pinned and request.reduce in UPDATES and not protection and not longest:
-            longest = longest_update(request.arrays)
-        reduction = Reduction(request.reduce, request.arrays, protection, longest)
-        outgoing = None
-        if self._scheme is not None and request.reduce in UPDATES:
-            s = self._settings
-            outgoing = Outgoing(self._scheme, request, s.seed, longest, feeds_back=s.compression.feeds_back)
-        gathered = self._gather(request, Messages() if outgoing else reduction, protection)
+        s = self._settings
+        layers = opened(request, self._place)
+        changing = [layer for layer in layers if layer.changes] if request.reduce in UPDATES else []
+        reduction = Reduction(request.reduce, request.arrays)
+        gathered: Gathers = Gathered(s, reduction, request.work.heaviest)
+        for layer in layers:
+            gathered = layer.gather(gathered)
         failures: dict[str, str] = {}
 
-        def work(index: int) -> tuple[tuple[Answer, dict[str, float]], Future[None] | None]:
-            """Have a client carry out the phase; return its checked answer, numbers, and the flush of its state."""
+        def work(index: int) -> tuple[Result, Future[None] | None]:
+            """Have a client carry out the phase; return its checked result, and the flush of its state."""
             client_id = request.clients[index]
             client = self._client(client_id, request.work)
             received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
             answer = client.perform(request.phase, received, request.arguments)
-            if private and protection is None and answer.arrays:
-                raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
-            norms = {UPDATE_NORM: reduction.check(answer.arrays), GRADIENT_NORM: client.gradient_norm}
+            length = reduction.check(answer.arrays)
+            for layer in layers:
+                layer.check(request, answer, length)
             self._check_numbers(answer)
-            if outgoing is not None:
-                arrays = outgoing.message(index, reduction.change(answer.arrays), client.state)
-                answer = replace(answer, arrays=arrays)
+            leaving, size = answer.arrays, num_bytes(answer.arrays)
+            if changing:
+                leaving = reduction.change(leaving)
+            for layer in changing:
+                leaving = layer.change(index, leaving, client.state)
+                size = num_bytes(leaving) if layer.encodes else size
             publish = client.state.draft()
             flush = disk.submit(publish) if publish else None
             self.predictor = client.predictor
             if request.work.keep and self._source.pinned:
-                save_model(client.state.folder, client.predictor, client_id, request.work.run, self._settings)
-            if self._settings.secure_aggregation:  # all clients must send the same metrics
+                save_model(client.state.folder, client.predictor, client_id, request.work.run, s)
+            norms = {UPDATE_NORM: length, GRADIENT_NORM: client.gradient_norm}
+            if s.secure_aggregation:  # all clients must send the same metrics
                 norms = {name: math.nan if norm is None else norm for name, norm in norms.items()}
             told = {
-                name: usable(norm) for name, norm in norms.items() if norm is not None and trains and p.unit == "none"
+                name: usable(norm)
+                for name, norm in norms.items()
+                if norm is not None and trains and s.privacy.unit == "none"
             }
-            return (answer, {BYTES_DOWN: float(num_bytes(received)), **told}), flush
+            counted = {BYTES_UP: float(size), BYTES_DOWN: float(num_bytes(received)), **told}
+            return Result(answer, leaving, bool(changing), counted), flush
 
         tasks = [partial(work, index) for index in range(len(request.clients))]
         with ThreadPoolExecutor(FLUSHES) as disk:
@@ -199,7 +197,7 @@ class Host:
                     failures[client_id] = self._said(outcome)
                     continue
                 try:
-                    gathered.add(client_id, *outcome)
+                    gathered.add(client_id, outcome)
                 except Exception as error:
                     failures[client_id] = self._said(error)
         return Message(gathered.reply(failures), reply_to=message)
@@ -212,25 +210,6 @@ class Host:
         return data.without_test() if s.evaluate_on == "validation" else data
 
     # --------------------------------------------------------------------------------------- details
-
-    def _gather(self, request: Request, combined: Combines, protection: Protection | None) -> Gathered | MaskedSum:
-        """Return what gathers the clients' answers to a request: in the clear, or masked.
-
-        Raises:
-            RunError: if the run's sums are secure, and the request asks for something in the clear.
-        """
-        s, work, terms = self._settings, request.work, request.secure
-        if not s.secure_aggregation:
-            return Gathered(s, combined, work.heaviest)
-        if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
-            raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
-        updates = request.reduce == "delta"
-        if updates and terms.noise != (request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0):
-            raise RunError("the terms of the secure sum have other noise than the request")
-        return MaskedSum(
-            s, terms, request.arrays, lambda: Reduction(request.reduce, request.arrays, protection),
-            lambda client: self._state_folder(client, work.run, work.identity), self._reportable, updates=updates,
-        )  # fmt: skip
 
     def _said(self, error: Exception) -> str:
         """Return the text of an error for the server; on a device, nothing that may quote data or names of files."""
@@ -282,6 +261,9 @@ class Host:
         client.allowance, client.capacity = self._source.allowance, self._source.capacity
         return client
 
+    def _own_folder(self, request: Request, client_id: str) -> Path:
+        return self._state_folder(client_id, request.work.run, request.work.identity)
+
     def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
         if not re.fullmatch(NAME, client_id):
             raise _not_a_name(client_id)
@@ -300,7 +282,7 @@ class Host:
             )
         if self._settings.privacy.unit != "none":
             raise RunError("privacy.unit: stock strategies do not support it; set it to 'none', or use the app's own")
-        if self._scheme is not None:
+        if self._settings.compression.scheme != "none":
             raise RunError(
                 "compression.scheme: stock strategies do not support it; set it to 'none', or use the app's own"
             )

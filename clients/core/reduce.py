@@ -5,7 +5,7 @@ A node reveals only what secure aggregation would, a sum, unless the server need
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
 from florilegium.common.errors import RunError
-from florilegium.models.parameters import BLOCK, Arrays, distance, norm, shapes_of
-
-Protection = Callable[[Arrays], Arrays]
-
-MODELS = 10.0
-"""Norm of the longest update that devices return, relative to what they were sent, unless a key names another."""
-
-
-def longest_update(sent: Arrays) -> float:
-    """Return the largest norm of a device's update if key ``max-update-norm`` is 0: 10·max(1, ‖sent‖).
-
-    Training that moves a model further than ten times its own norm has diverged, and what it returns harms all others.
-    """
-    return MODELS * max(1.0, norm(sent))
-
+from florilegium.models.parameters import BLOCK, Arrays, distance, shapes_of
 
 UPDATES = ("delta", "deltas")
 """Reductions of changes of what was sent, which can be clipped."""
@@ -42,17 +28,13 @@ class Reduction:
             in the order of the clients that succeeded, "deltas" = returned − sent, stacked.
         sent: the arrays that every client received, which are subtracted from the returned ones. Clients must return
             all of them; those beside the network (:data:`florilegium.clients.core.wire.BESIDE`) are optional.
-        protect: applied to each client's update, all its arrays together, before it is added to the others.
-        longest: largest Euclidean norm allowed for a client's update; 0: no limit.
     """
 
-    def __init__(self, kind: str, sent: Arrays, protect: Protection | None = None, longest: float = 0.0) -> None:
+    def __init__(self, kind: str, sent: Arrays) -> None:
         if kind not in REDUCTIONS:
             raise RunError(f"reduce: '{kind}' is unknown; allowed: {', '.join(REDUCTIONS)}")
         self._changes, self._stacks = kind in UPDATES, kind in ("stack", "deltas")
         self._sent = sent
-        self._protect = protect
-        self._longest = longest
         self._shapes: dict[str, tuple[int, ...]] | None = shapes_of(sent) if self._changes else None
         self._sums: dict[str, NDArray[np.float64]] = {}
         self._stacked: dict[str, list[NDArray[np.generic]]] = {}
@@ -61,7 +43,7 @@ class Reduction:
         """Check the arrays that a client returned; return the Euclidean norm of its update, None if it is no update.
 
         Raises:
-            RunError: if ``arrays`` has unexpected names or shapes, NaN, infinity, or too large a norm.
+            RunError: if ``arrays`` has unexpected names or shapes, NaN or infinity.
         """
         shapes = shapes_of(arrays)
         if self._shapes is not None:
@@ -75,26 +57,26 @@ class Reduction:
                     f"array '{name}' came back with NaN, infinity or numbers above {LARGEST:g}; lower the learning "
                     "rate or set max-grad-norm"
                 )
-        if not self._changes:
-            return None
-        length = distance(arrays, self._sent)
-        if self._longest and length > self._longest:
-            raise RunError(f"its update has norm {length:.4g}, more than max-update-norm = {self._longest:g}")
-        return length
+        return distance(arrays, self._sent) if self._changes else None
 
     def change(self, arrays: Arrays) -> Arrays:
-        """Return a client's update in double precision, protected if it is to be; ``arrays``: what it returned."""
-        change = {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
-        return self._protect(change) if self._protect else change
+        """Return a client's update in double precision; ``arrays``: what it returned."""
+        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
         return self._changes and name.startswith(BESIDE) and name not in answered
 
-    def add(self, arrays: Arrays, weight: float) -> None:
-        """Add the arrays of one client, which :meth:`check` has accepted, with ``weight`` wᵢ."""
+    def add(self, arrays: Arrays, weight: float, *, changed: bool = False) -> None:
+        """Add the arrays of one client, which :meth:`check` has accepted.
+
+        Args:
+            arrays: what it returned.
+            weight: wᵢ, its weight in the average.
+            changed: whether the arrays are its update already (:meth:`change`).
+        """
         if self._shapes is None:
             self._shapes = shapes_of(arrays)
-        if self._changes and (self._protect or self._stacks):
+        if self._changes and self._stacks and not changed:
             arrays = self.change(arrays)
         for name, array in arrays.items():
             if self._stacks:
@@ -104,7 +86,7 @@ class Reduction:
                 self._sums[name] = np.zeros(array.shape)
             if not self._changes:
                 self._sums[name] += array
-            elif self._protect:
+            elif changed:
                 self._sums[name] += weight * array
             else:
                 _add_change(self._sums[name], array, self._sent[name], weight)

@@ -167,7 +167,7 @@ class Request:
         reduce: how clients' arrays are combined into one reply (:class:`florilegium.clients.core.reduce.Reduction`).
         work: the round and the run.
         arguments: the phase's own arguments.
-        protection: bound and noise for client-level privacy (:mod:`florilegium.clients.core.contribution`).
+        protection: bound and noise for client-level privacy (:mod:`florilegium.clients.layers.noise`).
         arrays: sent to every client.
         scatter: arrays with a leading axis in the order of ``clients``; each client gets its own entry.
         secure: the terms of the secure sum, if the reply is to be masked.

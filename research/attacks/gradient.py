@@ -29,6 +29,7 @@ from florilegium.clients.core.optimizers import Adam
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Work
 from florilegium.clients.fedavg import FedAvgClient
+from florilegium.clients.layers.noise import Contribution
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.seeds import torch_generator

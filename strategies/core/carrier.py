@@ -12,9 +12,9 @@ from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from florilegium.clients.core.reduce import longest_update
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE, Request, Work, flat
+from florilegium.clients.layers.bound import longest_update
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, num_bytes, shapes_of
 from florilegium.strategies.core.clock import Load

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE
+from florilegium.clients.layers.noise import WITHIN
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.accounting import Release, calibrate, repeated_multiplier

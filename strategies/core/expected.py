@@ -17,9 +17,9 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Scheme
-from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
+from florilegium.clients.layers.noise import WITHIN
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
 

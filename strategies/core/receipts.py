@@ -10,7 +10,7 @@ class Receipts:
     """For each phase and client the last round whose update the server has used.
 
     A reply may be lost, late or rejected after its client has stored a new residual. The next request to the client
-    names the round from whose residual it goes on (:mod:`florilegium.clients.core.compression.outgoing`).
+    names the round from whose residual it goes on (:mod:`florilegium.clients.layers.compression`).
     """
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
-from florilegium.clients.core.reduce import longest_update
 from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
+from florilegium.clients.layers.bound import longest_update
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of

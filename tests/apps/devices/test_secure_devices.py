@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from florilegium.clients.core.secure_parties import SECRETS
+from florilegium.clients.layers.secure import SECRETS
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from florilegium.clients.core.compression.low_rank import LowRank
-from florilegium.clients.core.compression.outgoing import Messages, Outgoing
 from florilegium.clients.core.compression.quantise import BUCKET, Quantise
 from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Scheme
 from florilegium.clients.core.compression.top_k import TopK
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request, Work
+from florilegium.clients.layers.compression import Compression, Messages
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, norm
 
@@ -75,8 +75,8 @@ def test_draws_depend_on_client_and_round_alone(tmp_path: Path) -> None:
     def message(client: str, round: int) -> bytes:
         request = Request([client], "train", "delta", Work(round), arrays=SENT)
         state = ClientState(tmp_path / client, round, [], 0, "0")
-        outgoing = Outgoing(Quantise(2), request, 1, 0.0, feeds_back=False)
-        return outgoing.message(0, _update(), state)[COMPRESSED].tobytes()
+        outgoing = Compression(Quantise(2), request, 1, 0.0, feeds_back=False)
+        return outgoing.change(0, _update(), state)[COMPRESSED].tobytes()
 
     assert message("a", 1) == message("a", 1)
     assert len({message("a", 1), message("a", 2), message("b", 1)}) == 3
@@ -161,10 +161,10 @@ class _Client:
         """Return what the server restores, and the residual that the client has stored."""
         state = ClientState(self.folder, round, lineage or [], checkpoint, "0")
         request = Request(["a"], "train", "delta", Work(round), arrays=SENT, used=[used])
-        outgoing = Outgoing(self.scheme, request, 1, self.longest, feeds_back=True)
+        outgoing = Compression(self.scheme, request, 1, self.longest, feeds_back=True)
         change = {name: array.astype(np.float64) for name, array in update.items()}
         messages = Messages()
-        messages.add(outgoing.message(0, change, state), 1.0)
+        messages.add(outgoing.change(0, change, state), 1.0)
         state.commit()
         found = ClientState(self.folder, round, lineage or [], checkpoint, "0").load("residualtrain")
         assert found is not None
@@ -242,15 +242,15 @@ def test_a_quantised_update_that_is_too_long_fails_its_client(tmp_path: Path) ->
     update, state = _update(), ClientState(tmp_path, 1, [], 0, "0")
     request = Request(["a"], "train", "delta", Work(1), arrays=SENT)
     allowed = norm(update) * 1.01
-    assert Outgoing(Quantise(8), request, 1, allowed, feeds_back=False).message(0, update, state)
+    assert Compression(Quantise(8), request, 1, allowed, feeds_back=False).change(0, update, state)
     with pytest.raises(RunError, match=r"quantised update has norm .* more compression\.bits"):
-        Outgoing(Quantise(1), request, 1, allowed, feeds_back=False).message(0, update, state)
+        Compression(Quantise(1), request, 1, allowed, feeds_back=False).change(0, update, state)
 
 
 def test_a_request_says_which_updates_were_used() -> None:
     request = Request(["a"], "train", "delta", Work(1), arrays=SENT)
     with pytest.raises(RunError, match="does not say which updates"):
-        Outgoing(TopK(0.1), request, 1, 0.0, feeds_back=True)
+        Compression(TopK(0.1), request, 1, 0.0, feeds_back=True)
 
 
 # ---------------------------------------------------------------------------------- wrong messages

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from florilegium.clients.core.contribution import Contribution
-from florilegium.clients.core.reduce import REDUCTIONS, Reduction, longest_update
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.reduce import REDUCTIONS, Reduction
+from florilegium.clients.core.wire import Request, Work
+from florilegium.clients.layers.bound import Bound, longest_update
+from florilegium.clients.layers.noise import Contribution
 from florilegium.common.errors import RunError
 from florilegium.privacy.settings import PrivacySettings
 
@@ -41,16 +44,19 @@ def test_a_change_that_is_too_long() -> None:
     arrays = {name: array.copy() for name, array in SENT.items()}
     arrays["weight"][0, 0] += 3
     arrays["bias"][1] -= 4
-    Reduction("delta", SENT, longest=5.001).check(arrays)
+    length, answer = Reduction("delta", SENT).check(arrays), Answer(arrays, 1)
+    request = Request(["0"], "train", "delta", Work(1), arrays=SENT)
+    Bound(5.001).check(request, answer, length)
     with pytest.raises(RunError, match="its update has norm 5, more than max-update-norm"):
-        Reduction("delta", SENT, longest=4.999).check(arrays)
+        Bound(4.999).check(request, answer, length)
 
 
 def test_every_update_is_clipped_before_it_is_summed() -> None:
     """Four equal changes are four times C together; a sum that is clipped as a whole would be C."""
-    reduction = Reduction("delta", SENT, Contribution(PrivacySettings(unit="client", clip_norm=0.5), {}))
+    reduction, clip = Reduction("delta", SENT), Contribution(PrivacySettings(unit="client", clip_norm=0.5), {})
     for _ in range(4):
-        reduction.add({name: array + 10 for name, array in SENT.items()}, 1.0)
+        change = reduction.change({name: array + 10 for name, array in SENT.items()})
+        reduction.add(clip(change), 1.0, changed=True)
     assert np.sqrt(sum(np.square(array).sum() for array in reduction.result().values())) == pytest.approx(2.0, rel=1e-5)
 
 

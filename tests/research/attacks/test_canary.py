@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.layers.noise import Contribution
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays

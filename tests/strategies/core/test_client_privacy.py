@@ -17,10 +17,10 @@ from scipy.stats import chi2
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer
-from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import unpack
 from florilegium.clients.fedavg import FedAvgClient
+from florilegium.clients.layers.noise import WITHIN
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays

@@ -16,9 +16,9 @@ from flwr.app import Error, Message
 from rich.console import Console
 
 from florilegium.apps.runs.watch import page
-from florilegium.clients.core.contribution import WITHIN
 from florilegium.clients.core.reports import ALWAYS, MOST_EXAMPLES
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, unpack
+from florilegium.clients.layers.noise import WITHIN
 from florilegium.common.foreign import printable, spreadsheet_cell
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device

@@ -20,9 +20,9 @@ from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.reports import SHARE, Range, validation
 from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, Sums
-from florilegium.clients.core.secure_parties import SECRETS
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
 from florilegium.clients.core.wire import Reply
+from florilegium.clients.layers.secure import SECRETS
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays

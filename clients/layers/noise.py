@@ -1,13 +1,18 @@
-"""Clip a client's update before it leaves its host, and add the client's share of the noise if devices add it."""
+"""Privacy of clients, client side: clip an update, and add the client's share of the noise if devices add it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 
-from florilegium.clients.core.wire import BESIDE, CLIP_NORM, NOISE, WITHIN_NOISE
+from florilegium.clients.core.base import Answer
+from florilegium.clients.core.reduce import UPDATES
+from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import BESIDE, CLIP_NORM, NOISE, WITHIN_NOISE, Request
+from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
@@ -54,3 +59,34 @@ class Contribution:
                 deviation = self.told[WITHIN_NOISE if name == WITHIN else NOISE]
                 result[name] = array + draw(rng, "gaussian", deviation, array.shape)
         return result
+
+
+class Noise(Layer):
+    """Protects updates with ``privacy.unit = "client"``, and lets no other arrays out.
+
+    Args:
+        contribution: clips and adds noise; None: the request asks for no updates.
+    """
+
+    changes: ClassVar[bool] = True
+
+    def __init__(self, contribution: Contribution | None) -> None:
+        self._contribution = contribution
+
+    @classmethod
+    def opened(cls, request: Request, place: Place) -> Self | None:
+        """Return the layer if clients are protected."""
+        s = place.settings
+        if s.privacy.unit != "client":
+            return None
+        updates = request.reduce in UPDATES
+        return cls(Contribution(s.privacy, request.protection, s.secure_aggregation) if updates else None)
+
+    def check(self, request: Request, answer: Answer, length: float | None) -> None:
+        """Raise :class:`RunError` if a client returns arrays that are no update."""
+        if self._contribution is None and answer.arrays:
+            raise RunError(f"phase '{request.phase}' returns arrays that privacy.unit = 'client' cannot bound")
+
+    def change(self, index: int, update: Arrays, state: ClientState) -> Arrays:
+        """Return the update, clipped, with the client's noise."""
+        return update if self._contribution is None else self._contribution(update)

@@ -1,4 +1,4 @@
-"""The clients of a node as parties of secure sums: they keep their secrets between messages, and mask their answers.
+"""Secure sums, client side: the clients of a node keep their secrets between messages, and mask what they return.
 
 A client's secrets are a file in its own folder, since messages may reach different processes. It is removed before the
 reply that uses it up is sent, so that no message, sent twice, makes a client tell more than it may.
@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
-from florilegium.clients.core.base import Answer
-from florilegium.clients.core.gather import weight_of
+from florilegium.clients.core.gather import Gathers, Result, weight_of
 from florilegium.clients.core.reduce import Reduction
 from florilegium.clients.core.secure_layout import Layout, Scale
 from florilegium.clients.core.secure_wire import RECORD, Stage, StageReply, Terms
-from florilegium.clients.core.settings import ClientSettings
-from florilegium.clients.core.wire import BYTES_DOWN, Reply
+from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, NOISE, Reply, Request
+from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.secure_sum.masks import Vector
@@ -99,28 +100,16 @@ class MaskedSum:
     Masks add up as sums do: a node with several clients, in a simulation, sends the sum of their masked vectors.
 
     Args:
-        settings: the run's configuration.
-        terms: the terms of the secure sum.
-        sent: arrays that every client received.
-        updates: whether clients return updates of these.
-        reduction: returns a new reduction, for a single client.
-        folder: returns the folder of a client.
-        optional: metrics that a client may lack; all others must be the same for all clients.
+        request: the request, with the terms of the secure sum.
+        place: where the clients are. Metrics that are not reportable must be the same for all clients.
     """
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        terms: Terms,
-        sent: Arrays,
-        reduction: Callable[[], Reduction],
-        folder: Callable[[str], Path],
-        optional: Sequence[str] = (),
-        *,
-        updates: bool,
-    ) -> None:
-        self._settings, self._terms, self._reduction, self._folder = settings, terms, reduction, folder
-        self._sent, self._optional = sent if updates else {}, optional
+    def __init__(self, request: Request, terms: Terms, place: Place) -> None:
+        settings = place.settings
+        self._settings, self._request, self._terms = settings, request, terms
+        self._folder, self._optional = partial(place.folder, request), place.reportable
+        updates = request.reduce == "delta"
+        self._sent: Arrays = request.arrays if updates else {}
         uniform = settings.weighting == "uniform"
         self._scale = Scale(
             terms.parties,
@@ -135,20 +124,21 @@ class MaskedSum:
         self._layout: Layout | None = None
         self._total = Vector.zeros(0, 0)
 
-    def add(self, client_id: str, answer: Answer, counted: Mapping[str, float]) -> None:
-        """Mask the answer of a client, which the reduction has checked, and add it to the sum.
+    def add(self, client_id: str, result: Result) -> None:
+        """Mask the result of a client, and add it to the sum.
 
         Raises:
             Exception: of several kinds, if the client cannot take part.
         """
         secrets = Secrets(self._folder(client_id) / SECRETS)
         party = secrets.take(self._terms.token)
-        weight, own = weight_of(answer, self._settings), self._reduction()
-        own.add(answer.arrays, weight)
+        answer, own = result.answer, Reduction(self._request.reduce, self._request.arrays)
+        weight = weight_of(answer, self._settings)
+        own.add(result.arrays, weight, changed=result.changed)
         # Arrays beside the model that a client does not return have not changed.
         arrays = {name: np.zeros(array.shape) for name, array in self._sent.items()} | own.sums()
-        metrics = {**dict.fromkeys(self._optional, math.nan), **counted, **answer.metrics}
-        metrics = {name: float(value) for name, value in metrics.items() if name != BYTES_DOWN}
+        metrics = {**dict.fromkeys(self._optional, math.nan), **result.counted, **answer.metrics}
+        metrics = {name: float(value) for name, value in metrics.items() if name not in (BYTES_DOWN, BYTES_UP)}
         layout = Layout.of(arrays, metrics)
         if self._layout not in (None, layout):
             raise RunError("it returns arrays or metrics of other names or shapes than others do")
@@ -173,3 +163,31 @@ class MaskedSum:
         content = Reply(self._done, arrays, {}, dict(failures)).pack()
         content[RECORD] = ConfigRecord({"layout": self._layout.text() if self._layout else ""})
         return content
+
+
+class Secure(Layer):
+    """Masks what clients return, with secure aggregation; nothing else leaves a host then."""
+
+    def __init__(self, request: Request, terms: Terms, place: Place) -> None:
+        self._request, self._terms, self._place = request, terms, place
+
+    @classmethod
+    def opened(cls, request: Request, place: Place) -> Self | None:
+        """Return the layer in a run with secure sums.
+
+        Raises:
+            RunError: if the request asks for something in the clear, or for other noise than the terms say.
+        """
+        s, terms = place.settings, request.secure
+        if not s.secure_aggregation:
+            return None
+        if terms is None or request.reduce not in ("delta", "sum") or request.scatter:
+            raise RunError("secure-aggregation: clients reply to requests for secure sums alone")
+        asked = request.protection.get(NOISE, 0.0) if s.privacy.noise_at == "device" else 0.0
+        if request.reduce == "delta" and terms.noise != asked:
+            raise RunError("the terms of the secure sum have other noise than the request")
+        return cls(request, terms, place)
+
+    def gather(self, gathered: Gathers) -> Gathers:
+        """Return the sum of masked vectors."""
+        return MaskedSum(self._request, self._terms, self._place)

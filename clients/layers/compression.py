@@ -1,4 +1,4 @@
-"""What a client does with an update before it leaves its host: error feedback, compression, and the message.
+"""Compressed updates, client side: error feedback, compression, and the message.
 
 With error feedback (Seide et al. 2014; Stich et al. 2018) a client compresses its update plus its residual, and keeps
 what the message lacks as its new residual. It goes on from the residual of the last update that the server has used: a
@@ -7,22 +7,26 @@ lost reply leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.compression.scheme import COMPRESSED, Bytes, Reader, Scheme
+from florilegium.clients.core.compression.schemes import scheme_of
+from florilegium.clients.core.gather import Gathered, Gathers
+from florilegium.clients.core.reduce import UPDATES
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request
+from florilegium.clients.layers.bound import bound
+from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, norm
 from florilegium.privacy.clipping import clip_together
 
 
-class Outgoing:
+class Compression(Layer):
     """Compresses the updates of the clients of a request.
 
     Args:
@@ -33,19 +37,31 @@ class Outgoing:
         feeds_back: whether clients keep residuals.
     """
 
+    changes: ClassVar[bool] = True
+    encodes: ClassVar[bool] = True
+
     def __init__(self, scheme: Scheme, request: Request, seed: int, longest: float, *, feeds_back: bool) -> None:
         self._scheme, self._request, self._seed, self._longest = scheme, request, seed, longest
         self._feeds_back = feeds_back
         if feeds_back and len(request.used) != len(request.clients):
             raise RunError("the request does not say which updates of its clients the server has used")
 
-    def message(self, index: int, change: dict[str, NDArray[np.float64]], state: ClientState) -> Arrays:
-        """Return the message for the update of a client, and stage its new residual.
+    @classmethod
+    def opened(cls, request: Request, place: Place) -> Self | None:
+        """Return the layer if updates are asked for and are compressed."""
+        s = place.settings
+        scheme = scheme_of(s.compression)
+        if scheme is None or request.reduce not in UPDATES:
+            return None
+        longest = bound(s, request.arrays, deployed=place.deployed)
+        return cls(scheme, request, s.seed, longest, feeds_back=s.compression.feeds_back)
 
-        Args:
-            index: place of the client in the request.
-            change: its update.
-            state: its state.
+    def gather(self, gathered: Gathers) -> Gathers:
+        """Return what gathers messages: the server weights the updates that they stand for."""
+        return gathered.of(Messages()) if isinstance(gathered, Gathered) else gathered
+
+    def change(self, index: int, update: Arrays, state: ClientState) -> Arrays:
+        """Return the message for the update of a client, and stage its new residual.
 
         Raises:
             RunError: if the message stands for too long an update.
@@ -54,7 +70,7 @@ class Outgoing:
         client, work = request.clients[index], request.work
         rng = numpy_generator(self._seed, "client", client, work.round, request.phase, "compression")
         if not self._feeds_back:
-            message = self._scheme.compress(self._rounded(change), sent, rng)
+            message = self._scheme.compress(self._rounded(update), sent, rng)
             self._check(message)
             return {COMPRESSED: message}
         part = f"residual{request.phase}"
@@ -63,13 +79,13 @@ class Outgoing:
             name: array for name, array in (state.load(part) or {}).items()
             if name in sent and array.shape == sent[name].shape
         }  # fmt: skip
-        owed = self._rounded({name: array + residual.get(name, 0.0) for name, array in change.items()})
+        owed = self._rounded({name: array + residual.get(name, 0.0) for name, array in update.items()})
         message = self._scheme.compress(self._within(owed), sent, rng)
         restored = self._scheme.restore(Reader(message), sent)
         state.save(residual | {name: array - restored[name] for name, array in owed.items()}, part)
         return {COMPRESSED: message}
 
-    def _rounded(self, change: Mapping[str, NDArray[np.float64]]) -> Arrays:
+    def _rounded(self, change: Arrays) -> Arrays:
         """Return an update in the precision of the arrays that were sent."""
         return {name: array.astype(self._request.arrays[name].dtype) for name, array in change.items()}
 
@@ -98,7 +114,7 @@ class Messages:
     def __init__(self) -> None:
         self._messages: list[NDArray[Any]] = []
 
-    def add(self, arrays: Arrays, weight: float) -> None:
+    def add(self, arrays: Arrays, weight: float, *, changed: bool = False) -> None:
         """Add the message of one client; the server weights the update that it stands for."""
         self._messages.append(arrays[COMPRESSED])
 
