@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Protocol, Self
 
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.reduce import UPDATES
-from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.wire import Request
 from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, norm
+from florilegium.privacy.settings import PrivacySettings
 
 MODELS = 10.0
 """Norm of the longest update that devices return, relative to what they were sent, unless a key names another."""
@@ -24,7 +24,19 @@ def longest_update(sent: Arrays) -> float:
     return MODELS * max(1.0, norm(sent))
 
 
-def bound(settings: ClientSettings, sent: Arrays, *, deployed: bool) -> float:
+class Bounded(Protocol):
+    """Settings that a bound follows from, on either side."""
+
+    @property
+    def max_update_norm(self) -> float:
+        """The bound, 0 if none is set."""
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """Keys of table ``privacy``."""
+
+
+def bound(settings: Bounded, sent: Arrays, *, deployed: bool) -> float:
     """Return the largest norm allowed for an update of ``sent``; 0: none. Clipping replaces the default of devices."""
     longest = settings.max_update_norm
     if not longest and deployed and settings.privacy.unit != "client":

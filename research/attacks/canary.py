@@ -41,6 +41,7 @@ from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import RunFolder
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.layers.noise import Noise
 
 RELEASES = 10_000
 CONFIDENCE = 0.95
@@ -140,9 +141,9 @@ def release(
         host = Host(CanaryClient, s, Section(), nn.Linear(2 * clients, 1, bias=False), _Canaries(clients), folder)
         roster = Roster(lambda: [Member(str(i), 1, 0) for i in range(clients)], clients, "")
         strategy = FedAvg(Setup(s, Section(), CanaryClient, roster, RunFolder(Path(folder), {}, "")))
-        grid, protection = OneProcess(host, ""), strategy.federation.protection
+        protection = next(layer.protection for layer in strategy.federation.layers if isinstance(layer, Noise))
+        grid = OneProcess(host, "")
         roster.wait(grid, 0.0)
-        assert protection is not None
         if rng is not None:
             protection.rng = rng
         protection.plan([cohort] * rounds, clients)

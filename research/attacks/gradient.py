@@ -23,7 +23,6 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from florilegium.apps.runs.personal import reopened
 from florilegium.apps.settings.configuration import Settings
-from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.optimizers import Adam
 from florilegium.clients.core.state import ClientState

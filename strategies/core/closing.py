@@ -27,7 +27,9 @@ def summary_of(
         simulated: the virtual time that has passed, if a fleet lets it pass.
     """
     s, federation = strategy.settings, strategy.federation
-    roster, protection = federation.roster, federation.protection
+    roster, layers = federation.roster, dict[str, Any]()
+    for layer in federation.layers:
+        layers |= layer.report()
     return {
         "method": s.method,
         "dataset": s.dataset,
@@ -44,8 +46,7 @@ def summary_of(
         "final": found.figures,
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
-        **(federation.accounts.report(s.privacy.delta) if protection is None else protection.report()),
-        **federation.secure.report(s),
+        **layers,
         **strategy.report(),
     }
 

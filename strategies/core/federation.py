@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 from florilegium.clients.core.base import BaseClient
-from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, Reports, reports_of, validation
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply
@@ -24,16 +23,12 @@ from florilegium.strategies.core.clock import Clock
 from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.health import Attendance
 from florilegium.strategies.core.population import Population
-from florilegium.strategies.core.receipts import Receipts
 from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.roster import Roster
 from florilegium.strategies.core.run_folder import Checkpoint, RunFolder
-from florilegium.strategies.core.secure_record import SecureRecord
 from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from florilegium.strategies.core.client_privacy import ClientPrivacy
+from florilegium.strategies.layers.applied import opened
 
 
 @dataclass(frozen=True)
@@ -96,11 +91,8 @@ class Federation:
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
         telemetry: counts exchanges; None outside of a run.
-        protection: noise and account of client-level privacy; None without it.
         clock: the virtual clock of a simulation with a fleet; None without one.
-        scheme: how clients compress their updates; None: they do not.
-        receipts: the rounds whose updates the server has used, if clients keep what compression leaves out.
-        secure: parameters of the run's secure sums, with secure aggregation.
+        layers: what is done to all exchanges: bounds, noise, compression and so on, in their order.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
         attendance: the rounds in which clients were asked to train, and those in which they failed.
         identity: distinguishes the run from others of its name.
@@ -121,20 +113,18 @@ class Federation:
         self.bytes_up = 0
         self.checkpoint_round = 0
         self.telemetry: Telemetry | None = None
-        self.protection: ClientPrivacy | None = None
-        if self.settings.privacy.unit == "client":
-            from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
-
-            self.protection = ClientPrivacy(self.settings, self.run)
         self.clock = Clock(self.settings) if self.settings.fleet.on else None
         self.clients = Population(self.settings, self.roster, self.clock)
-        self.scheme = scheme_of(self.settings.compression)
-        self.receipts = Receipts()
-        self.secure = SecureRecord()
         self.accounts = ClientAccounts()
         self.attendance = Attendance()
         self.identity = uuid4().hex
         self.lineage: list[int] = []
+        self.layers = opened(self)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the server sees no single client's reply."""
+        return any(layer.hides for layer in self.layers)
 
     @property
     def reported(self) -> Reports:
@@ -163,7 +153,7 @@ class Federation:
         share, size = self.settings.participation, self.settings.cohort_size
         if self.settings.final_participation and self.method.is_final(server_round):
             share, size = self.settings.final_participation, 0
-        count = len(self.method.trainable())
+        count = len(self.trainable())
         return min(size or max(1, round(share * count)), count)
 
     def sample(self, server_round: int) -> Cohort:
@@ -172,11 +162,11 @@ class Federation:
         With client-level privacy each client takes part independently at random, from a secret generator, or in the
         rounds of its slot, unless cohorts are to have a fixed size.
         """
-        clients = [client for client in self.method.trainable() if client not in self.accounts.spent]
+        clients = [client for client in self.trainable() if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
-        if self.protection is not None and self.settings.privacy.sampling != "fixed":
-            drawn = self.protection.choose(clients, size / len(clients), server_round)
-            return Cohort(drawn, len(drawn))
+        for layer in self.layers:
+            if (drawn := layer.sample(clients, size, server_round)) is not None:
+                return Cohort(drawn, len(drawn))
         return self.draw(clients, size, server_round)
 
     def draw(self, clients: Sequence[str], needed: int, *path: int, wait: bool = True) -> Cohort:
@@ -205,8 +195,12 @@ class Federation:
 
     def shares(self) -> list[float]:
         """Return for each round of the run the share of the trainable clients that are asked to train."""
-        count, rounds = max(1, len(self.method.trainable())), range(1, self.settings.rounds + 1)
+        count, rounds = max(1, len(self.trainable())), range(1, self.settings.rounds + 1)
         return [self.asked(self.cohort_size(r), count) / count for r in rounds]
+
+    def trainable(self) -> list[str]:
+        """Return the clients that may train."""
+        return self.method.trainable()
 
     def evaluated(self) -> list[str]:
         """Return the clients to evaluate, one group after the other."""
@@ -214,26 +208,24 @@ class Federation:
 
     def can_pay(self) -> bool:
         """Return whether some client may train and has not spent its privacy budget."""
-        return not self.accounts.spent >= {*self.method.trainable()}
+        return not self.accounts.spent >= {*self.trainable()}
 
     # ------------------------------------------------------------------------------------- checkpoints
 
     def facts(self) -> dict[str, Any]:
         """Return the state for checkpoints; JSON values."""
-        return {
+        own = {
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "identity": self.identity,
             "lineage": self.lineage,
             "deployed": self.roster.deployed,
-            "clip_norm": None if self.protection is None else self.protection.clip_norm,
             "attendance": self.attendance.facts(),
-            "releases": [] if self.protection is None else self.protection.ledger.history,
-            "secure": self.secure.facts(),
             "clock": None if self.clock is None else self.clock.facts(),
-            "receipts": self.receipts.facts(),
-            **self.accounts.facts(),
         }
+        for layer in self.layers:
+            own |= layer.facts()
+        return own
 
     def take_back(self, checkpoint: Checkpoint) -> None:
         """Restore the state that :meth:`facts` returned.
@@ -246,12 +238,8 @@ class Federation:
         self.bytes_down, self.bytes_up = facts["bytes_down"], facts["bytes_up"]
         self.lineage = [*facts["lineage"], checkpoint.round]
         self.checkpoint_round = checkpoint.round
-        self.accounts.take_back(facts)
         self.attendance.take_back(facts.get("attendance", {}))
-        self.secure.take_back(facts.get("secure", {}))
         if self.clock is not None:
             self.clock.take_back(facts["clock"])
-        self.receipts.take_back(facts.get("receipts", {}))
-        if self.protection is not None and "clip_norm" in facts:
-            self.protection.clip_norm = facts["clip_norm"]
-            self.protection.ledger.restore(facts.get("releases", []))
+        for layer in self.layers:
+            layer.take_back(facts)

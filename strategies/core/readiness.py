@@ -5,8 +5,6 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.hooks import Hooks
-from florilegium.strategies.core.robust import check_cohorts
-from florilegium.strategies.core.secure_record import check_sizes
 
 
 def check_ready(strategy: Hooks) -> None:
@@ -24,8 +22,9 @@ def check_ready(strategy: Hooks) -> None:
     if federation.settings.mode == "buffered":
         _check_buffer(federation)
     strategy.check_roster()
-    if federation.settings.secure_aggregation:
-        _check_secure(strategy)
+    groups = strategy.groups()
+    for layer in federation.layers:
+        layer.check(groups)
 
 
 def _check_training(federation: Federation) -> None:
@@ -41,9 +40,6 @@ def _check_training(federation: Federation) -> None:
             f"cohort-size: a cohort of {s.cohort_size} was asked for, but only {trainable} clients can "
             f"train, of {clients.described()}"
         )
-    if s.aggregation != "mean":
-        rounds = range(1, s.rounds + 1)
-        check_cohorts(s, [federation.asked(federation.cohort_size(r), trainable) for r in rounds])
 
 
 def _check_evaluation(federation: Federation) -> None:
@@ -80,13 +76,3 @@ def _check_buffer(federation: Federation) -> None:
             f"buffer.size: a server step cannot wait for {s.buffer.size} updates while {concurrency} clients "
             "are busy; lower it, or raise cohort-size or participation"
         )
-
-
-def _check_secure(strategy: Hooks) -> None:
-    """Check that enough clients take part in all exchanges."""
-    federation = strategy.federation
-    s = federation.settings
-    sizes = [(f"the cohort of round {r}", federation.cohort_size(r)) for r in range(1, s.rounds + 1)]
-    for group, members in strategy.groups().items():
-        sizes.append((f"the group of {group} clients, which are evaluated,", len(members)))
-    check_sizes(s, sizes)

@@ -53,7 +53,7 @@ class Exchange:
         cohort: the clients of the exchange, in the order of the outcome.
         nodes: the clients of each node that gets a message; without those whose reply would not be used.
         reduce, send, scatter, shapes, evaluation: those of :meth:`Round.ask`.
-        robust: whether individual updates are returned, for robust aggregation.
+        number: the round's number.
         started: time of the start, by ``time.perf_counter``.
     """
 
@@ -66,7 +66,7 @@ class Exchange:
     scatter: Mapping[str, NDArray[Any]]
     shapes: Mapping[str, tuple[int, ...]]
     evaluation: bool
-    robust: bool
+    number: int
     started: float
 
     @property

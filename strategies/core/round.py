@@ -158,7 +158,7 @@ class Round:
         check_options(cohort, reduce, scatter or {}, shapes or {})
         exchange = self._exchange(phase, cohort, arguments, reduce, send, scatter, shapes, evaluation=evaluation)
         (outcome,) = self._carrier.carry_out([exchange], arrived=arrived)
-        if not cohort and exchange.updates and self._federation.protection is not None:
+        if not cohort and outcome.divisor is not None:
             return outcome  # by chance nobody takes part, and noise alone is released
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
@@ -197,8 +197,8 @@ class Round:
         posted, checked, record = [], self._checked(phase, arguments), flat(send)
         for client in clients:
             nodes = self._federation.roster.assign([client], evaluation=False)
-            exchange = Exchange(phase, checked, [client], nodes, "delta", send, {}, {}, False, False, 0.0)
-            (message,) = self._carrier.messages(exchange, nodes, record)
+            exchange = Exchange(phase, checked, [client], nodes, "delta", send, {}, {}, False, self.number, 0.0)
+            (message,) = self._carrier.messages(exchange, record, nodes)
             (name,) = self._grid.push_messages([message])
             posted.append(
                 Posted(name, client, self.number, exchange, self._carrier.expected(exchange), message, time.monotonic())
@@ -254,10 +254,9 @@ class Round:
         *, evaluation: bool,
     ) -> Exchange:  # fmt: skip
         """Return an exchange as it is before its clients are distributed over nodes; raise as :meth:`ask`."""
-        robust = reduce == "delta" and self._federation.settings.aggregation != "mean"
         return Exchange(
             phase, self._checked(phase, arguments), cohort, {}, reduce, send, scatter or {}, shapes or {}, evaluation,
-            robust, 0.0,
+            self.number, 0.0,
         )  # fmt: skip
 
     def _checked(self, phase: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from florilegium.clients.core.network import network_for
 from florilegium.clients.core.wire import pack, unpack
-from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
-from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
-from florilegium.partitions.datasets import find_spec
-from florilegium.privacy.delta import delta_warning
+from florilegium.common.errors import BudgetSpentError, Interrupted
+from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.closing import summary_of, warnings
 from florilegium.strategies.core.evaluation import Evaluation
@@ -27,9 +24,6 @@ from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
 from florilegium.strategies.core.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from florilegium.strategies.core.client_privacy import ClientPrivacy
 
 log = logging.getLogger("flwr")
 
@@ -127,51 +121,10 @@ class Rounds:
             run.create(origins)
         run.attempts.begin(federation.provenance(federation.roster))
         federation.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
-        if federation.protection is not None:
-            federation.protection.frozen = self._frozen(first)
-            self._plan(federation.protection, done)
-        elif s.privacy.unit == "example":
-            examples = max((federation.clients[client].train for client in strategy.trainable()), default=0)
-            if warning := delta_warning("privacy.delta", s.privacy.delta, examples, "examples of the largest client"):
-                log.warning("%s", warning)
+        for layer in federation.layers:
+            layer.begin(first, self._last, done)
         strategy.summary()
         return model, done
-
-    def _frozen(self, shared: Arrays) -> frozenset[str]:
-        """Return the names of the frozen parameters among the ``shared`` arrays, which get no noise.
-
-        Raises:
-            ConfigurationError: if a shared array is a buffer of the network: statistics, with noise, are none.
-        """
-        s = self._strategy.settings
-        if statistics := [name for name in shared if is_statistic(name)]:
-            raise ConfigurationError(
-                f"model: with noise, the statistics of batch norm ('{statistics[0]}') are none; use a network without "
-                "it, or method = 'fedbn'"
-            )
-        network = network_for(find_spec(s.dataset), s.model, s.seed)
-        buffers = exchanged(network).keys() - dict(network.named_parameters()).keys()
-        if noisy := [name for name in shared if name in buffers]:
-            raise ConfigurationError(
-                f"model: '{s.model}' has the buffer '{noisy[0]}', which noise would change; register it with "
-                "persistent=False if it is a constant"
-            )
-        return frozenset(frozen(network)) & shared.keys()
-
-    def _plan(self, protection: ClientPrivacy, done: int) -> None:
-        """Distribute the client-level privacy budget over all rounds, ``done`` of which are finished.
-
-        Raises:
-            ConfigurationError: if the remaining budget does not suffice for the next round.
-        """
-        federation = self._federation
-        cohorts = [federation.cohort_size(r) for r in range(1, self._last + 1)]
-        protection.plan(cohorts, len(self._strategy.trainable()))
-        if done < self._last and self._release_spent(done + 1):
-            raise ConfigurationError(
-                f"privacy.epsilon: {federation.settings.privacy.epsilon:g} does not suffice for round {done + 1}; "
-                "start a new run with a larger budget"
-            )
 
     # ---------------------------------------------------------------------------------------- during
 
@@ -208,22 +161,12 @@ class Rounds:
         if federation.accounts.spent and federation.accounts.spent >= members:
             log.warning("round %d is the last: all clients have spent their budgets", server_round)
             return True
-        return (
-            federation.protection is not None
-            and new
-            and server_round < self._last
-            and self._release_spent(server_round + 1)
-        )
-
-    def _release_spent(self, server_round: int) -> bool:
-        """Return whether the client-level privacy budget does not suffice for ``server_round``."""
-        federation = self._federation
-        assert federation.protection is not None
-        rate = federation.cohort_size(server_round) / len(self._strategy.trainable())
-        if not federation.protection.spent(rate, server_round):
-            return False
-        log.warning("privacy.epsilon is spent: round %d is not carried out", server_round)
-        return True
+        why = ""
+        if new and server_round < self._last:
+            why = next((found for layer in federation.layers if (found := layer.spent(server_round + 1))), "")
+        if why:
+            log.warning("%s: round %d is not carried out", why, server_round + 1)
+        return bool(why)
 
     def _evaluate(self, server_round: int, model: Arrays, *, final: bool) -> dict[str, Any]:
         """Have clients test their models; return the figures. Also call ``evaluate_fn``, if given."""
@@ -261,8 +204,7 @@ class Rounds:
         )
         free = [client for client in federation.evaluated() if client not in held_up]
         found = Evaluation({}, self._found.rows)  # of single clients, the last that are known
-        secure = strategy.settings.secure_aggregation
-        for clients in strategy.groups().values() if secure else [free] if free else []:
+        for clients in strategy.groups().values() if federation.hidden else [free] if free else []:
             outcome = strategy.measure(round, clients, model)
             self._unmeasured += unmeasured(clients, outcome.clients, outcome.failures)
             new = strategy.figures(outcome)

@@ -1,8 +1,22 @@
-"""Secure aggregation (``secure-aggregation``): the server learns sums over a cohort alone."""
+"""Secure aggregation, server side (``secure-aggregation``): the server learns sums over a cohort alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from flwr.serverapp import Grid
+
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import shapes_of
+from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.core.requests import Exchange
+from florilegium.strategies.core.secure_exchange import SecureExchange, Task
+from florilegium.strategies.core.secure_record import SecureRecord, check_sizes
+from florilegium.strategies.layers.layer import Layer, MakesMessages, Running
 
 MORE_THAN_SUMS = {
     "sum": "",
@@ -18,3 +32,61 @@ def gap(messages: Messages) -> str:
     """Return why sums over cohorts do not suffice, "" if they do."""
     untried = f"it has not been tried with cohorts of {messages.cohorts}" if messages.cohorts else ""
     return messages.individual or untried or MORE_THAN_SUMS[messages.returns]
+
+
+class Secure(Layer):
+    """Carries out exchanges as secure sums."""
+
+    hides: ClassVar[bool] = True
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._record = SecureRecord()
+
+    @classmethod
+    def opened(cls, running: Running) -> Self | None:
+        """Return the layer if sums are secure."""
+        return cls(running) if running.settings.secure_aggregation else None
+
+    def check(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """Raise :class:`ConfigurationError` if too few clients take part in an exchange."""
+        running, s = self._running, self._running.settings
+        sizes = [(f"the cohort of round {r}", running.cohort_size(r)) for r in range(1, s.rounds + 1)]
+        for group, members in groups.items():
+            sizes.append((f"the group of {group} clients, which are evaluated,", len(members)))
+        check_sizes(s, sizes)
+
+    def carry(self, grid: Grid, exchange: Exchange, expected: Expected, messages: MakesMessages) -> Outcome | None:
+        """Carry out an exchange of which the server learns sums over the cohort alone.
+
+        Raises:
+            RunError: if the exchange needs more.
+        """
+        running = self._running
+        if expected.stacked or exchange.scatter:
+            raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
+        asked = {client for clients in exchange.nodes.values() for client in clients}
+        members = {client: running.clients[client] for client in exchange.cohort if client in asked}
+        task = Task(
+            [*members], exchange.nodes, running.run.name, running.identity,
+            {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
+            exchange.send or {}, expected.longest if math.isinf(expected.clip) else expected.clip,
+            shapes_of(exchange.send or {}) if exchange.updates else exchange.shapes,
+            running.reported, expected.noise, messages,
+        )  # fmt: skip
+        secure = SecureExchange(running.settings, grid, task, deployed=running.clients.deployed)
+        outcome = secure.carry_out()
+        self._record.note(secure)
+        return outcome
+
+    def facts(self) -> dict[str, Any]:
+        """Return the record of secure sums, for checkpoints."""
+        return {"secure": self._record.facts()}
+
+    def take_back(self, facts: Mapping[str, Any]) -> None:
+        """Restore the record."""
+        self._record.take_back(facts.get("secure", {}))
+
+    def report(self) -> dict[str, Any]:
+        """Return the block ``secure_aggregation``."""
+        return self._record.report(self._running.settings)

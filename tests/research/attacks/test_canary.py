@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from scipy.stats import binomtest
 
-from florilegium.clients.core.contribution import Contribution
 from florilegium.clients.core.reduce import Reduction
-from florilegium.clients.layers.noise import Contribution
+from florilegium.clients.layers.noise import Contribution, Noise
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
@@ -92,21 +91,22 @@ def _no_clipping(patch: pytest.MonkeyPatch) -> None:
 
 
 def _clipping_after_averaging(patch: pytest.MonkeyPatch) -> None:
-    whole = Reduction.result
+    whole, clip = Reduction.result, Noise.change
+    counted: list[Noise] = []
+
+    def change(self: Noise, index: int, update: Arrays, state: Any) -> Arrays:
+        counted.append(self)
+        return update
 
     def result(self: Any) -> Arrays:
-        kept, count = self._protect, len(self._counted)
-        mean = {name: array / count for name, array in whole(self).items()}
-        return {name: (array * count).astype(np.float32) for name, array in kept(mean).items()}
+        count, total = len(counted), whole(self)
+        if not count:
+            return total
+        mean = clip(counted[-1], 0, {name: array / count for name, array in total.items()}, cast(Any, None))
+        counted.clear()
+        return {name: (array * count).astype(np.float32) for name, array in mean.items()}
 
-    def add(self: Any, arrays: Arrays, weight: float) -> None:
-        self.__dict__.setdefault("_counted", []).append(weight)
-        protect, self._protect = self._protect, None
-        before(self, arrays, weight)
-        self._protect = protect
-
-    before = Reduction.add
-    patch.setattr(Reduction, "add", add)
+    patch.setattr(Noise, "change", change)
     patch.setattr(Reduction, "result", result)
 
 
