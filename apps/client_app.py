@@ -17,8 +17,8 @@ from florilegium.apps.assembly.node_config import allowance_of, own_data, parse_
 from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
 from florilegium.apps.settings.configuration import received
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
+from florilegium.clients.node.host import Host
 from florilegium.common.errors import DataError, RefusedError, RunError
 from florilegium.partitions.device_data import state_of
 from florilegium.partitions.loading import dataset_of

@@ -15,7 +15,7 @@ from florilegium.apps.trackers.registry import check_tracker
 from florilegium.apps.trackers.sending import attached
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import FlorilegiumError
-from florilegium.strategies.core.run_folder import Unwatched
+from florilegium.strategies.folder.run_folder import Unwatched
 
 app = ServerApp()
 log = logging.getLogger("flwr")

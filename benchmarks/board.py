@@ -30,7 +30,7 @@ from florilegium.apps.engines.one_process import one_thread, run_here
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.settings import Value
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 
 KEYS: dict[str, Value] = {
     "dataset": "benchmarks.vectorised:pictures", "partitioner": "classes", "classes-per-client": 5, "model": "lenet",
@@ -55,7 +55,7 @@ def methods() -> list[str]:
 
 @dataclass
 class _Recorder:
-    """Notes the calls of modules in round 2; follows a run as :class:`florilegium.strategies.core.run_folder.Watcher`.
+    """Notes the calls of modules in round 2; a :class:`florilegium.strategies.folder.run_folder.Watcher` of a run.
 
     Attributes:
         calls: of each call the module's and the inputs' place in ``modules`` and ``inputs``, and whether gradients of

@@ -22,7 +22,7 @@ from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.site import Site, site
 
 DEVICES, ROUNDS, WARM = 2, 8, 2

@@ -25,18 +25,18 @@ from florilegium.apps.assembly.parts import assemble
 from florilegium.apps.engines.workers import worker_grid
 from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.base import Answer, BaseClient
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import Announcement
 from florilegium.clients.core.worker import tune_process
+from florilegium.clients.node.host import Host
 from florilegium.common.settings import NoHyper
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.exchange.roster import Member, Roster
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.run_folder import RunFolder
 
 CLIENTS = 1000
 PARAMETERS = 120_000

@@ -14,11 +14,11 @@ from florilegium.clients.core.base import BaseClient
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import NoHyper, Value
 from florilegium.strategies.core.buffer import Buffer
-from florilegium.strategies.core.clock import Clock, Load
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Federation, Setup
-from florilegium.strategies.core.roster import Member
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.clock import Clock, Load
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.roster import Member
+from florilegium.strategies.settings.server import ServerSettings
 
 BUSY, FLEET, STEPS = 1_000, 100_000, 20
 LOAD = Load("train", 480_000, 480_000)

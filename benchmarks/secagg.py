@@ -13,7 +13,7 @@ from florilegium.privacy.secure_sum.party import TOKEN, Party
 from florilegium.privacy.secure_sum.plan import plan
 from florilegium.privacy.secure_sum.ring import coarse_error
 from florilegium.privacy.secure_sum.tally import Tally
-from florilegium.strategies.core.secure_exchange import PRECISION
+from florilegium.strategies.layers.secure_exchange import PRECISION
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,16 +20,16 @@ from benchmarks.task import CLIENTS, KEYS
 from florilegium.apps.assembly.node_clients import SimulatedClients
 from florilegium.apps.runs.experiment import read_recipe
 from florilegium.apps.settings.configuration import defaults, parse
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.core.wire import Request, Work, flat
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.fedavg import FedAvgClient
+from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value, parse_counts
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.loading import task_of
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 
 MEMORY_CLIENTS = 10_000
 

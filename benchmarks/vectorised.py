@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from benchmarks.timing import alternate
 from florilegium.apps.assembly.parts import assemble
 from florilegium.apps.settings.configuration import defaults
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Reply, Request, Work, flat
+from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 

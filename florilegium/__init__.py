@@ -37,8 +37,8 @@ if _TYPE_CHECKING:
     from florilegium.partitions.sources.arrays import array_dataset
     from florilegium.partitions.spec import DatasetSpec
     from florilegium.strategies.core.cohort import CohortStrategy
-    from florilegium.strategies.core.messages import Messages
     from florilegium.strategies.core.round import Round
+    from florilegium.strategies.exchange.messages import Messages
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
 
@@ -70,7 +70,7 @@ _PUBLIC = {
     "phase": "clients.core.phases:phase",
     "Range": "clients.core.reports:Range",
     "CohortStrategy": "strategies.core.cohort:CohortStrategy",
-    "Messages": "strategies.core.messages:Messages",
+    "Messages": "strategies.exchange.messages:Messages",
     "FedAvg": "strategies.fedavg:FedAvg",
     "SharedBody": "strategies.families.decoupled:SharedBody",
     "Round": "strategies.core.round:Round",

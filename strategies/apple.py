@@ -20,9 +20,9 @@ from florilegium.clients.hyper.bank import APPLEHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.families.bank import MODELS_REACH_CLIENTS, Banked
 
 BASE = 1.5

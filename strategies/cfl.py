@@ -21,10 +21,10 @@ from florilegium.clients.core.wire import UPDATE_NORM
 from florilegium.clients.families.clustered import of_clusters
 from florilegium.clients.hyper.clustered import CFLHyper
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.clustered import NO_COMMON_NETWORK
 from florilegium.strategies.families.splits import Matrix, Splits, cosines, gram
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from florilegium.clients.hyper.bank import FedAMPHyper
 from florilegium.models.parameters import BLOCK, Arrays, shapes_of, without_statistics
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.bank import Banked
 
 Matrix = NDArray[np.float64]

@@ -16,11 +16,11 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE, ServerStep
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 
 log = logging.getLogger("flwr")
 

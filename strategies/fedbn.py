@@ -10,7 +10,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.batch_norm import norms_of
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

@@ -6,7 +6,7 @@ from florilegium.clients.hyper.conditional import FedCPHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.conditioned import Policy, build_policy
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.accompanied import Conditional
 
 

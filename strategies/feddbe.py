@@ -14,8 +14,8 @@ from florilegium.clients.feddbe import MEAN
 from florilegium.clients.hyper.mixing import FedDBEHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

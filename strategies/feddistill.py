@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from florilegium.clients.feddistill import INCLUDED
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.classwise import OWN_NETWORKS, UNBOUNDED, Classwise
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from florilegium.clients.hyper.federated import FedDynHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, is_statistic
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

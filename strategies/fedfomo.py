@@ -16,9 +16,9 @@ from florilegium.clients.fedfomo import AFFINITY
 from florilegium.clients.hyper.bank import FedFomoHyper
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome, joined
 from florilegium.strategies.families.bank import MODELS_REACH_CLIENTS, READ_AT_ONCE, Banked
 
 

@@ -23,9 +23,9 @@ from florilegium.common.seeds import torch_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 MOMENTS = "generator-optimizer:"

@@ -17,10 +17,10 @@ from florilegium.clients.hyper.federated import FedGTSTHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")

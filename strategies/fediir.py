@@ -12,8 +12,8 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays, shapes_of
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

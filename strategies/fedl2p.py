@@ -19,10 +19,10 @@ from florilegium.clients.hyper.fedl2p import FedL2PHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")

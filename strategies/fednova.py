@@ -16,8 +16,8 @@ from florilegium.clients.fednova import normaliser
 from florilegium.clients.hyper.federated import FedNovaHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

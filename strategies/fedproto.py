@@ -9,7 +9,7 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.classwise import OWN_NETWORKS, UNBOUNDED, Classwise
 
 

@@ -6,7 +6,7 @@ from florilegium.clients.hyper.mixing import FedRoDHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
 from florilegium.models.personal_heads import HeadNetwork, build_head_network
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.accompanied import Conditional
 
 

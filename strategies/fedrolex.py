@@ -6,7 +6,7 @@ channels, so that in C rounds all of them are trained alike. All else is HeteroF
 
 from __future__ import annotations
 
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.heterofl import HeteroFL
 
 

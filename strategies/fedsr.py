@@ -6,7 +6,7 @@ from florilegium.clients.hyper.federated import FedSRHyper
 from florilegium.models.blocks import classifier_shape
 from florilegium.models.parameters import Arrays
 from florilegium.models.representation import Representation, build_representation
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.accompanied import Accompanied
 
 

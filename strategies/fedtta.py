@@ -9,7 +9,7 @@ from florilegium.clients.fedtta import PREFIX
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

@@ -18,8 +18,8 @@ from florilegium.clients.families.clustered import of_clusters
 from florilegium.clients.hyper.clustered import FLHCHyper
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.clustered import NO_COMMON_NETWORK
 from florilegium.strategies.families.splits import ROOT, Matrix, Splits, cosines, gram
 

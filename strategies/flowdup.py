@@ -12,9 +12,9 @@ from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Cohort
 from florilegium.strategies.families.subspace import SUBSPACE, Subspace
 
 

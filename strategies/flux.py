@@ -29,8 +29,8 @@ from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, part
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.clustered import NO_COMMON_NETWORK, Assigned
 
 log = logging.getLogger("flwr")

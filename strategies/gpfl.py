@@ -6,7 +6,7 @@ from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.conditioned import Guidance, build_guidance
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.accompanied import Conditional
 
 

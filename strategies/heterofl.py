@@ -25,13 +25,13 @@ from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, num_bytes
 from florilegium.models.width import Entries, axes_of, check, entries, taken
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.evaluation import Evaluation
-from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
+from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.exchange.exchange import Outcome, joined
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Cohort, Group
 from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")

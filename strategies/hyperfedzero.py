@@ -12,10 +12,10 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays, get_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.generated import HYPERNETWORK
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 
 class HyperFedZero(FedAvg):

@@ -22,13 +22,13 @@ from florilegium.common.seeds import entropy
 from florilegium.models.blocks import last_blocks, of_blocks
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.initial import replaced
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.clustered import NO_COMMON_NETWORK, Clustered, told_clusters
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 

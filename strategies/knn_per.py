@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from florilegium.clients.hyper.personal import KNNPerHyper
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Cohort
 from florilegium.strategies.fedl2p import FedL2P
 
 log = logging.getLogger("flwr")

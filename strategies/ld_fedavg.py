@@ -6,7 +6,7 @@ import numpy as np
 
 from florilegium.clients.ld_fedavg import POINT
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.subspace import SUBSPACE, Subspace
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 
 log = logging.getLogger("flwr")
 

@@ -28,13 +28,13 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import draw, secret_generator
-from florilegium.strategies.core.evaluation import Evaluation
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 

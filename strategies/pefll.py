@@ -21,13 +21,13 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_tensors
 from florilegium.models.embedding import WITHOUT_LABELS, build_embedding
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, shapes_of
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.roster import Member
 from florilegium.strategies.families.generated import HYPERNETWORK, Generated
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 

@@ -12,7 +12,7 @@ from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

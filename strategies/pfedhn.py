@@ -19,8 +19,8 @@ from florilegium.clients.hyper.hypernetworks import PFedHNHyper
 from florilegium.common.seeds import torch_generator
 from florilegium.models.parameters import Arrays, part
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.families.generated import HYPERNETWORK, Generated
 
 log = logging.getLogger("flwr")

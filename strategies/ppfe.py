@@ -19,8 +19,8 @@ from florilegium.models.blocks import of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 log = logging.getLogger("flwr")

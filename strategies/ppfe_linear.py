@@ -21,8 +21,8 @@ from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
 
 Array = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import ScaffoldHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 
 

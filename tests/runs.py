@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Message
 
 from florilegium.common.settings import Value
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import config
 

@@ -28,11 +28,11 @@ FLOORS = {
         "methods", "settings", "trackers", "origins", "assembly", "engines", "runs", "reports", "devices", "tuning",
         "sweeps", "api", "cli",
     ),
-    "clients": ("hyper", "core", "layers", "clustering", "families"),
+    "clients": ("hyper", "core", "layers", "node", "clustering", "families"),
     "partitions": ("partitioners", "sources"),
     "privacy": ("secure_sum",),
     "research": ("attacks", "board", "ledger", "studies"),
-    "strategies": ("core", "layers", "clustering", "families"),
+    "strategies": ("settings", "folder", "exchange", "layers", "core", "clustering", "families"),
 }  # fmt: skip
 """The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""
 FLOWER_FREE = ("common", "tasks", "models", "privacy")

@@ -37,11 +37,11 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import ClientData, Examples
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.layers import noise
 from tests.fingerprints import cases
 from tests.grid import run_app

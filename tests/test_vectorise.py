@@ -13,14 +13,14 @@ from safetensors.numpy import load_file
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
-from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.together import Company
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.layers import stacked
+from florilegium.clients.node.crew import Crew
 from florilegium.common.declarations import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.fingerprints import cases
 from tests.grid import run_app
 from tests.support import config

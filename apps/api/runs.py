@@ -15,9 +15,9 @@ import pandas as pd
 from florilegium.apps.runs.run_list import ListedRun, list_folder, state_of
 from florilegium.apps.settings.configuration import defaults, read_settings
 from florilegium.common.settings import Value
-from florilegium.strategies.core.metrics_file import TRAINING, read_metrics
-from florilegium.strategies.core.results import WORDS, read_clients, read_summary
-from florilegium.strategies.core.run_folder import find_run, read_config
+from florilegium.strategies.folder.metrics_file import TRAINING, read_metrics
+from florilegium.strategies.folder.results import WORDS, read_clients, read_summary
+from florilegium.strategies.folder.run_folder import find_run, read_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.settings.server import ServerSettings
 
 
 def check_compression(settings: ServerSettings, gap: str) -> None:

@@ -15,9 +15,9 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.loading import check_local, dataset_of
 from florilegium.partitions.settings import check_classes, class_range
-from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL
-from florilegium.strategies.core.run_folder import find_initial
-from florilegium.strategies.core.traces import read_traces
+from florilegium.strategies.exchange.traces import read_traces
+from florilegium.strategies.folder.run_folder import find_initial
+from florilegium.strategies.settings.fleet import ALWAYS, DIURNAL
 
 
 def check_early(config: Mapping[str, Value]) -> None:

@@ -35,9 +35,9 @@ from florilegium.apps.origins.packages import in_notebook, used_code, versions
 from florilegium.apps.origins.provenance import provenance_of
 from florilegium.apps.settings.configuration import Settings, defaults_of, parse
 from florilegium.clients.core.augmentation import Augmentation, augmentation_of
-from florilegium.clients.core.host import Host, Source
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
+from florilegium.clients.node.host import Host, Source
 from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
@@ -47,13 +47,13 @@ from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.layers import bound, robust
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
-    from florilegium.strategies.core.roster import Member, Roster
-    from florilegium.strategies.core.run_folder import RunFolder, Watcher
+    from florilegium.strategies.exchange.roster import Member, Roster
+    from florilegium.strategies.folder.run_folder import RunFolder, Watcher
 
 log = logging.getLogger("flwr")
 
@@ -116,7 +116,7 @@ class Assembly:
             ConfigurationError: if the method does not support the configuration.
         """
         from florilegium.strategies.core.federation import Setup  # not imported in client processes
-        from florilegium.strategies.core.roster import Roster
+        from florilegium.strategies.exchange.roster import Roster
 
         s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":
@@ -168,7 +168,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:
     """Return a :class:`RunFolder` at ``path`` for a run with this configuration; nothing is written yet."""
-    from florilegium.strategies.core.run_folder import RunFolder
+    from florilegium.strategies.folder.run_folder import RunFolder
 
     return RunFolder(path, config, table_of(method), watcher, defaults_of(config))
 
@@ -180,7 +180,7 @@ def outcome_noted(run: RunFolder) -> Iterator[None]:
     Raises:
         ConfigurationError: if another process carries out the run. What the run raises is raised again.
     """
-    from florilegium.strategies.core.claim import claimed
+    from florilegium.strategies.folder.claim import claimed
 
     with claimed(run.path), _noted(run):
         yield
@@ -208,7 +208,7 @@ def code_of(config: Mapping[str, Value], *, one_process: bool = False) -> str:
 
 def population(settings: Settings) -> list[Member]:
     """Return the clients of the simulated federation as members of the server's roster."""
-    from florilegium.strategies.core.roster import Member
+    from florilegium.strategies.exchange.roster import Member
 
     federation, _ = federate(settings)
     if federation.notes:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.settings.server import ServerSettings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from florilegium.privacy.correlated import MECHANISMS, Kind, squared_sensitivity
 from florilegium.privacy.correlated import Mechanism as Correlated
 from florilegium.privacy.delta import MOST_DELTA
 from florilegium.privacy.noise import colluding, least_honest
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.settings.server import ServerSettings
 
 Sampling = Literal["poisson", "fixed", "slots"]
 

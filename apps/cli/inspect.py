@@ -38,7 +38,7 @@ def watch(
 ) -> None:
     """Show a run's progress, time per phase, and skipped clients, until it ends."""
     from florilegium.apps.runs.watch import watch as look
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     look(find_run(run, runs_folder(runs_dir)), Console(), every)
 
@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """Pool finished runs over seeds and compare them: tables, pictures, and differences client by client."""
     from florilegium.apps.reports.writing import write_report
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     folders = []
     for name in runs:
@@ -128,7 +128,7 @@ def export(
 ) -> None:
     """Write the model that a client uses after a run; it is personalised if the method personalises."""
     from florilegium.apps.runs.personal import personalise as make
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(make(find_run(run, runs_folder(runs_dir)), output, client, onnx=onnx))
 
@@ -145,7 +145,7 @@ def personalise(
 ) -> None:
     """Build the model of a client from its data: a client of the run's federation, or a new one."""
     from florilegium.apps.runs.personal import personalise as make
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
@@ -174,7 +174,7 @@ def transfer(
     from florilegium.apps.runs.experiment import read_assignments
     from florilegium.apps.runs.transfer import transfer as carry_out
     from florilegium.apps.runs.transfer import write_transfers
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     keys = read_assignments(assignments or [])
     keys |= ({"transfer-target": target} if target else {}) | ({"transfer-train": "whole"} if whole else {})
@@ -271,7 +271,7 @@ def track(
 ) -> None:
     """Send a run's figures to a tracker; those that it already has are not sent again."""
     from florilegium.apps.trackers.sending import track as send
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     delivery = send(find_run(run, runs_folder(runs_dir)), to, project)
     if not delivery.known:

@@ -54,9 +54,9 @@ def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], worke
 
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
     """Raise :class:`ConfigurationError` if a run has completed and is not to have more rounds than it has."""
-    from florilegium.strategies.core.claim import read_status
-    from florilegium.strategies.core.results import read_summary
-    from florilegium.strategies.core.run_folder import read_config
+    from florilegium.strategies.folder.claim import read_status
+    from florilegium.strategies.folder.results import read_summary
+    from florilegium.strategies.folder.run_folder import read_config
 
     try:
         status, summary = read_status(run), read_summary(run)
@@ -105,7 +105,7 @@ def resume(
 ) -> None:
     """Resume a stopped run from its last checkpoint, or continue a completed one for more rounds."""
     from florilegium.apps.runs.experiment import read_assignments, resolve
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     named = read_assignments(assignments or [])
     path = find_run(run, str(named.get("runs-dir", runs_folder(runs_dir))))
@@ -118,7 +118,7 @@ def resume(
 def reproduce(run: RunName, runs_dir: RunsDir = None) -> None:
     """Repeat a run and list every figure that differs from it; the exit status is 1 if any does."""
     from florilegium.apps.runs.reproduce import reproduce as repeat
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     with stoppable():
         path, found = repeat(find_run(run, runs_folder(runs_dir)), on_terminal(Console(stderr=True)), fork=True)

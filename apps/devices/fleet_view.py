@@ -16,8 +16,8 @@ from florilegium.clients.core.network import network_for
 from florilegium.common.figures import ShownFigure
 from florilegium.models.parameters import get_arrays, num_bytes
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.clock import trained
-from florilegium.strategies.core.fleet import DAY, Fleet
+from florilegium.strategies.exchange.clock import trained
+from florilegium.strategies.exchange.fleet import DAY, Fleet
 
 SECONDS = "seconds for a round"
 _TIMES = np.arange(0, 97) * DAY / 96

@@ -19,11 +19,11 @@ from threadpoolctl import threadpool_limits
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder, outcome_noted
 from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.apps.engines.peak_memory import forget_peaks, peak_memory
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import pack
 from florilegium.clients.core.worker import return_memory
+from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import Watcher
+from florilegium.strategies.folder.run_folder import Watcher
 
 _RUNS = count()
 """Numbers the runs of this process."""

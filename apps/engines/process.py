@@ -18,7 +18,7 @@ from florilegium.apps.settings.configuration import complete
 from florilegium.apps.trackers.sending import attached
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.metrics_file import is_evaluated
+from florilegium.strategies.folder.metrics_file import is_evaluated
 
 GROUPS = ("seen", "unseen", "unlabeled")
 

@@ -30,8 +30,8 @@ from flwr.common.constant import ErrorCode
 from florilegium.apps.assembly.parts import Assembly
 from florilegium.apps.engines.local_grid import LocalGrid, identify
 from florilegium.apps.origins.packages import import_path
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Announcement
+from florilegium.clients.node.host import Host
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value

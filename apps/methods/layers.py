@@ -13,7 +13,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.layers import examples, stacked
 from florilegium.common.declarations import gap
 from florilegium.common.settings import Section
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.layers import buffered, compression, noise, robust, secure, transfer
 
 _OF_MESSAGES: Mapping[str, Callable[[Messages], str]] = {

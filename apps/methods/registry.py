@@ -10,7 +10,7 @@ from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.suite import OWN_METHODS
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import Section
-from florilegium.strategies.core.settings import TABLES
+from florilegium.strategies.settings.server import TABLES
 
 _MESSAGES, _TRAINING = "messages = fl.Messages(…)", "training = fl.Training(…)"
 EARLIER = {

@@ -17,7 +17,7 @@ from florilegium.common.references import resolve
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.federation import federate
 from florilegium.partitions.fingerprints import fingerprint_of_dataset, fingerprint_of_federation
-from florilegium.strategies.core.run_folder import find_initial, has_checkpoint, read_checkpoint
+from florilegium.strategies.folder.run_folder import find_initial, has_checkpoint, read_checkpoint
 
 CODE = "code of "
 """Beginning of the names of those origins that are code."""

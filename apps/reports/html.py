@@ -35,8 +35,8 @@ from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, Table, figur
 from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
-from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.metrics_file import TRAINING
+from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.metrics_file import TRAINING
 
 FILE = "report.html"
 _FOLDERS = ("--runs-dir", "--output")

@@ -14,7 +14,7 @@ from florilegium.apps.reports.pairs import Pair
 from florilegium.apps.reports.pools import GROUPS, Pool
 from florilegium.apps.reports.tables import scale
 from florilegium.common.figures import ShownFigure
-from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
+from florilegium.strategies.folder.metrics_file import SIMULATED, TRAINING
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a7a7a", "#f0e442", "#000000")
 """Okabe and Ito's colours, which colour-blind readers tell apart."""

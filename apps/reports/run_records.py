@@ -18,11 +18,11 @@ from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.spec import DatasetSpec
-from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.results import read_clients, read_summary
-from florilegium.strategies.core.run_folder import deciding, read_config, read_origins
+from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.results import read_clients, read_summary
+from florilegium.strategies.folder.run_folder import deciding, read_config, read_origins
 
 FEDERATION = {name.replace("_", "-") for name in FederationSettings.model_fields} - {"data-dir", "cache-dir", "own"}
 """Common keys that determine the clients and their data."""

@@ -28,10 +28,10 @@ from florilegium.partitions.dealing import file_keys, partitioner_table
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
-from florilegium.strategies.core.claim import LOCK, refuse_if_claimed
-from florilegium.strategies.core.results import read_summary
-from florilegium.strategies.core.run_folder import find_run, has_results, read_config
-from florilegium.strategies.core.settings import TABLES
+from florilegium.strategies.folder.claim import LOCK, refuse_if_claimed
+from florilegium.strategies.folder.results import read_summary
+from florilegium.strategies.folder.run_folder import find_run, has_results, read_config
+from florilegium.strategies.settings.server import TABLES
 
 log = logging.getLogger("flwr")
 

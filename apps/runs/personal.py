@@ -19,16 +19,16 @@ from florilegium.apps.origins.hashes import CODE, INITIAL
 from florilegium.apps.runs.onnx_file import add_onnx
 from florilegium.apps.settings.configuration import Settings, complete
 from florilegium.clients.core.export import save_model
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.network import network_for
+from florilegium.clients.node.host import Host
 from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.models.parameters import exchanged, get_arrays, set_arrays
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.hooks import resume
-from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint, changed_origins, read_checkpoint, read_config
+from florilegium.strategies.exchange.roster import Member
+from florilegium.strategies.folder.run_folder import Checkpoint, changed_origins, read_checkpoint, read_config
 
 log = logging.getLogger("flwr")
 

@@ -16,10 +16,10 @@ from florilegium.apps.origins.provenance import differences
 from florilegium.apps.runs.experiment import run_experiment
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.metrics_file import TRAINING, read_evaluations
-from florilegium.strategies.core.results import WORDS, read_clients, read_summary
-from florilegium.strategies.core.run_folder import (
+from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.metrics_file import TRAINING, read_evaluations
+from florilegium.strategies.folder.results import WORDS, read_clients, read_summary
+from florilegium.strategies.folder.run_folder import (
     ORIGINS,
     changed_origins,
     has_results,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from florilegium.common.settings import Value
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.metrics_file import is_evaluated
-from florilegium.strategies.core.run_folder import newest_runs
+from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.metrics_file import is_evaluated
+from florilegium.strategies.folder.run_folder import newest_runs
 
 State = Literal["running", "completed", "stopped", "failed", "unknown", "damaged"]
 """How far a run is; "stopped": to be resumed; "unknown": it has no readable status; "damaged": nor other files."""

@@ -33,8 +33,8 @@ from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.server_rows import matching
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
-from florilegium.strategies.core.results import SUMMARY, read_summary
-from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+from florilegium.strategies.folder.results import SUMMARY, read_summary
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 from florilegium.tasks.task import LOSS
 
 _MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")

@@ -15,8 +15,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from florilegium.common.errors import RunError
-from florilegium.strategies.core.claim import read_status
 from florilegium.strategies.core.telemetry import FILE
+from florilegium.strategies.folder.claim import read_status
 
 LAST_FAILURES = 5
 

@@ -22,8 +22,8 @@ from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.spec import DatasetSpec
-from florilegium.strategies.core.run_folder import read_config
-from florilegium.strategies.core.settings import TABLES, ServerSettings
+from florilegium.strategies.folder.run_folder import read_config
+from florilegium.strategies.settings.server import TABLES, ServerSettings
 
 S = TypeVar("S", bound=Section)
 TARGET = "target"

@@ -31,9 +31,9 @@ from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value, folder
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.claim import is_carried_out
-from florilegium.strategies.core.results import SUMMARY
-from florilegium.strategies.core.run_folder import (
+from florilegium.strategies.folder.claim import is_carried_out
+from florilegium.strategies.folder.results import SUMMARY
+from florilegium.strategies.folder.run_folder import (
     FIGURES_ON_RESUME,
     ORIGINS,
     changed_origins,

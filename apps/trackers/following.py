@@ -18,7 +18,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
 from florilegium.partitions.dealing import partitioner_table
-from florilegium.strategies.core.results import CLIENTS, SUMMARY, read_clients, read_summary
+from florilegium.strategies.folder.results import CLIENTS, SUMMARY, read_clients, read_summary
 
 SENT = "trackers.json"
 """A file in a run's folder: what was sent, by tracker and place."""

@@ -14,7 +14,7 @@ from florilegium.apps.tuning.space import Range, Tune, read_tune
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.settings import FederationSettings
-from florilegium.strategies.core.run_folder import FREE_ON_RESUME, find_initial
+from florilegium.strategies.folder.run_folder import FREE_ON_RESUME, find_initial
 
 log = logging.getLogger("flwr")
 

@@ -21,7 +21,7 @@ from florilegium.apps.tuning.space import Range, listed
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import entropy
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import differing_settings
+from florilegium.strategies.folder.run_folder import differing_settings
 
 if TYPE_CHECKING:
     import optuna

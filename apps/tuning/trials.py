@@ -26,8 +26,8 @@ from florilegium.apps.tuning.results import Trial, Tuning, write_tuned
 from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, storage
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.metrics_file import read_evaluations
-from florilegium.strategies.core.results import read_clients, read_summary
+from florilegium.strategies.folder.metrics_file import read_evaluations
+from florilegium.strategies.folder.results import read_clients, read_summary
 
 if TYPE_CHECKING:
     import optuna

@@ -84,7 +84,7 @@ def architecture(theme: Theme) -> Sheet:
             ("train_round(round, model)", ["strategies/<method>.py"]),
             ("round.ask(phase, …)", ["strategies/core/round.py:", "checked, packed"]),
             ("one message per node", ["clients/core/wire.py"]),
-            ("Host: client by client", ["clients/core/host.py"]),
+            ("Host: client by client", ["clients/node/host.py"]),
             ("@phase train(arrays, …)", ["clients/<method>.py", "returns an Answer"]),
             ("Σ wᵢ·(returned − sent)", ["clients/core/reduce.py;", "round.ask returns it"]),
         ]),

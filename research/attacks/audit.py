@@ -22,7 +22,7 @@ from florilegium.partitions.clientdata import Examples, as_seen, to_inputs
 from florilegium.partitions.federation import federate
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.spec import Dataset
-from florilegium.strategies.core.results import read_summary
+from florilegium.strategies.folder.results import read_summary
 
 CONFIDENCE = 0.95
 _TOLERANCE = 1e-4

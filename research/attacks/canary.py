@@ -25,8 +25,8 @@ from florilegium.apps.engines.one_process import OneProcess
 from florilegium.apps.runs.personal import reopened
 from florilegium.apps.settings.configuration import Settings
 from florilegium.clients.core.base import Answer, BaseClient
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.phases import phase
+from florilegium.clients.node.host import Host
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Section
@@ -36,11 +36,11 @@ from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.ledger import History
 from florilegium.research.attacks import rows_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.results import read_summary
-from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.exchange.roster import Member, Roster
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.results import read_summary
+from florilegium.strategies.folder.run_folder import RunFolder
 from florilegium.strategies.layers.noise import Noise
 
 RELEASES = 10_000

@@ -33,6 +33,6 @@ def audit(
 ) -> None:
     """Attack what a finished run releases: print what an attacker finds, and write it to the run's folder."""
     from florilegium.common.references import resolve
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(resolve(ATTACKS[attack])(find_run(run, runs_folder(runs_dir))).table(), end="")

@@ -13,8 +13,8 @@ from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import Run
 from florilegium.apps.reports.statistics import Estimate, estimate
-from florilegium.strategies.core.attempts import read_provenance
-from florilegium.strategies.core.metrics_file import is_evaluated
+from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.metrics_file import is_evaluated
 
 TARGET = 0.9
 """Effort is counted until this share of a run's final accuracy is reached."""

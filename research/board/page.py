@@ -26,7 +26,7 @@ from florilegium.common.files import write_text
 from florilegium.research.board.carry_out import TABLE, Board
 from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
 from florilegium.research.board.published import published
-from florilegium.strategies.core.attempts import read_provenance
+from florilegium.strategies.folder.attempts import read_provenance
 
 BEST = "best on test (%)"
 MEANING = (

@@ -71,7 +71,7 @@ def descriptors(
 ) -> None:
     """Show over training whether clients with similar data have similar descriptors."""
     from florilegium.research.studies.descriptors import write_correlations
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     table, _ = write_correlations(find_run(run, runs_folder(runs_dir)), output)
     print(table.read_text(encoding="utf-8"), end="")
@@ -86,7 +86,7 @@ def embed(
 ) -> None:
     """Plot FLowDUP's representations of the clients' data, to show whether similar clients lie close together."""
     from florilegium.research.studies.embed import write_embedding
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(write_embedding(find_run(run, runs_folder(runs_dir)), output))
     print(output)
@@ -100,7 +100,7 @@ def hyperparameters(
 ) -> None:
     """Show FedL2P's β and η of each client, layer by layer, and whether clients of a domain get similar ones."""
     from florilegium.research.studies.hyperparameters import write_hyperparameters
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(write_hyperparameters(find_run(run, runs_folder(runs_dir)), output))
     print(output)
@@ -114,7 +114,7 @@ def norms(
 ) -> None:
     """Plot FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 gives those of FedAvg."""
     from florilegium.research.studies.norms import write_norms
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(write_norms([find_run(run, runs_folder(runs_dir)) for run in runs], output))
     print(output)
@@ -128,7 +128,7 @@ def heterogeneity(
 ) -> None:
     """Compare real clients with those simulated by a run of mdm, and with identically distributed clients."""
     from florilegium.research.studies.heterogeneity import write_heterogeneity
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(write_heterogeneity(find_run(run, runs_folder(runs_dir)), output))
     print(output)
@@ -145,7 +145,7 @@ def recovery(
 ) -> None:
     """Show how well runs of mdm recover the known distributions that their clients were drawn from."""
     from florilegium.research.studies.recovery import write_recovery
-    from florilegium.strategies.core.run_folder import find_run
+    from florilegium.strategies.folder.run_folder import find_run
 
     print(write_recovery([find_run(run, runs_folder(runs_dir)) for run in runs], output))
     print(output)

@@ -17,7 +17,7 @@ from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 
 Matrix = NDArray[np.float64]
 FEWEST = 3

@@ -14,7 +14,7 @@ from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_atomically
 from florilegium.common.settings import Value
-from florilegium.strategies.core.results import read_summary
+from florilegium.strategies.folder.results import read_summary
 
 
 def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:

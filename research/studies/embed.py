@@ -19,7 +19,7 @@ from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_config
+from florilegium.strategies.folder.run_folder import read_config
 
 Matrix = NDArray[np.float64]
 COLOURS, MARKERS = 10, "os^Dv"

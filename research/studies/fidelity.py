@@ -33,7 +33,7 @@ from florilegium.partitions.dirichlet_multinomial import Counts
 from florilegium.partitions.features import find_feature
 from florilegium.partitions.federation import federate
 from florilegium.research.studies.heterogeneity import histograms
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 
 log = logging.getLogger("flwr")
 

@@ -22,7 +22,7 @@ from florilegium.partitions.features import find_feature, uncovered
 from florilegium.partitions.federation import federate
 from florilegium.partitions.mdm_params import read_law
 from florilegium.partitions.shares import client_rows
-from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 
 Shares = NDArray[np.float64]
 LARGEST = 1000

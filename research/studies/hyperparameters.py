@@ -21,8 +21,8 @@ from florilegium.models.batch_norm import layers_of, norms_of
 from florilegium.models.parameters import trained
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.run_folder import read_config
 from florilegium.strategies.fedl2p import FedL2P
+from florilegium.strategies.folder.run_folder import read_config
 
 Matrix = NDArray[np.float64]
 

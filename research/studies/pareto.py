@@ -28,7 +28,7 @@ from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.common.settings import Value, parse_numbers
-from florilegium.strategies.core.results import read_summary
+from florilegium.strategies.folder.results import read_summary
 
 OWN = "feddp-kmeans"
 """The method whose budget can be split in different ways."""

@@ -16,8 +16,8 @@ from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically, write_text
 from florilegium.partitions.mdm_params import NAMED
-from florilegium.strategies.core.results import read_summary
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.results import read_summary
+from florilegium.strategies.folder.run_folder import read_checkpoint
 
 Array = NDArray[np.float64]
 

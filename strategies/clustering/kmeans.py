@@ -31,12 +31,12 @@ from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import secret_generator
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 log = logging.getLogger("flwr")
 

@@ -18,11 +18,11 @@ from typing import Any
 from flwr.app import Message
 
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.clock import Clock
-from florilegium.strategies.core.exchange import POLLS_DEPLOYED, Outcome, silent
 from florilegium.strategies.core.federation import Federation
-from florilegium.strategies.core.requests import Posted
 from florilegium.strategies.core.round import Arguments, Round
+from florilegium.strategies.exchange.clock import Clock
+from florilegium.strategies.exchange.exchange import POLLS_DEPLOYED, Outcome, silent
+from florilegium.strategies.exchange.requests import Posted
 
 PHASE = "train"
 

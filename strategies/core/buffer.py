@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.arrivals import Arrivals, DeviceArrivals, SimulatedArrivals, Step
-from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.round import Arguments, Round
-from florilegium.strategies.core.run_folder import BUFFER
+from florilegium.strategies.exchange.exchange import Outcome, joined
+from florilegium.strategies.folder.run_folder import BUFFER
 
 
 class Buffer:

@@ -15,12 +15,12 @@ from flwr.serverapp import Grid
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import Request, Work, flat
 from florilegium.models.parameters import Arrays, num_bytes
-from florilegium.strategies.core.clock import Load
-from florilegium.strategies.core.exchange import LATE, UNUSABLE, Outcome, Parcel, collect, deliver_all
-from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.federation import Federation
-from florilegium.strategies.core.requests import Exchange
 from florilegium.strategies.core.round_record import RoundRecord
+from florilegium.strategies.exchange.clock import Load
+from florilegium.strategies.exchange.exchange import LATE, UNUSABLE, Outcome, Parcel, collect, deliver_all
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.requests import Exchange
 
 log = logging.getLogger("flwr")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.hooks import Hooks
+from florilegium.strategies.exchange.evaluation import Evaluation
 
 
 def summary_of(

@@ -19,16 +19,16 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.loading import task_of
-from florilegium.strategies.core.clock import Clock
-from florilegium.strategies.core.example_privacy import ClientAccounts
 from florilegium.strategies.core.health import Attendance
-from florilegium.strategies.core.population import Population
-from florilegium.strategies.core.requests import Cohort
-from florilegium.strategies.core.roster import Roster
-from florilegium.strategies.core.run_folder import Checkpoint, RunFolder
-from florilegium.strategies.core.settings import ServerSettings
 from florilegium.strategies.core.telemetry import Telemetry
+from florilegium.strategies.exchange.clock import Clock
+from florilegium.strategies.exchange.population import Population
+from florilegium.strategies.exchange.requests import Cohort
+from florilegium.strategies.exchange.roster import Roster
+from florilegium.strategies.folder.run_folder import Checkpoint, RunFolder
 from florilegium.strategies.layers.applied import opened
+from florilegium.strategies.layers.example_privacy import ClientAccounts
+from florilegium.strategies.settings.server import ServerSettings
 
 
 @dataclass(frozen=True)

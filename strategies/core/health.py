@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from florilegium.privacy.ledger import SPENT
-from florilegium.strategies.core.exchange import LATE
+from florilegium.strategies.exchange.exchange import LATE
 from florilegium.tasks.task import Task
 
 MANY = 0.1

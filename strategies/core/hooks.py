@@ -19,15 +19,15 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes
 from florilegium.partitions.loading import dataset_of, decisions
-from florilegium.strategies.core.evaluation import MEDIAN, Evaluation, summarise
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
-from florilegium.strategies.core.population import GROUPS
-from florilegium.strategies.core.requests import Cohort
-from florilegium.strategies.core.roster import Member
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
+from florilegium.strategies.exchange.evaluation import MEDIAN, Evaluation, summarise
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.population import GROUPS
+from florilegium.strategies.exchange.requests import Cohort
+from florilegium.strategies.exchange.roster import Member
+from florilegium.strategies.folder.run_folder import Checkpoint, earlier_version
 
 log = logging.getLogger("flwr")
 

@@ -8,8 +8,8 @@ from florilegium.common.settings import PARAMETER_FILES, folder
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.pretrained import read_pretrained
 from florilegium.partitions.loading import dataset_of
-from florilegium.strategies.core.run_folder import Checkpoint, find_initial, read_checkpoint, read_config
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.folder.run_folder import Checkpoint, find_initial, read_checkpoint, read_config
+from florilegium.strategies.settings.server import ServerSettings
 
 
 def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Checkpoint]:

@@ -20,10 +20,10 @@ from florilegium.models.parameters import Arrays
 from florilegium.privacy.noise import secret_generator
 from florilegium.privacy.sampling import poisson_sample
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.requests import Cohort
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.requests import Cohort
 
 
 class OwnPrivacy(CohortStrategy):

@@ -25,11 +25,11 @@ from florilegium.clients.core.wire import flat
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.carrier import Carrier
-from florilegium.strategies.core.clock import Load
-from florilegium.strategies.core.exchange import Outcome, collect, pull, unreadable
 from florilegium.strategies.core.federation import Federation
-from florilegium.strategies.core.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 from florilegium.strategies.core.round_record import RoundRecord
+from florilegium.strategies.exchange.clock import Load
+from florilegium.strategies.exchange.exchange import Outcome, collect, pull, unreadable
+from florilegium.strategies.exchange.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 
 Arguments = Callable[["Round", Sequence[str]], dict[str, Any]]
 """Returns the arguments of a phase for the clients that carry it out in a round."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from florilegium.clients.core.wire import GRADIENT_NORM, UPDATE_NORM
 from florilegium.models.parameters import Arrays, distance
-from florilegium.strategies.core.exchange import Outcome
+from florilegium.strategies.exchange.exchange import Outcome
 
 SERVER = "server"
 """Stands among the phases for the server's own time."""

@@ -16,14 +16,14 @@ from florilegium.common.errors import BudgetSpentError, Interrupted
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.closing import summary_of, warnings
-from florilegium.strategies.core.evaluation import Evaluation
 from florilegium.strategies.core.health import unmeasured
 from florilegium.strategies.core.hooks import Hooks, resume
 from florilegium.strategies.core.initial import named_by_init
-from florilegium.strategies.core.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint, earlier_version
 from florilegium.strategies.core.telemetry import Telemetry
+from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.folder.metrics_file import SIMULATED, TRAINING
+from florilegium.strategies.folder.run_folder import Checkpoint, earlier_version
 
 log = logging.getLogger("flwr")
 

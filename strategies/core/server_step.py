@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.settings.server import ServerSettings
 
 SQUARE = "square:"
 """Prefix of the names of second moments in a checkpoint."""

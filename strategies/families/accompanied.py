@@ -13,8 +13,8 @@ from torch import nn
 
 from florilegium.clients.families.accompanied import beside
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedavg import FedAvg
 
 

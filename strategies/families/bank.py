@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.clients.core.settling import FLUSHES
 from florilegium.clients.core.state import ClientState
+from florilegium.clients.node.settling import FLUSHES
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 
 log = logging.getLogger("flwr")
 

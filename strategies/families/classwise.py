@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from florilegium.clients.families.classwise import SUMS, WEIGHTS
 from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
 
 log = logging.getLogger("flwr")
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.evaluation import Evaluation
-from florilegium.strategies.core.exchange import Outcome, joined
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.requests import Cohort, Group
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
+from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.exchange.exchange import Outcome, joined
+from florilegium.strategies.exchange.requests import Cohort, Group
 
 log = logging.getLogger("flwr")
 

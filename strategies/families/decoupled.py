@@ -9,11 +9,11 @@ from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, of_blocks
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.messages import Messages
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 
 class Decoupled(FedAvg):

@@ -24,12 +24,12 @@ from florilegium.models.hypernetwork import HyperNetwork
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
-from florilegium.strategies.core.exchange import Outcome, joined
-from florilegium.strategies.core.expected import ROUNDING
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.core.server_step import ADAPTIVE
+from florilegium.strategies.exchange.exchange import Outcome, joined
+from florilegium.strategies.exchange.expected import ROUNDING
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 TESTED_AT_ONCE = 100
 """Number of clients whose models are made and sent in one exchange of an evaluation; limits the server's memory."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from florilegium.clients.families.clustered import named
 from florilegium.models.parameters import Arrays, part, shapes_of, without_statistics
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.families.clustered import Assigned, grouped
 
 Matrix = NDArray[np.float64]

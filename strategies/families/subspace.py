@@ -9,8 +9,8 @@ from florilegium.models.parameters import Arrays
 from florilegium.models.subspace import check_dimensions
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.run_folder import Checkpoint
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.run_folder import Checkpoint
 
 SUBSPACE = "what is learned is no network, but a point of a subspace or what makes one"
 """Why features cannot be transferred."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Self
 
 from florilegium.clients.layers.bound import bound
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Exchange
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, Running
 
 

@@ -10,12 +10,12 @@ from florilegium.clients.core.compression.scheme import Scheme
 from florilegium.clients.core.compression.schemes import scheme_of
 from florilegium.clients.core.wire import Request
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.receipts import Receipts
-from florilegium.strategies.core.requests import Exchange
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, Running
+from florilegium.strategies.layers.receipts import Receipts
 
 INCOMPRESSIBLE = {
     "sum": "",

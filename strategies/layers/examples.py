@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.delta import delta_warning
-from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.requests import Exchange
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.requests import Exchange
+from florilegium.strategies.layers.example_privacy import expected_trainings
 from florilegium.strategies.layers.layer import Layer, Running
 
 log = logging.getLogger("flwr")

@@ -12,13 +12,13 @@ from florilegium.clients.core.reports import Reports
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.clients.core.wire import Request
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.example_privacy import ClientAccounts
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.population import Population
-from florilegium.strategies.core.requests import Exchange
-from florilegium.strategies.core.run_folder import RunFolder
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.population import Population
+from florilegium.strategies.exchange.requests import Exchange
+from florilegium.strategies.folder.run_folder import RunFolder
+from florilegium.strategies.layers.example_privacy import ClientAccounts
+from florilegium.strategies.settings.server import ServerSettings
 
 MakesMessages = Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms] | None], Sequence[Message]]
 """Makes the messages of an exchange, given the clients of each node, and the terms of a secure sum for some clients."""

@@ -11,12 +11,12 @@ from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE, Reques
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
 from florilegium.partitions.datasets import find_spec
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Exchange
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, Running
+from florilegium.strategies.settings.server import ServerSettings
 
 UNBOUNDED = {
     "sum": "",
@@ -42,7 +42,7 @@ class Noise(Layer):
     """
 
     def __init__(self, running: Running) -> None:
-        from florilegium.strategies.core.client_privacy import ClientPrivacy  # dp-accounting takes seconds
+        from florilegium.strategies.layers.client_privacy import ClientPrivacy  # dp-accounting takes seconds
 
         self._running = running
         self.protection = ClientPrivacy(running.settings, running.run)

@@ -8,13 +8,13 @@ from typing import Self
 
 from florilegium.clients.core.wire import Request
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Exchange
-from florilegium.strategies.core.robust import check_cohorts, robust_sum
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, Running
+from florilegium.strategies.layers.robust_rules import check_cohorts, robust_sum
+from florilegium.strategies.settings.server import ServerSettings
 
 NOT_A_MEAN = {
     "sum": "",

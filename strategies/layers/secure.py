@@ -10,13 +10,13 @@ from flwr.serverapp import Grid
 
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import shapes_of
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.requests import Exchange
-from florilegium.strategies.core.secure_exchange import SecureExchange, Task
-from florilegium.strategies.core.secure_record import SecureRecord, check_sizes
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, MakesMessages, Running
+from florilegium.strategies.layers.secure_exchange import SecureExchange, Task
+from florilegium.strategies.layers.secure_record import SecureRecord, check_sizes
 
 MORE_THAN_SUMS = {
     "sum": "",

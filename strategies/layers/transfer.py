@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from florilegium.strategies.core.messages import Messages
+from florilegium.strategies.exchange.messages import Messages
 
 
 def gap(messages: Messages) -> str:

@@ -9,7 +9,7 @@ from florilegium.apps.settings.configuration import defaults
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 
 __all__ = [
     "METHODS", "Simulation", "Value", "defaults", "federate", "read_checkpoint", "run_experiment", "run_here", "silent",

@@ -11,8 +11,8 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_table
 from florilegium.partitions.federation import build, contents, federate, whole_dataset
 from florilegium.partitions.settings import FederationSettings
-from florilegium.strategies.core.run_folder import differing_settings
-from florilegium.strategies.core.settings import TABLES
+from florilegium.strategies.folder.run_folder import differing_settings
+from florilegium.strategies.settings.server import TABLES
 from tests.partitions.foreign import HeadKeys
 from tests.support import CACHE, config, settings
 

@@ -29,10 +29,10 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedamp import attention
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs, timeless
 from tests.support import make_client, perform
 

@@ -23,11 +23,11 @@ from florilegium.common.seeds import torch_draws
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.feddistill import FedDistill
 from florilegium.strategies.fedproto import FedProto
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform
 

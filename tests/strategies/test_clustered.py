@@ -32,13 +32,13 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.cfl import bipartition
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.requests import Cohort
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.requests import Cohort
 from florilegium.strategies.families.splits import cosines, gram
 from florilegium.strategies.fl_hc import hierarchical
 from florilegium.strategies.flux import dense, scaled
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
 from tests.support import config, make_client, perform

@@ -22,8 +22,8 @@ from florilegium.models.discrepancy import discrepancy
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform
 

@@ -19,8 +19,8 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import TASK, Value, config, make_client, perform, settings
 

@@ -24,9 +24,9 @@ from florilegium.common.declarations import gap
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.messages import Messages
-from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.fingerprints import cases
 from tests.runs import Runs
 from tests.support import mostly_long

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 
 # With a larger learning rate batch norm makes chaos of rounding: 1e-8 after a round, 1e-4 after three.

@@ -19,7 +19,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform, settings
 

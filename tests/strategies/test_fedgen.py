@@ -24,10 +24,10 @@ from florilegium.common.settings import Value
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.server_step import ServerStep
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedgen import FedGen
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.runs import Runs
 from tests.support import make_client, perform, settings
 

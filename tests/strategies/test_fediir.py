@@ -16,7 +16,7 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client, perform
 

@@ -31,7 +31,7 @@ from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.partitions.made import write
 from tests.runs import Runs

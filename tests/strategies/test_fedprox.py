@@ -11,8 +11,8 @@ from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.fedprox import FedProxClient
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedprox import AdaptiveMu
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 
 

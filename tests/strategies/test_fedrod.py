@@ -19,8 +19,8 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.personal_heads import build_head_network
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform
 

@@ -19,7 +19,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.models.representation import build_representation
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client, perform
 

@@ -32,9 +32,9 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.roster import Member, Roster
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
+from florilegium.strategies.exchange.roster import Member, Roster
 from florilegium.strategies.flowdup import FLowDUP
+from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client, perform, settings
 

@@ -22,8 +22,8 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.core.server_step import ServerStep
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, perform, settings
 

@@ -26,9 +26,9 @@ from florilegium.models.width import narrowed, shapes_at
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.roster import Member
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.roster import Member
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.runs import Runs, timeless
 from tests.support import make_client, mostly_long, perform, settings

@@ -22,7 +22,7 @@ from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.models.zero_shot import Sizes, build_zero_shot, entropy, imbalance
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import DATASETS
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.runs import Runs
 from tests.support import make_client, perform
 

@@ -25,7 +25,7 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.dirichlet_multinomial import Mixture, initial, update
 from florilegium.partitions.federation import federate
 from florilegium.partitions.mdm_params import read_law
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.mdm import MDM, choose
 from tests.em import em, start
 from tests.grid import run_app

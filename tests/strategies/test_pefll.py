@@ -37,9 +37,9 @@ from florilegium.partitions.clientdata import ClientData, Examples, simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.research.studies.descriptors import correlations, rank_correlations, write_correlations
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.families import generated
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.partitions.made import make, write
 from tests.support import config, mostly_long, perform, settings

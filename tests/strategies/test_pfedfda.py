@@ -20,8 +20,8 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.pfedfda import PFedFDA
 from tests.grid import run_app
 from tests.support import config, make_client, perform

@@ -32,11 +32,11 @@ from florilegium.models.parameters import Arrays, get_arrays, num_bytes, set_arr
 from florilegium.models.reduction import factorise
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import TASK, Value, config, make_client, perform, settings
 

@@ -19,8 +19,8 @@ from florilegium.clients.ppfe_linear import WEIGHT, combined, ridge
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import CPU
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import settings
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from florilegium.clients.core.reports import Range, measured, range_of, validation
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.evaluation import summarise
-from florilegium.strategies.core.totals import Totals
+from florilegium.strategies.exchange.evaluation import summarise
+from florilegium.strategies.exchange.totals import Totals
 from florilegium.tasks.registry import TASKS, make_task
 from florilegium.tasks.task import NEEDS, Targets, Task
 from tests.processes import ROOT

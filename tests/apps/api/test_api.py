@@ -24,7 +24,7 @@ from torch import nn
 import florilegium as fl
 from florilegium.apps.origins.packages import modules, version_of
 from florilegium.models.parameters import get_arrays
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.processes import ROOT
 from tests.support import CACHE
 

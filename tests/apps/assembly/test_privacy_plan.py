@@ -16,9 +16,9 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.privacy.correlated import noise
 from florilegium.privacy.delta import delta_warning
-from florilegium.strategies.core.client_privacy import ClientPrivacy
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.folder.run_folder import RunFolder
+from florilegium.strategies.layers.client_privacy import ClientPrivacy
 from tests.support import settings
 
 

@@ -24,7 +24,7 @@ from florilegium.models.centers import Centers
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.datasets import DATASETS, find_spec
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.support import CACHE, Value, config, settings
 

@@ -23,8 +23,8 @@ from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 from tests import processes
 from tests.grid import run_app
 from tests.processes import ROOT
@@ -123,7 +123,7 @@ ROGUE = '''
 import numpy as np
 from flwr.app import Message
 from sklearn.datasets import load_digits
-from florilegium.clients.core.host import Host
+from florilegium.clients.node.host import Host
 from florilegium.clients.core.wire import Reply, unpack
 
 honest = Host.answer

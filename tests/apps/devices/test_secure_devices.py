@@ -11,7 +11,7 @@ from florilegium.clients.layers.secure import SECRETS
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.site import site
 from tests.support import config, settings

@@ -16,7 +16,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
 from tests.support import TASK, Value, config, settings
 

@@ -17,8 +17,8 @@ from flwr.common.serde import message_to_proto
 from PIL import Image
 
 from florilegium.apps import client_app
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.wire import Reply, flat, pack, unpack
+from florilegium.clients.node.host import Host
 from florilegium.common import files
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import florilegium as fl
-from florilegium.strategies.core.claim import read_status
+from florilegium.strategies.folder.claim import read_status
 from tests.support import CACHE
 
 KEYS = {"rounds": "3", "evaluate-every": "1", "num-clients": "4", "method": "fedper", "cache-dir": str(CACHE)}

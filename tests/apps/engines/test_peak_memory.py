@@ -17,10 +17,10 @@ from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.engines.peak_memory import forget_peaks, peak_memory
 from florilegium.apps.methods.declaration import Method
 from florilegium.clients.core.worker import return_memory, tune_process
-from florilegium.strategies.core.attempts import read_provenance
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.attempts import read_provenance
 from tests.support import config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells the peak of a process")

@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests import processes
 from tests.grid import run_app
 from tests.processes import ROOT

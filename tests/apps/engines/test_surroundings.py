@@ -31,8 +31,8 @@ from florilegium.partitions.device_data import read_device_schema
 from florilegium.partitions.sources.decode import read_parquet
 from florilegium.partitions.sources.folders import _table
 from florilegium.partitions.sources.schema import read_schema
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.run_folder import RunFolder, read_config
+from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.run_folder import RunFolder, read_config
 from tests.support import config
 
 
@@ -245,7 +245,7 @@ class TestFullDisk:
         def refuse(path: Path, text: str) -> None:
             raise FileError(f"cannot write {path}")
 
-        monkeypatch.setattr("florilegium.strategies.core.run_folder.write_text", refuse)
+        monkeypatch.setattr("florilegium.strategies.folder.run_folder.write_text", refuse)
         run.status("failed", error="the disk is full")
         assert json.loads((tmp_path / "status.json").read_text()) == {"state": "failed", "error": "the disk is full"}
         with pytest.raises(FileError):

@@ -14,8 +14,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from florilegium.apps.engines.workers import Worker, WorkerGrid, _serve
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.errors import RunError
-from florilegium.strategies.core.exchange import collect, deliver
-from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.exchange.exchange import collect, deliver
+from florilegium.strategies.exchange.expected import Expected
 
 
 class Untouched:

@@ -27,7 +27,7 @@ from florilegium.apps.runs.experiment import run_experiment
 from florilegium.apps.runs.reproduce import compare_runs, reproduce
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.attempts import read_provenance
+from florilegium.strategies.folder.attempts import read_provenance
 from tests.grid import run_app
 from tests.support import config
 

@@ -19,7 +19,7 @@ from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
 from florilegium.apps.reports.writing import write_report
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.folder.run_folder import RunFolder
 from tests.apps.reports.made import Accuracies, made_accuracies, made_run
 from tests.support import config
 

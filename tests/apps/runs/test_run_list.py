@@ -21,7 +21,7 @@ from florilegium.apps.runs.experiment import read_layers
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.common.toml import nested
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.apps.cli.test_tables import NARROW, plain
 from tests.support import CACHE, config
 

@@ -31,7 +31,7 @@ from florilegium.models.parameters import set_arrays
 from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.loading import load
 from florilegium.partitions.sources.picture_folders import write_picture_folders
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
 from tests.support import CACHE, config, mostly_long

@@ -19,7 +19,7 @@ from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.runs import Runs
 
 KEYS: dict[str, Value] = {

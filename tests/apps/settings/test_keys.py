@@ -23,7 +23,7 @@ from florilegium.common.commit import commit_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.references import resolve
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import read_config
+from florilegium.strategies.folder.run_folder import read_config
 from tests.apps.api.test_api import HalvedKeys
 from tests.processes import ROOT
 from tests.support import config

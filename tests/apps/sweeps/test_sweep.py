@@ -15,9 +15,9 @@ from florilegium.apps.sweeps.report import write_sweep
 from florilegium.apps.sweeps.sweep import cells, read_sweep
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.claim import claimed
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.results import read_clients
+from florilegium.strategies.folder.claim import claimed
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.results import read_clients
 from tests.grid import run_app
 from tests.support import CACHE, config
 

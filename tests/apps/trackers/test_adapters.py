@@ -15,7 +15,7 @@ from florilegium.apps.trackers.following import numbers
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.apps.trackers.sending import track
 from florilegium.common.errors import ConfigurationError
-from florilegium.strategies.core.run_folder import RunFolder
+from florilegium.strategies.folder.run_folder import RunFolder
 from tests.support import config
 
 ACCURACIES = [0.25, 0.5, 1.0, 0.5]

@@ -23,7 +23,7 @@ from florilegium.apps.trackers.following import SENT, numbers
 from florilegium.apps.trackers.registry import TRACKERS, check_tracker
 from florilegium.apps.trackers.sending import track
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.grid import run_app
 from tests.support import Value, config
 

@@ -30,7 +30,7 @@ from florilegium.apps.tuning.study import MethodStudy
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.sources.arrays import array_dataset
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.support import CACHE
 
 SMALL = """

@@ -22,7 +22,7 @@ from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, trained, unexchanged
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import find_spec
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import config, make_client, mostly_long, perform, settings
 

@@ -22,12 +22,12 @@ from torch.nn.functional import cross_entropy
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.base import SUM_MULTIPLIER
-from florilegium.clients.core.host import Host
 from florilegium.clients.core.reports import COST, reports_of
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import Group, train
 from florilegium.clients.core.wire import Work
 from florilegium.clients.fedavg import FedAvgClient
+from florilegium.clients.node.host import Host
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -35,7 +35,7 @@ from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.privacy.dp_sgd import Account, PrivateGradients, multiplier_for
-from florilegium.strategies.core.run_folder import read_checkpoint, read_config
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
 from tests.support import TASK, make_client, mostly_long, perform, settings
 

@@ -11,7 +11,7 @@ import pytest
 from florilegium.apps.engines.one_process import run_here
 from florilegium.common.errors import FileError
 from florilegium.common.files import Draft
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.support import config
 
 

@@ -15,7 +15,7 @@ from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Value
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.partitions.clientdata import Examples
-from florilegium.strategies.core.results import read_summary
+from florilegium.strategies.folder.results import read_summary
 from tests.fingerprints import cases
 from tests.models.foreign import FlattenNet, lone_channels
 from tests.support import TASK, config, mostly_long, settings

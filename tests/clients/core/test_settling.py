@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from florilegium.clients.core.settling import FLUSHES, Outcome, settled
+from florilegium.clients.node.settling import FLUSHES, Outcome, settled
 
 
 def test_results_keep_their_order_and_errors_are_those_of_work_or_flush() -> None:

@@ -21,7 +21,7 @@ from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import read_device
 from florilegium.partitions.federation import federate
 from florilegium.partitions.sources.words import vocabulary, words_of
-from florilegium.strategies.core.metrics_file import read_metrics
+from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.grid import run_app
 from tests.support import config, settings
 

@@ -18,7 +18,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.privacy import sampling
 from florilegium.privacy.noise import draw
 from florilegium.research.attacks.canary import Canary, Releases, at_least, at_most, attack, judge, release
-from florilegium.strategies.core import client_privacy
+from florilegium.strategies.layers import client_privacy
 from tests.runs import Runs
 from tests.support import settings
 

@@ -17,7 +17,7 @@ from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.federation import federate
 from florilegium.research.studies.embed import Representations, agreement, picture, representations, write_embedding
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.support import config
 
 KEYS: dict[str, Value] = {

@@ -20,8 +20,8 @@ from florilegium.research.studies.hyperparameters import (
     hyperparameters,
     write_hyperparameters,
 )
-from florilegium.strategies.core.run_folder import read_checkpoint
 from florilegium.strategies.fedl2p import BEST
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.support import config
 
 KEYS: dict[str, Value] = {

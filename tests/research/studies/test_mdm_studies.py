@@ -20,8 +20,8 @@ from florilegium.partitions.federation import federate
 from florilegium.research.studies.fidelity import Grid, accuracy, laws, study, write_fidelity
 from florilegium.research.studies.heterogeneity import clients_of, distance, write_heterogeneity
 from florilegium.research.studies.recovery import errors, normalised_error, write_recovery
-from florilegium.strategies.core.results import read_summary
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.results import read_summary
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.support import CACHE, TASK, config
 
 HISTOGRAMS: dict[str, Value] = {

@@ -26,7 +26,7 @@ from florilegium.research.studies.pareto import (
     table,
     write,
 )
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.support import CACHE
 
 BASE: dict[str, Value] = {

@@ -40,7 +40,7 @@ from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.kmeans import KMeans
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.runs import Runs
 from tests.support import config, mostly_long, perform, settings

@@ -13,13 +13,13 @@ import pytest
 from florilegium.apps.assembly.parts import assemble
 from florilegium.clients.fednova import normaliser
 from florilegium.common.settings import Value
-from florilegium.strategies.core.clock import Clock, Job, Load
-from florilegium.strategies.core.evaluation import MEDIAN
-from florilegium.strategies.core.exchange import Outcome
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.fleet import Fleet
-from florilegium.strategies.core.roster import Member, Roster
 from florilegium.strategies.core.rounds import Rounds
+from florilegium.strategies.exchange.clock import Clock, Job, Load
+from florilegium.strategies.exchange.evaluation import MEDIAN
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.exchange.fleet import Fleet
+from florilegium.strategies.exchange.roster import Member, Roster
 from tests.fingerprints import cases
 from tests.runs import Runs
 from tests.support import config, mostly_long, settings

@@ -15,9 +15,9 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes
-from florilegium.strategies.core.fleet import Fleet
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.fleet import Fleet
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs, timeless
 from tests.support import mostly_long, settings
 

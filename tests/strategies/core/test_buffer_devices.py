@@ -16,8 +16,8 @@ from florilegium.apps import server_app
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.support import config, settings
 

@@ -10,8 +10,8 @@ import pytest
 from florilegium.clients.core.state import ClientState
 from florilegium.common import files
 from florilegium.common.errors import DataError, RunError
-from florilegium.strategies.core import run_folder
-from florilegium.strategies.core.run_folder import Checkpoint, RunFolder, read_checkpoint
+from florilegium.strategies.folder import run_folder
+from florilegium.strategies.folder.run_folder import Checkpoint, RunFolder, read_checkpoint
 
 ARRAYS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((), np.int64)}
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from florilegium.common.errors import ConfigurationError, FileError
-from florilegium.strategies.core.claim import DIED, claimed, is_carried_out, read_status
+from florilegium.strategies.folder.claim import DIED, claimed, is_carried_out, read_status
 from tests.processes import ROOT
 
 HOLD = """
 import sys
 from pathlib import Path
-from florilegium.strategies.core.claim import claimed
+from florilegium.strategies.folder.claim import claimed
 with claimed(Path(sys.argv[1])):
     (Path(sys.argv[1]) / "status.json").write_text('{"state": "running", "round": 3}')
     print("held", flush=True)

@@ -24,9 +24,9 @@ from florilegium.clients.layers.noise import WITHIN
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.client_privacy import ClientPrivacy
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint
+from florilegium.strategies.layers.client_privacy import ClientPrivacy
 from tests.runs import Runs
 from tests.support import settings
 
@@ -157,7 +157,7 @@ def test_the_bound_follows_the_median_of_norms(run: Runs, noise_at: str, monkeyp
     """C ← C·exp(−η_C (b̄ − γ)), b̄ the share of changes within C; all but without noise on the count."""
     norms = np.array([1.0, 1.2, 1.5, 1.9, 2.6, 3.3, 4.1, 5.0])
     monkeypatch.setattr(FedAvgClient, "train", _changing_by(norms.tolist()))
-    monkeypatch.setattr("florilegium.strategies.core.client_privacy.COUNT_NOISE", 1e-7)
+    monkeypatch.setattr("florilegium.strategies.layers.client_privacy.COUNT_NOISE", 1e-7)
     path = run("run", rounds=50, participation=1.0, **{
         "privacy.noise-multiplier": 1e-9, "privacy.clip-quantile": 0.5, "privacy.clip-norm": 0.4,
         "privacy.noise-at": noise_at, "evaluate-every": 0,
@@ -182,7 +182,7 @@ def test_adapting_the_bound_costs_noise_and_no_budget(run: Runs) -> None:
 
 def test_an_adapted_bound_survives_resuming(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedAvgClient, "train", _changing_by([5.0] * 8))
-    monkeypatch.setattr("florilegium.strategies.core.client_privacy.COUNT_NOISE", 1e-7)
+    monkeypatch.setattr("florilegium.strategies.layers.client_privacy.COUNT_NOISE", 1e-7)
     keys: dict[str, Value] = {"privacy.noise-multiplier": 1e-9, "privacy.clip-quantile": 0.5, "participation": 1.0}
     whole, broken = run.whole_and_broken(3, **keys)
     assert _summary(whole)["clip_norm"] == pytest.approx(_summary(broken)["clip_norm"], rel=1e-4)

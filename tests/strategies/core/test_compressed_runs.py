@@ -25,9 +25,9 @@ from florilegium.clients.core.wire import Reply, Request, Work, unpack
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, norm
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.fingerprints import cases
 from tests.grid import FIRST_NODE
 from tests.runs import Runs

@@ -16,16 +16,16 @@ from florilegium.clients.core.wire import Reply
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import NoHyper, Value
-from florilegium.strategies.core.clock import Clock, Job, Load
 from florilegium.strategies.core.federation import Setup
-from florilegium.strategies.core.fleet import DAY, Fleet
-from florilegium.strategies.core.fleet_settings import FleetSettings
-from florilegium.strategies.core.metrics_file import read_metrics
 from florilegium.strategies.core.readiness import check_ready
-from florilegium.strategies.core.roster import Member, Roster
-from florilegium.strategies.core.run_folder import read_checkpoint
-from florilegium.strategies.core.traces import Traces, read_traces
+from florilegium.strategies.exchange.clock import Clock, Job, Load
+from florilegium.strategies.exchange.fleet import DAY, Fleet
+from florilegium.strategies.exchange.roster import Member, Roster
+from florilegium.strategies.exchange.traces import Traces, read_traces
 from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.settings.fleet import FleetSettings
 from tests.runs import Runs
 from tests.support import config, settings
 

@@ -21,9 +21,9 @@ from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import constant
 from florilegium.partitions.federation import federate
 from florilegium.privacy.ledger import SPENT
-from florilegium.strategies.core.exchange import LATE
 from florilegium.strategies.core.health import Attendance, at_chance, diverged, unmeasured
-from florilegium.strategies.core.results import read_summary
+from florilegium.strategies.exchange.exchange import LATE
+from florilegium.strategies.folder.results import read_summary
 from florilegium.tasks.registry import make_task
 from florilegium.tasks.task import Targets
 from tests.support import TASK, config, settings

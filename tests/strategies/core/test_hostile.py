@@ -23,9 +23,9 @@ from florilegium.common.foreign import printable, spreadsheet_cell
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.roster import Member, Roster
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.roster import Member, Roster
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
 from tests.support import settings
@@ -233,7 +233,7 @@ def test_announcements_are_checked(lie: dict[str, Any]) -> None:
 
 
 def test_an_error_is_one_line_of_plain_characters() -> None:
-    from florilegium.strategies.core.exchange import describe_error
+    from florilegium.strategies.exchange.exchange import describe_error
 
     query = Message(Request([], "", "", Work(0)).pack(None), 3, "train")
     said = describe_error(Message(Error(1, f"first\n{EVIL}" * 999), reply_to=query))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from florilegium.common.errors import RunError
-from florilegium.strategies.core.results import CLIENTS, SUMMARY, read_clients, read_summary
+from florilegium.strategies.folder.results import CLIENTS, SUMMARY, read_clients, read_summary
 
 
 def test_missing_files_are_empty(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import collect
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.robust import combine, least
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import collect
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.layers.robust_rules import combine, least
 from tests.fingerprints import cases
 from tests.runs import Runs
 

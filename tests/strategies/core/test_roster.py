@@ -20,13 +20,13 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import NoHyper, Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.evaluation import summarise
-from florilegium.strategies.core.example_privacy import expected_trainings
-from florilegium.strategies.core.exchange import Parcel, collect, deliver, deliver_all
-from florilegium.strategies.core.expected import Expected
 from florilegium.strategies.core.federation import Federation, Setup
-from florilegium.strategies.core.population import Population
-from florilegium.strategies.core.roster import Member, Roster, _reaches_devices
+from florilegium.strategies.exchange.evaluation import summarise
+from florilegium.strategies.exchange.exchange import Parcel, collect, deliver, deliver_all
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.population import Population
+from florilegium.strategies.exchange.roster import Member, Roster, _reaches_devices
+from florilegium.strategies.layers.example_privacy import expected_trainings
 from tests.grid import InProcessGrid
 from tests.runs import Runs
 from tests.support import TASK, settings

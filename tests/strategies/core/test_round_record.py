@@ -13,10 +13,10 @@ import pytest
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.metrics_file import MetricsFile, read_evaluations, read_metrics
 from florilegium.strategies.core.round_record import RoundRecord
-from florilegium.strategies.core.run_folder import read_checkpoint
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.folder.metrics_file import MetricsFile, read_evaluations, read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs, timeless
 
 KEYS: dict[str, Value] = {

@@ -24,9 +24,9 @@ from florilegium.models.parameters import get_arrays, set_arrays
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.core.metrics_file import read_evaluations, read_metrics
-from florilegium.strategies.core.run_folder import RunFolder, read_checkpoint, read_config
 from florilegium.strategies.core.server_step import ServerStep
+from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
+from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint, read_config
 from tests.grid import FIRST_NODE, run_app
 from tests.runs import timeless
 from tests.support import TASK, Value, config, settings

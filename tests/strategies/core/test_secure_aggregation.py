@@ -30,9 +30,9 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.secure_sum.party import PUBLIC
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import read_checkpoint
-from florilegium.strategies.core.secure_exchange import credible
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.layers.secure_exchange import credible
 from tests.fingerprints import cases
 from tests.grid import FIRST_NODE
 from tests.runs import Runs

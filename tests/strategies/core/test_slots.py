@@ -14,8 +14,8 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.privacy.accounting import Release, total
-from florilegium.strategies.core.run_folder import read_checkpoint
-from florilegium.strategies.core.slots import Slots
+from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.layers.slots import Slots
 from tests.runs import Runs
 from tests.strategies.core.test_client_privacy import KEYS, NO_CHANGE, _summary, _within
 from tests.support import mostly_long

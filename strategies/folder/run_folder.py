@@ -25,10 +25,10 @@ from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
 from florilegium.partitions.dealing import partitioner_table
-from florilegium.strategies.core.attempts import PROVENANCE, STATUS, Attempts
-from florilegium.strategies.core.metrics_file import MetricsFile, is_evaluated
-from florilegium.strategies.core.results import CLIENTS, SUMMARY
-from florilegium.strategies.core.settings import TABLES
+from florilegium.strategies.folder.attempts import PROVENANCE, STATUS, Attempts
+from florilegium.strategies.folder.metrics_file import MetricsFile, is_evaluated
+from florilegium.strategies.folder.results import CLIENTS, SUMMARY
+from florilegium.strategies.settings.server import TABLES
 
 if TYPE_CHECKING:
     from florilegium.models.parameters import Arrays

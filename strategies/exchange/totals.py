@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from florilegium.strategies.core.evaluation import Figures, pooled
+from florilegium.strategies.exchange.evaluation import Figures, pooled
 from florilegium.tasks.task import Task
 
 

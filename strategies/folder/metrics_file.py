@@ -14,7 +14,7 @@ FILE = "metrics.jsonl"
 TRAINING = "training"
 """Key of what the training of a round did (:mod:`florilegium.strategies.core.round_record`)."""
 SIMULATED = "simulated_seconds"
-"""Key of the virtual time since the run's start (:mod:`florilegium.strategies.core.clock`)."""
+"""Key of the virtual time since the run's start (:mod:`florilegium.strategies.exchange.clock`)."""
 
 
 def is_evaluated(line: Mapping[str, Any]) -> bool:

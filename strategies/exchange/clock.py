@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import RunError
-from florilegium.strategies.core.exchange import late, silent
-from florilegium.strategies.core.fleet import DAY, Fleet
+from florilegium.strategies.exchange.exchange import late, silent
+from florilegium.strategies.exchange.fleet import DAY, Fleet
 
 if TYPE_CHECKING:
-    from florilegium.strategies.core.roster import Member
-    from florilegium.strategies.core.settings import ServerSettings
+    from florilegium.strategies.exchange.roster import Member
+    from florilegium.strategies.settings.server import ServerSettings
 
 _LOOK = 60.0
 """Seconds between two looks for clients that are online, if there are none."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from florilegium.common.seeds import uniforms
 from florilegium.common.settings import folder
-from florilegium.strategies.core.fleet_settings import ALWAYS, DIURNAL, FleetSettings
-from florilegium.strategies.core.traces import Traces, read_traces
+from florilegium.strategies.exchange.traces import Traces, read_traces
+from florilegium.strategies.settings.fleet import ALWAYS, DIURNAL, FleetSettings
 
 DAY = 86400.0
 """Seconds of a day."""

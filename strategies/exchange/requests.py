@@ -10,7 +10,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.exchange.expected import Expected
 
 Reduce = Literal["delta", "sum", "stack"]
 

@@ -21,7 +21,6 @@ from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
-from florilegium.clients.core.crew import Crew
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Gathered, Gathers, Result
 from florilegium.clients.core.phases import contracts_of
@@ -29,7 +28,6 @@ from florilegium.clients.core.reduce import UPDATES, Reduction
 from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.clients.core.settling import FLUSHES, settled
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import (
     BYTES_DOWN,
@@ -44,6 +42,8 @@ from florilegium.clients.core.wire import (
 from florilegium.clients.layers.applied import opened
 from florilegium.clients.layers.layer import Place
 from florilegium.clients.layers.secure import carry_out
+from florilegium.clients.node.crew import Crew
+from florilegium.clients.node.settling import FLUSHES, settled
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder

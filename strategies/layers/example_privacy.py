@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from florilegium.privacy.ledger import SPENT
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.settings.server import ServerSettings
 
 
 class ClientAccounts:

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy.multikrum import select_multikrum
 from florilegium.clients.core.wire import pack
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.exchange import Outcome
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.exchange import Outcome
+from florilegium.strategies.settings.server import ServerSettings
 
 log = logging.getLogger("flwr")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.privacy.secure_sum.plan import ImpossibleError
-from florilegium.strategies.core.secure_exchange import SecureExchange, plan_for
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.layers.secure_exchange import SecureExchange, plan_for
+from florilegium.strategies.settings.server import ServerSettings
 
 
 def check_sizes(settings: ServerSettings, sizes: Iterable[tuple[str, int]]) -> None:

@@ -11,8 +11,8 @@ from florilegium.clients.core.settings import SharedSettings
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import NAME, Section, key
 from florilegium.partitions.settings import FederationSettings
-from florilegium.strategies.core.buffer_settings import BufferSettings
-from florilegium.strategies.core.fleet_settings import FleetSettings
+from florilegium.strategies.settings.buffer import BufferSettings
+from florilegium.strategies.settings.fleet import FleetSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 

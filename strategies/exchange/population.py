@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from florilegium.strategies.core.clock import Clock
-from florilegium.strategies.core.roster import Member, Roster
-from florilegium.strategies.core.settings import ServerSettings
+from florilegium.strategies.exchange.clock import Clock
+from florilegium.strategies.exchange.roster import Member, Roster
+from florilegium.strategies.settings.server import ServerSettings
 
 GROUPS = ("seen", "unseen", "unlabeled")
 

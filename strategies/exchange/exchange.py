@@ -24,8 +24,8 @@ from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.core.expected import Expected
-from florilegium.strategies.core.totals import Totals
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.totals import Totals
 
 log = logging.getLogger("flwr")
 

@@ -21,8 +21,8 @@ from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
 from florilegium.partitions.clientdata import validating
-from florilegium.strategies.core.exchange import POLLS_DEPLOYED, deliver, describe_error
-from florilegium.strategies.core.expected import Expected
+from florilegium.strategies.exchange.exchange import POLLS_DEPLOYED, deliver, describe_error
+from florilegium.strategies.exchange.expected import Expected
 
 log = logging.getLogger("flwr")
 
