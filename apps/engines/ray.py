@@ -19,7 +19,7 @@ from florilegium.apps.engines.progress import Show
 from florilegium.apps.origins.packages import import_path
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import STOP
+from florilegium.strategies.folder.run_folder import STOP
 
 VARIABLE = "RAY_ADDRESS"
 _PATIENCE = 3.0
