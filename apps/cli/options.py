@@ -73,7 +73,7 @@ def complete_engine(incomplete: str) -> list[str]:
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     """Return the runs whose ids begin so, in the folder of ``--runs-dir`` or the default one, in alphabetical order."""
-    from florilegium.strategies.core.settings import ServerSettings
+    from florilegium.strategies.settings.server import ServerSettings
 
     folder = Path(context.params.get("runs_dir") or ServerSettings.model_fields["runs_dir"].default).expanduser()
     names = (path.parent.name for path in folder.glob("*/config.toml"))

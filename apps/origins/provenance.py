@@ -21,7 +21,7 @@ import psutil
 
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.package import commit, project
-from florilegium.strategies.core.attempts import read_provenance
+from florilegium.strategies.folder.attempts import read_provenance
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,9 @@ from florilegium.apps.trackers.following import SENT, Following, tracked_run
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
 from florilegium.common.settings import Value
-from florilegium.strategies.core.claim import read_status
-from florilegium.strategies.core.metrics_file import read_metrics
-from florilegium.strategies.core.run_folder import Watcher, has_results, read_config
+from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.strategies.folder.run_folder import Watcher, has_results, read_config
 
 
 @dataclass(frozen=True)

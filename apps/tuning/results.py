@@ -22,7 +22,7 @@ from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.common.files import write_text
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value
-from florilegium.strategies.core.run_folder import FREE_ON_RESUME, differing_settings
+from florilegium.strategies.folder.run_folder import FREE_ON_RESUME, differing_settings
 
 State = Literal["complete", "pruned", "failed"]
 
