@@ -26,11 +26,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from benchmarks import plain_methods
 from benchmarks.plain_methods import BATCH, CLASSES, CLIENTS, IMAGES, RATE
+from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.engines.one_process import one_thread, run_here
-from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.metrics_file import read_metrics
+from florilegium.tasks.registry import CLASSIFICATION, make_task
+from florilegium.tasks.task import Targets
 
 KEYS: dict[str, Value] = {
     "dataset": "benchmarks.vectorised:pictures", "partitioner": "classes", "classes-per-client": 5, "model": "lenet",
@@ -50,7 +52,7 @@ OWN: Mapping[str, dict[str, Value]] = {
 
 def methods() -> list[str]:
     """Return the methods that are measured: all that learn from classes."""
-    return [name for name, method in METHODS.items() if method.task == "classification"]
+    return fitting(make_task(CLASSIFICATION, Targets(("label",), 10)))
 
 
 @dataclass

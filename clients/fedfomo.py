@@ -95,7 +95,7 @@ class FedFomoClient(BankedClient):
         If the share amounts to less than one example, models are compared on the training examples.
         """
         generator = torch_generator(self.settings.seed, "fedfomo", self.client_id)
-        data = self.data.hold_back(self.hyper.validation_share, generator)
+        data = self.data.hold_back(self.hyper.validation_share, generator, self.task)
         return data.train, data.validation if len(data.validation) else data.train
 
 

@@ -19,6 +19,7 @@ from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.models.width import absorb, amplify, narrowed, shapes_at
+from florilegium.tasks.task import CLASSES
 
 FULL = "_full"
 """Figures of the whole network."""
@@ -29,6 +30,11 @@ class HeteroFLClient(BaseClient):
 
     hyper: CapacityHyper
     endings = (FULL,)
+
+    @classmethod
+    def needed(cls, hyper: CapacityHyper) -> frozenset[str]:
+        """Return what the method needs of a task: classes, for the masked loss."""
+        return frozenset({CLASSES} if hyper.masked_loss else ())
 
     @staticmethod
     def training(hyper: CapacityHyper) -> Training:

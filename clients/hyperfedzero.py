@@ -85,7 +85,7 @@ def make_network(model: str, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: 
     sizes = Sizes(
         hyper.embedding_size, hyper.hidden_layers, hyper.hidden_width, hyper.chunk_size, hyper.chunk_embedding_size
     )
-    return build_zero_shot(model, spec.shape, spec.classes, sizes, hyper.scale, seed, codes=spec.coded)
+    return build_zero_shot(model, spec.shape, spec.learned.outputs[0], sizes, hyper.scale, seed, codes=spec.coded)
 
 
 @remembered(2)

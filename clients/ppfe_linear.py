@@ -27,6 +27,8 @@ from florilegium.clients.hyper.ppfe import PPFELinearHyper
 from florilegium.clients.ppfe import coefficient, reweight
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, set_arrays
+from florilegium.partitions.clientdata import Examples
+from florilegium.tasks.task import NUMBERS
 
 Array = NDArray[np.float64]
 
@@ -55,6 +57,7 @@ def ridge(x: Array, targets: Sequence[Array], ω: Array, penalties: Sequence[flo
 class PPFELinearClient(BaseClient):
     """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
 
+    needs = frozenset({NUMBERS})
     training = Training()
 
     uses_finetuning = "never"
@@ -110,7 +113,7 @@ class PPFELinearClient(BaseClient):
         members = arrays[WEIGHT].astype(np.float64) if kept is None else kept["members"]
         w = combined(members, np.ones(1) if kept is None else kept["betas"])
         set_arrays(self.model, {WEIGHT: w[None].astype(np.float32), BIAS: np.zeros(1, np.float32)})
-        x, y = self.data.test.x.double().numpy(force=True), self.data.test.y.double().numpy(force=True)
+        x, y = _arrays(self.data.test)
         metrics = {"loss": float(((y - x @ w) ** 2).mean())}
         metrics |= {f"loss_stage{t}": float(((y - x @ w) ** 2).mean()) for t, w in enumerate(members, start=1)}
         return Answer({}, len(y), metrics)
@@ -140,7 +143,7 @@ class PPFELinearClient(BaseClient):
 
     def _examples(self, part: str) -> tuple[Array, Array, Array]:
         """Return inputs (n, d), targets (n,) and weights ω (n,) of a part of the examples: fit, validation, or all."""
-        x, y = self.data.train.x.double().numpy(force=True), self.data.train.y.double().numpy(force=True)
+        x, y = _arrays(self.data.train)
         ω = np.ones(len(y)) if self._kept is None else self._kept["weights"]
         if part == "all":
             return x, y, ω
@@ -160,3 +163,9 @@ def combined(members: Array, betas: Array) -> Array:
     shares = betas / betas.sum() if betas.sum() > 0 else np.full(len(betas), 1 / len(betas))
     result: Array = shares @ members
     return result
+
+
+def _arrays(examples: Examples) -> tuple[Array, Array]:
+    """Return inputs (n, d) and targets (n,), in doubles."""
+    x, y = examples.x.double(), examples.y.double()
+    return x.flatten(1).numpy(force=True), y.flatten().numpy(force=True)

@@ -15,6 +15,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Canaries, Federation, Shares
 from florilegium.partitions.spec import Dataset
+from florilegium.tasks.task import CLASSES
 
 
 def plant(federation: Federation, dataset: Dataset, settings: FederationSettings) -> Federation:
@@ -27,7 +28,7 @@ def plant(federation: Federation, dataset: Dataset, settings: FederationSettings
     Raises:
         ConfigurationError: if there are too few examples or clients, or the data have no classes.
     """
-    if dataset.spec.kind == "regression":
+    if CLASSES not in dataset.spec.learned.provides:
         raise ConfigurationError(f"canaries: '{dataset.spec.name}' has no classes that could be wrong")
     rng = numpy_generator(settings.seed, "federation", "canaries")
     classes, count = dataset.spec.classes, settings.canaries

@@ -16,6 +16,7 @@ from torch.nn.functional import interpolate
 from florilegium.partitions.shares import Federation, client_rows
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec
+from florilegium.tasks.task import Task
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,7 @@ class Examples:
     Attributes:
         x: inputs (n, *shape): normalised float32 images in channels-last layout, float32 features, int64 character
             codes, or float32 word vectors.
-        y: int64 classes (n,), or float32 targets (n,).
+        y: targets (n, *shape) of the task: int64 classes (n,), or float32 numbers (n, k).
         redraw: for inputs that change at random from epoch to epoch of a training: returns those of an epoch, given
             the training's seed and the epoch's number; ``x`` are the unchanged ones.
     """
@@ -109,13 +110,13 @@ class ClientData:
         """The validation examples, held out from training; empty unless :meth:`hold_back` chose some."""
         return self._move(self._validation()) if self._validation else self.test.rows(slice(0))
 
-    def hold_back(self, fraction: float, generator: torch.Generator) -> ClientData:
+    def hold_back(self, fraction: float, generator: torch.Generator, task: Task) -> ClientData:
         """Return the same data with a ``fraction`` (0..1) of the training examples, rounded down, held out to validate.
 
-        Every example is equally likely to be chosen, and every class gives the same share of its examples, to within
-        one. If classes were ignored, validation would have most examples of the classes that happen to be rarest in the
-        remaining training examples, and would penalise learning. A client without labels keeps all its training
-        examples, since it could not evaluate anything.
+        Every example is equally likely to be chosen, and every class, or stratum of the task, gives the same share of
+        its examples, to within one. If classes were ignored, validation would have most examples of the classes that
+        happen to be rarest in the remaining training examples, and would penalise learning. A client without labels
+        keeps all its training examples, since it could not evaluate anything.
         """
         if not self.labeled:
             return self
@@ -123,7 +124,8 @@ class ClientData:
         @cache
         def held() -> Tensor:
             """Choose by systematic sampling: sort by class, then take examples at equal steps from a random start."""
-            classes, count = self.train.y.cpu(), validating(len(self.train), fraction)
+            classes = torch.from_numpy(task.strata(self.train.y.cpu().numpy()))
+            count = validating(len(self.train), fraction)
             order = torch.randperm(len(classes), generator=generator)
             order = order[classes[order].argsort(stable=True)]
             start = torch.rand((), generator=generator, dtype=torch.float64)
@@ -186,7 +188,7 @@ def to_inputs(
         case "words":
             assert words is not None, "word numbers become vectors with their vocabulary"
             return torch.from_numpy(words.vectors[x])
-        case "table" | "regression" | "numbers":
+        case "table" | "numbers":
             return tensor.float()
 
 

@@ -95,7 +95,7 @@ _OWN = {
             labels=("<=50K", ">50K"), table=ADULT,
         ),
         DatasetSpec(
-            "synthetic-linear", "", "regression", "x", "y", 1, (100,), client_columns=("client",),
+            "synthetic-linear", "", "numbers", "x", "y", 0, (100,), client_columns=("client",),
             made="florilegium.partitions.sources.synthetic:linear",
         ),
         *(

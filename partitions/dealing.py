@@ -202,11 +202,12 @@ def partition(
     disable_progress_bars()
     n, m = settings.num_clients, settings.samples_per_client
     partitioning = PARTITIONERS[settings.partitioner]
-    if not partitioning.numbers and dataset.spec.kind == "regression":
+    task = dataset.spec.learned
+    if not partitioning.numbers and not task.num_strata:
         fitting = [name for name in PARTITIONERS.own if PARTITIONERS[name].numbers]
         raise ConfigurationError(
-            f"partitioner: '{settings.partitioner}' cannot divide '{settings.dataset}', whose labels are numbers to "
-            f"predict. Partitioners that can: {', '.join(fitting)}"
+            f"partitioner: '{settings.partitioner}' cannot divide '{settings.dataset}', whose targets have no "
+            f"classes (the task {task.title}). Partitioners that can: {', '.join(fitting)}"
         )
     if n == 0 and column is None:
         raise ConfigurationError(
@@ -222,7 +223,7 @@ def partition(
                 f"'{settings.dataset}' has {len(rows)}"
             )
         rows = rows[: n * m]
-    table: dict[str, NDArray[Any]] = {"row": rows, "label": dataset.train.y[rows]}
+    table: dict[str, NDArray[Any]] = {"row": rows, "label": label_of(dataset, rows)}
     if column is not None:
         table["client"] = client_names(dataset.train, column)[rows]
     with failures_named(settings):
@@ -244,12 +245,18 @@ def partition(
     return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
 
 
+def label_of(dataset: Dataset, rows: Rows) -> NDArray[Any]:
+    """Return the stratum of each training row or, without strata, its first target."""
+    task, y = dataset.spec.learned, dataset.train.y[rows]
+    return task.strata(y) if task.num_strata else y.reshape(len(y), -1)[:, 0]
+
+
 def matched(
     dataset: Dataset, train: list[Rows], test_split: Split, test_rows: Rows, rng: np.random.Generator
 ) -> list[Rows]:
     """Draw test rows for every client in its own class proportions, without overlap.
 
-    The method is described in docs/architecture.md, "Data". Numbers to predict count as one class.
+    The method is described in docs/architecture.md, "Data". Targets without strata count as one class.
 
     Args:
         dataset: the data.
@@ -258,9 +265,8 @@ def matched(
         test_rows: the rows of it to draw from.
         rng: the generator.
     """
-    classes, train_y, test_y = dataset.spec.classes, dataset.train.y, test_split.y
-    if dataset.spec.kind == "regression":
-        classes, train_y, test_y = 1, np.zeros(len(train_y), np.int64), np.zeros(len(test_y), np.int64)
+    task = dataset.spec.learned
+    classes, train_y, test_y = max(1, task.num_strata), task.strata(dataset.train.y), task.strata(test_split.y)
     demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
     pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
     supply = np.array([len(pool) for pool in pools])

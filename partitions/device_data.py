@@ -35,12 +35,13 @@ from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
 from florilegium.partitions.natural_clients import HELD_BACK
 from florilegium.partitions.sources.columns import refuse_twins
-from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, read_parquet
+from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, numbers_to_predict, read_parquet
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.task import CLASSES
 
 log = logging.getLogger("flwr")
 
@@ -129,12 +130,12 @@ class _Reader:
         refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
         if self._unlabeled(part):
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
-        if self.spec.y in table.column_names and self.spec.kind != "regression":
+        if self.spec.y in table.column_names and not self.spec.targets.numbers:
             labels = self._translated(table.column(self.spec.y).to_pylist())
             index = table.column_names.index(self.spec.y)
             table = table.set_column(index, self.spec.y, [labels])
         split = decode(self.spec, table, name, self.words)
-        return Examples(to_inputs(self.spec, split.x, self.words), torch.from_numpy(split.y))
+        return Examples(to_inputs(self.spec, split.x, self.words), self._targets(split.y))
 
     def csv(self, path: Path, part: str) -> Examples:
         """Return the examples of a CSV file with a header line."""
@@ -151,18 +152,24 @@ class _Reader:
         """Return the type of each column of a CSV file; types are not inferred, since a category may look numeric."""
         spec = self.spec
         vectors = spec.table is not None and spec.table.vectors
-        if spec.kind in ("image", "numbers", "tokens") or vectors or (spec.kind == "regression" and spec.table is None):
+        numbers = dict.fromkeys(spec.targets.columns if spec.targets.numbers else (), pyarrow.float64())
+        if spec.kind in ("image", "numbers", "tokens") or vectors:
             raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
         if spec.table is None:
-            return dict.fromkeys((spec.x, spec.y), pyarrow.string())
+            return dict.fromkeys((spec.x, spec.y), pyarrow.string()) | numbers
         types = dict.fromkeys(spec.table.numbers, pyarrow.float64())
         types |= dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
-        return types | ({spec.y: pyarrow.float64()} if spec.kind == "regression" else {})
+        return types | numbers
 
     def pictures(self, path: Path, part: str) -> Examples:
         """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
         if self.spec.kind != "image":
             raise DataError(f"data-path: {path} is a folder of folders, but '{self.spec.name}' has no pictures")
+        if self.spec.targets.numbers and not self._unlabeled(part):
+            raise DataError(
+                f"data-path: {path} has pictures in folders named by class, but '{self.spec.name}' has numbers to "
+                "predict; give train.parquet"
+            )
         found = pictures_in(path, deep=self._unlabeled(part), apart=PARTS)
         self.notes.extend(f"{path}: {note}" for note in found.notes())
         if not found.files and part == "train":
@@ -180,7 +187,8 @@ class _Reader:
             raise DataError(f"{name}: there are no labels (y is None); set labeled=false in --node-config")
         if self.spec.kind != "image":
             columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: self._cells(x, name)}
-            labels = {} if y is None or not self.spec.y else {self.spec.y: list(y)}
+            given = [] if y is None or not self.spec.y else self._columns(y)
+            labels = dict(zip(self.spec.targets.columns if given else (), given, strict=True))
             return self.table(pyarrow.table({**columns, **labels}), name, part)
         rows = laid_out(self.spec, x, f"{name}: pictures")
         if rows.dtype != np.uint8:
@@ -199,10 +207,22 @@ class _Reader:
 
     def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
         """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""
-        y = np.zeros(len(x), np.int64) if labels is None else labels_of(self.spec, self._translated(labels), name)
+        if labels is None:
+            y: NDArray[Any] = np.zeros((len(x), *self.spec.learned.shape), self.spec.learned.dtype)
+        elif self.spec.targets.numbers:
+            y = numbers_to_predict(self.spec, self._columns(labels), name)
+        else:
+            y = labels_of(self.spec, self._translated(labels), name)
         if len(x) != len(y):
             raise DataError(f"{name}: there are {len(x)} inputs and {len(y)} labels")
-        return Examples(to_inputs(self.spec, x, self.words), torch.from_numpy(y))
+        return Examples(to_inputs(self.spec, x, self.words), self._targets(y))
+
+    def _targets(self, stored: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(self.spec.learned.encode(stored))
+
+    def _columns(self, y: Any) -> list[Any]:
+        """Return the columns of targets that the owner's function has yielded as (n,) or (n, k)."""
+        return [list(y)] if len(self.spec.targets.columns) == 1 else [*np.asarray(y).T]
 
     def _translated(self, labels: Iterable[Any]) -> list[Any]:
         """Translate labels to the dataset's labels, by the device's schema or by their text.
@@ -360,7 +380,7 @@ def report(data: ClientData, spec: DatasetSpec) -> str:
     text = f"{len(data.train)} training and {len(data.test)} test examples"
     if not data.labeled:
         text += ", without labels"
-    elif spec.kind != "regression" and spec.y:
+    elif CLASSES in spec.learned.provides and spec.y:
         held = Counter(data.train.y.tolist())
         names = ", ".join(f"{spec.labels[label] if spec.labels else label}: {held[label]}" for label in sorted(held))
         text += f", {len(held)} of {spec.classes} classes in training ({names})"

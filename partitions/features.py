@@ -93,7 +93,10 @@ def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
             else f"mdm.bins: '{name}' has categories already; leave the bins out (found: '{bins}')"
         )  # fmt: skip
     if name == LABEL:
-        return Feature(name, spec.classes, lambda x, y: y.astype(np.int64))
+        task = spec.learned
+        if not task.num_strata:
+            raise ConfigurationError(f"mdm.feature: the targets of '{spec.name}' are no classes; name another column")
+        return Feature(name, task.num_strata, lambda x, y: task.strata(y).astype(np.int64))
     assert schema is not None
     if name in words:
         earlier = words[: words.index(name)]

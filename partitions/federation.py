@@ -112,7 +112,7 @@ def whole_dataset(settings: FederationSettings) -> Dataset:
     if spec.made:
         module, _, function = spec.made.partition(":")
         made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
-        return made
+        return made.read_by(settings.task)
     return load_dataset(settings, settings.embeddings)
 
 

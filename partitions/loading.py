@@ -68,7 +68,8 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         ConfigurationError: if there is no such dataset, or keys contradict it.
         DataError: if its data are needed to describe it, and cannot be used.
     """
-    return _spec(settings.dataset, settings.data_dir, settings.cache_dir, _inference(settings))
+    spec = _spec(settings.dataset, settings.data_dir, settings.cache_dir, _inference(settings))
+    return replace(spec, task=settings.task) if settings.task else spec
 
 
 def task_of(settings: SourceSettings) -> Task:
@@ -78,7 +79,8 @@ def task_of(settings: SourceSettings) -> Task:
 
 def load_dataset(settings: SourceSettings, embeddings: str = "") -> Dataset:
     """Load the dataset of ``settings``; see :func:`load`."""
-    return load(settings.dataset, settings.data_dir, settings.cache_dir, embeddings, _inference(settings))
+    keys = _inference(settings)
+    return load(settings.dataset, settings.data_dir, settings.cache_dir, embeddings, keys, settings.task)
 
 
 def _inference(settings: SourceSettings) -> Inference:
@@ -209,26 +211,29 @@ def _stamps(files: Sequence[Path]) -> Stamps:
 def _fingerprint(spec: DatasetSpec, files: Sequence[Path], words: Vocabulary | None) -> str:
     """Return a hash that changes with the source files (name, size and modification time of each)."""
     vocabularies = [words.name] if words else []
-    described = [repr(spec)] if DATASETS.own.get(spec.name) is not spec else []
+    described = [repr(spec), *spec.further] if DATASETS.own.get(spec.name) is not spec else []
     facts = [_FORMAT, spec.name, spec.hub, _stamps(files), *vocabularies, *described]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 @remembered(4)
-def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "", keys: Inference = _NO_KEYS) -> Dataset:
+def load(
+    name: str, data_dir: str, cache_dir: str, embeddings: str = "", keys: Inference = _NO_KEYS, task: str = ""
+) -> Dataset:
     """Load dataset ``name``: from ``data_dir``, else from ``$FLORILEGIUM_DATA``, else from the hub.
 
     The first call on a machine decodes it into ``cache_dir`` under a file lock; later calls, in any process, memory-map
     the arrays from there. Datasets of words need a file of ``embeddings``
-    (:mod:`florilegium.partitions.sources.words`). ``keys`` help to infer a schema.
+    (:mod:`florilegium.partitions.sources.words`). ``keys`` help to infer a schema. ``task`` is
+    what is learned, if it is not the dataset's own task.
 
     Raises:
-        ConfigurationError: if there is no dataset of this name.
+        ConfigurationError: if there is no dataset of this name, or the task cannot be learned from it.
         DataError: if its files are missing or do not fit its schema.
     """
     spec = _spec(name, data_dir, cache_dir, keys)
     if spec.folder and has_splits(Path(spec.folder)):
-        return _ready(spec)
+        return _ready(spec).read_by(task)
     path = None if name == "digits" else _local_folder(spec, data_dir)
     words = vocabulary(embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     whole = path is not None and (path / "train.parquet").is_file()
@@ -246,7 +251,7 @@ def load(name: str, data_dir: str, cache_dir: str, embeddings: str = "", keys: I
                 write_splits(cache, splits)
                 write_text(cache / "complete", "")
     splits = map_splits(cache)
-    return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words)
+    return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words).read_by(task)
 
 
 def _ready(spec: DatasetSpec) -> Dataset:
@@ -256,7 +261,7 @@ def _ready(spec: DatasetSpec) -> Dataset:
     check_splits(path, spec, splits)
     # The folder is named by a hash of its content or of its source.
     stamps = _stamps(sorted(path.glob("*.npy")))
-    fingerprint = hashlib.sha256(json.dumps([path.name, repr(spec), stamps]).encode()).hexdigest()[:16]
+    fingerprint = hashlib.sha256(json.dumps([path.name, repr(spec), *spec.further, stamps]).encode()).hexdigest()[:16]
     return Dataset(spec, splits["train"], splits.get("test"), fingerprint)
 
 

@@ -13,6 +13,7 @@ from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.settings import FederationSettings, parse_rows
 from florilegium.partitions.sources.names import name_of
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
+from florilegium.tasks.task import CLASSES
 
 Rows = NDArray[np.int64]
 LABEL = "label"
@@ -52,12 +53,13 @@ def choose_rows(settings: FederationSettings, dataset: Dataset, rows: Rows) -> t
         raise ConfigurationError(
             "client-rows: without it clients hold rows of every kind, and none is out-of-distribution"
         )
-    held = np.unique(dataset.train.y[own])
+    strata = dataset.spec.learned.strata(dataset.train.y)
+    held = np.unique(strata[own])
     if s.server_missing >= len(held):
         raise ConfigurationError(
             f"server-missing: the clients have {len(held)} classes, of which at least one must be left"
         )
-    present = own[np.isin(dataset.train.y[own], held[: len(held) - s.server_missing])]
+    present = own[np.isin(strata[own], held[: len(held) - s.server_missing])]
     strange = rows[
         matching("server-ood-rows", s.server_ood_rows, dataset.spec, dataset.train, rows) & ~np.isin(rows, own)
     ]
@@ -99,7 +101,7 @@ def matching(key: str, choice: str, spec: DatasetSpec, split: Split, rows: Rows)
 
 
 def _labels(spec: DatasetSpec, split: Split) -> NDArray[np.str_]:
-    """Return the label of every row of a split, as written in the source file; empty for regression."""
+    """Return the label of every row of a split, as written in the source file; empty without classes."""
     names = np.array([str(label) for label in spec.labels or range(spec.classes)])
-    result: NDArray[np.str_] = names[split.y] if spec.kind != "regression" else np.array([], str)
+    result: NDArray[np.str_] = names[split.y] if CLASSES in spec.learned.provides else np.array([], str)
     return result

@@ -89,11 +89,21 @@ class SourceSettings(DataSettings):
     cache_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/cache", "folder for decoded datasets and index tables", values="folder", min_length=1
     )
+    task: str = key(
+        "",
+        'what is learned from the targets ([more](tasks.md)); "": the dataset\'s own task, classes of labels or '
+        "regression of numbers",
+        values='`classification`, `regression`, `package.module:attribute`, ""',
+    )
     input_column: str = key(
         "", "input columns of a [dataset without a schema](data.md); several are joined by `+`",
         values='column, `a+b`, ""',
     )  # fmt: skip
-    label_column: str = key("", "label column of a dataset without a schema", values='column, ""')
+    label_column: str = key(
+        "",
+        "label column of a dataset without a schema; several columns of numbers are joined by `+`",
+        values='column, `a+b`, ""',
+    )
     text_length: int = key(
         0, "characters of each text of a dataset without a schema; 0: the longest training text, at most 200", ge=0
     )

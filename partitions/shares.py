@@ -102,13 +102,11 @@ class Federation:
         return len(self.unseen)
 
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
-        """Return how many examples of each class each client holds in ``part``, shape (n, C)."""
-        if dataset.spec.kind == "regression":
-            return (self.train if part == "train" else self.test).sizes[:, None]
-        classes = dataset.spec.classes
+        """Return how many examples of each stratum (class) each client holds in ``part``, (n, C); (n, 1) without."""
+        task = dataset.spec.learned
         return np.stack(
             [
-                np.bincount(split.y[rows], minlength=classes)
+                np.bincount(task.strata(split.y[rows]), minlength=max(1, task.num_strata))
                 for split, rows in (client_rows(self, dataset, i, part) for i in range(len(self)))
             ]
         )

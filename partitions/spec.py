@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,10 +23,10 @@ class DatasetSpec:
         name: name in messages and in the names of files.
         hub: id on the Hugging Face hub; "" if it is not there.
         kind: how columns are decoded to arrays. "numbers" are floats and "tokens" integers that a network receives as
-            they are.
+            they are. What is learned does not follow from it.
         x: the input column of images and texts (for tables see ``table``).
-        y: the label column; "" if there is none, and all examples get class 0.
-        classes: number of classes C; 1, the number of outputs, if y is a number to predict ("regression").
+        y: the label column, or the first column of targets; "" if there is none, and all examples get class 0.
+        classes: number of classes C; 0 if targets are numbers.
         shape: shape of one input: (channels, height, width), (length,), (words, numbers), (features,), or any shape
             of "numbers".
         mean, std: per-channel statistics of the training images, in units of 0..1, used to normalise.
@@ -40,12 +40,15 @@ class DatasetSpec:
         tokens: number of different tokens, each in 0..tokens-1.
         made: "module:function" that generates a synthetic dataset from the run's settings.
         derived: "module:function" that computes the splits from those of the source.
+        task: what is learned, a name in :data:`florilegium.tasks.registry.TASKS`; "": classes of labels, and
+            regression of numbers.
+        further: columns of targets besides y.
         brightest: the largest value that a pixel can have, if the inputs are images.
     """
 
     name: str
     hub: str
-    kind: Literal["image", "characters", "words", "table", "regression", "numbers", "tokens"]
+    kind: Literal["image", "characters", "words", "table", "numbers", "tokens"]
     x: str
     y: str
     classes: int
@@ -62,13 +65,20 @@ class DatasetSpec:
     tokens: int = 0
     made: str = ""
     derived: str = ""
-    brightest: int = field(default=255, repr=False)  # not in the names of cached custom datasets
+    # Not in the names of cached custom datasets:
+    task: str = field(default="", repr=False)
+    further: tuple[str, ...] = field(default=(), repr=False)
+    brightest: int = field(default=255, repr=False)
 
     @property
     def learned(self) -> Task:
         """The task, made for this dataset's targets."""
-        task = REGRESSION if self.kind == "regression" else CLASSIFICATION
-        return make_task(task, Targets((self.y,) if self.y else (), self.classes, self.labels))
+        return make_task(self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION), self.targets)
+
+    @property
+    def targets(self) -> Targets:
+        """What a task is told of the targets."""
+        return Targets((self.y, *self.further) if self.y else (), self.classes, tuple(self.labels))
 
     @property
     def coded(self) -> bool:
@@ -83,7 +93,8 @@ class Split:
     Attributes:
         x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word indices
             (n, words), int64 tokens (n, length), or float32 features (n, features) or numbers (n, …).
-        y: int64 classes (n,), each in 0..C-1; or float32 targets (n,).
+        y: targets (n, *shape) of the task. In files, and before a task reads them (:meth:`Dataset.read_by`): int64
+            classes (n,), each in 0..C-1; or float32 numbers, (n,) of one column and (n, k) of k columns.
         clients: natural client names by column, each (n,).
     """
 
@@ -114,3 +125,16 @@ class Dataset:
     fingerprint: str
     vocabulary: Vocabulary | None = None
     server: Split | None = None
+
+    def read_by(self, task: str = "") -> Dataset:
+        """Return the dataset with targets as task ``task`` needs them; "": the dataset's own task.
+
+        Raises:
+            ConfigurationError: if the task cannot be learned from these targets.
+        """
+        spec = replace(self.spec, task=task) if task else self.spec
+        train, test, server = (
+            split and replace(split, y=spec.learned.encode(split.y)) for split in (self.train, self.test, self.server)
+        )
+        assert train is not None
+        return replace(self, spec=spec, train=train, test=test, server=server)

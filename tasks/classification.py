@@ -23,6 +23,8 @@ class Classification(Task):
 
     title = "predicts one of the classes"
     dtype = "int64"
+    activated = "probabilities"
+    decimals = ".6f"
     constantly = "always predicting the most frequent class"
 
     @property
@@ -38,7 +40,7 @@ class Classification(Task):
     @cached_property
     def figures(self) -> Mapping[str, Figure]:
         """The accuracy, 0..1."""
-        return {ACCURACY: Figure(0.0, 1.0, chance=1 / max(1, self.targets.classes), pooled="weighted")}
+        return {ACCURACY: Figure(0.0, 1.0, chance=1 / self.targets.classes, pooled="weighted")}
 
     @property
     def offers(self) -> frozenset[str]:
@@ -49,6 +51,18 @@ class Classification(Task):
     def guess(self) -> float | None:
         """The loss of guessing all classes alike, ln C."""
         return math.log(self.targets.classes) if self.targets.classes > 1 else None
+
+    def check(self) -> None:
+        """Check that targets are labels."""
+        if self.targets.numbers:
+            raise ValueError(
+                f"classification needs a column of labels, and column '{self.targets.columns[0]}' holds numbers"
+            )
+
+    @property
+    def num_strata(self) -> int:
+        """The number of classes."""
+        return self.targets.classes
 
     def strata(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes."""

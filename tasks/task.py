@@ -57,13 +57,18 @@ class Targets:
 
     Attributes:
         columns: the names of the target columns; (): there is none, and all examples have class 0.
-        classes: number of classes C; 1 if targets are numbers.
+        classes: number of classes C; 0 if targets are numbers.
         labels: the words of the data for the classes, in their order; () if they have none.
     """
 
     columns: tuple[str, ...] = ()
-    classes: int = 1
+    classes: int = 0
     labels: tuple[int | str, ...] = ()
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the columns hold numbers rather than labels."""
+        return bool(self.columns) and not self.classes
 
 
 class Task(ABC):
@@ -78,12 +83,16 @@ class Task(ABC):
         per_example: whether the loss of a batch is the mean of :meth:`losses`. Otherwise only :meth:`loss` is computed:
             no example can be private or weighted, and clients do not train together.
         least_loss: the smallest loss that a client can have.
+        activated: what :meth:`activate` returns, in a word: the name of an ONNX model's output.
+        decimals: how numbers are written in files of predictions, a format specification.
     """
 
     title: ClassVar[str]
     dtype: ClassVar[str] = "float32"
     per_example: ClassVar[bool] = True
     least_loss: ClassVar[float] = 0.0
+    activated: ClassVar[str] = "predictions"
+    decimals: ClassVar[str] = ".6g"
 
     def __init__(self, targets: Targets) -> None:
         self.targets = targets
@@ -141,12 +150,23 @@ class Task(ABC):
         return None
 
     def encode(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return a dataset's stored target column or columns, (n,) or (n, …), as targets (n, *shape) of ``dtype``."""
-        return np.asarray(stored, self.dtype).reshape(len(stored), *self.shape)
+        """Return a dataset's target columns as targets (n, *shape) of ``dtype``.
 
-    def strata(self, y: NDArray[Any]) -> NDArray[np.int64] | None:
-        """Return an integer ≥ 0 for each target (n, *shape), by which rows are divided or held out; or None."""
-        return None
+        Args:
+            stored: int64 classes (n,), or float32 numbers, (n,) of one column and (n, k) of k columns.
+        """
+        shape = (len(stored), *self.shape)
+        same = stored.dtype == self.dtype and stored.shape == shape
+        return stored if same else np.asarray(stored, self.dtype).reshape(shape)
+
+    @property
+    def num_strata(self) -> int:
+        """The number of strata, by which rows are divided among clients and held out; 0: there are none."""
+        return 0
+
+    def strata(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the stratum of each target (n, *shape), 0 to :attr:`num_strata` − 1; all 0 if there are none."""
+        return np.zeros(len(y), np.int64)
 
     def constant(self, y: NDArray[Any]) -> float:
         """Return the main figure of the best constant prediction for targets (n, *shape); NaN if it is not known."""

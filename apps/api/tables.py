@@ -37,10 +37,8 @@ class Partition:
     def counts(self) -> pd.DataFrame:
         """Numbers of training examples: a row per client, a column per class."""
         spec = self._dataset.spec
-        names = list(spec.labels) or list(range(spec.classes))
+        names = list(spec.labels) or list(range(spec.learned.num_strata)) or ["examples"]
         counts = self._federation.class_counts(self._dataset)
-        if spec.kind == "regression":
-            names = ["examples"]
         return pd.DataFrame(counts, index=self.clients.index, columns=pd.Index(names, name="class"))
 
     @property

@@ -29,8 +29,9 @@ def check_early(config: Mapping[str, Value]) -> None:
     settings, _ = parse(config)
     dataset = dataset_of(settings)
     check_local(dataset, settings.data_dir)
-    if settings.partitioner == "classes" and dataset.kind != "regression":
-        check_classes(class_range(settings.classes_per_client)[1], dataset.classes)
+    strata = dataset.learned.num_strata
+    if settings.partitioner == "classes" and strata:
+        check_classes(class_range(settings.classes_per_client)[1], strata)
     if settings.init.endswith(PARAMETER_FILES):
         if not Path(folder(settings.init)).is_file():
             raise ConfigurationError(f"init: there is no file {folder(settings.init)}")

@@ -26,6 +26,7 @@ from florilegium.apps.assembly.privacy_checks import (
     check_example_privacy,
     check_secure_aggregation,
 )
+from florilegium.apps.assembly.task_checks import check_task
 from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS, table_of
@@ -148,6 +149,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     """
     settings, hyper = parse(config)
     method, spec = METHODS[settings.method], dataset_of(settings)
+    check_task(settings, hyper, spec.learned)
     device = tune_process(settings.device, one_thread=one_thread)
     network = network_for(spec, settings.model, settings.seed)
     if isinstance(network, OneBlock) and method.client_class().needs_blocks:

@@ -92,7 +92,7 @@ OWN_METHODS: dict[str, Method] = {
     "ppfe-linear": Method(
         "PPFE for linear regression", "Emrani et al., section 6.1",
         f"{_STRATEGIES}.ppfe_linear:PPFELinear", f"{_CLIENTS}.ppfe_linear:PPFELinearClient",
-        f"{_KEYS}.ppfe:PPFELinearHyper", task="regression",
+        f"{_KEYS}.ppfe:PPFELinearHyper",
     ),
     "per-fedavg": Method(
         "A model that adapts in a step", "Fallah et al. 2020",

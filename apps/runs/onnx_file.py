@@ -7,35 +7,36 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.export import load_model, spec_of
+from florilegium.clients.core.export import learned_by, load_model, spec_of
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_atomically
+from florilegium.tasks.task import Task
 
 
 def add_onnx(folder: Path) -> None:
-    """Write ``model.onnx``, which returns probabilities, beside the model and the card in ``folder``.
+    """Write ``model.onnx``, which returns probabilities or numbers, beside the model and the card in ``folder``.
 
     Raises:
         RunError: if there is no readable model, or the network cannot be written as ONNX.
     """
     model, card = load_model(folder)
     spec = spec_of(folder, card)
-    write_onnx(model, tuple(card.shape) or spec.shape, folder / "model.onnx", codes=spec.coded)
+    task = learned_by(model, spec)
+    write_onnx(model, tuple(card.shape) or spec.shape, folder / "model.onnx", task, codes=spec.coded)
 
 
-class _Probabilities(nn.Module):
-    """A model followed by softmax; a single output (regression) stays as it is."""
+class _Activated(nn.Module):
+    """A model followed by the task's activation, such as softmax."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.task = model, task
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.model(x)
-        return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)
+        return self.task.activate(self.model(x))
 
 
-def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: bool = False) -> None:
+def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, task: Task, *, codes: bool = False) -> None:
     """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 character codes (``codes``).
 
     Raises:
@@ -46,7 +47,7 @@ def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, codes: b
     example = torch.zeros(2, *shape, dtype=torch.int64 if codes else torch.float32)
     try:
         program = torch.onnx.export(
-            _Probabilities(model).eval(), (example,), input_names=["x"], output_names=["probabilities"], dynamo=True,
+            _Activated(model, task).eval(), (example,), input_names=["x"], output_names=[task.activated], dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
         )  # fmt: skip
         assert program is not None

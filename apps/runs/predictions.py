@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 import torch
 
 from florilegium.apps.settings.configuration import defaults
-from florilegium.clients.core.export import class_labels, load_model, own_outputs, predict, spec_of
+from florilegium.clients.core.export import learned_by, load_model, predict, spec_of
 from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
@@ -22,6 +23,7 @@ from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.registry import CLASSIFICATION, make_task
 
 
 def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
@@ -58,22 +60,17 @@ def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, 
 
 
 def table_of_predictions(model: torch.nn.Module, x: torch.Tensor, spec: DatasetSpec) -> pd.DataFrame:
-    """Return what ``model`` predicts for inputs (n, …): columns "class" and "probability", or "value" (regression)."""
-    outputs = predict(model, x)
-    if spec.kind == "regression":
-        return pd.DataFrame({"value": outputs[:, 0].numpy()})
-    best, classes = outputs.max(dim=1)
-    labels = class_labels(spec, own_outputs(model))
-    named = [labels[label] if labels else label for label in classes.tolist()]
-    return pd.DataFrame({"class": named, "probability": best.numpy()})
+    """Return what ``model`` predicts for inputs (n, …): the task's columns, such as "class" and "probability"."""
+    task = learned_by(model, spec)
+    return pd.DataFrame(task.predictions(predict(model, x, task).numpy()))
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
     """Predict ``inputs`` with an exported model; write CSV to standard output.
 
-    Each line has the class, in the data's own words if they are known, and its probability (or the value, in
-    regression) of one row, or of one picture if ``inputs`` is a folder of pictures. A model whose inputs are words
-    needs the ``embeddings`` file it was trained with. ``schema`` is a file that names the columns of a device's data.
+    Each line has what the task predicts of one row, or of one picture if ``inputs`` is a folder of pictures: the class,
+    in the data's own words if they are known, and its probability, or numbers. A model whose inputs are words needs the
+    ``embeddings`` file it was trained with. ``schema`` is a file that names the columns of a device's data.
     """
     model, card = load_model(model_folder)
     spec, names = spec_of(model_folder, card), None
@@ -83,15 +80,11 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
         cache = str(defaults()["cache-dir"])
         words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" and inputs.exists() else None
         x, names = read_inputs(inputs, spec, words, None if schema is None else read_device_schema(schema))
-    probabilities = predict(model, resize(x, card.shape) if card.shape else x)
-    rows = names or range(len(probabilities))
+    task = learned_by(model, spec)
+    if card.labels and (labels := tuple(card.labels)) != task.targets.labels:  # those of the run's data
+        task = make_task(card.task or CLASSIFICATION, replace(task.targets, labels=labels))
+    found = task.predictions(predict(model, resize(x, card.shape) if card.shape else x, task).numpy())
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    if spec.kind == "regression":
-        writer.writerow(["row", "value"])
-        writer.writerows((row, f"{value:.6g}") for row, value in zip(rows, probabilities[:, 0].tolist(), strict=True))
-        return
-    writer.writerow(["picture" if names else "row", "class", "probability"])
-    best, classes = probabilities.max(dim=1)
-    labels = card.labels or class_labels(spec, card.outputs)  # cards of earlier versions have none
-    for row, label, probability in zip(rows, classes.tolist(), best.tolist(), strict=True):
-        writer.writerow([row, labels[label] if labels else label, f"{probability:.6f}"])
+    writer.writerow(["picture" if names else "row", *found])
+    for row, *cells in zip(names or range(len(x)), *found.values(), strict=True):
+        writer.writerow([row, *(f"{cell:{task.decimals}}" if isinstance(cell, float) else cell for cell in cells)])

@@ -143,7 +143,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
     """
     source, target = dataset_of(settings), _target(settings)
     method = METHODS[settings.method]
-    trains = method.task == "classification"
+    trains = method.task == "targets"
     missing = why_not(method, "transfers to other data", hyper) if trains else "it trains none"
     if missing:
         raise ConfigurationError(f"transfer-target: method '{settings.method}' has no common features: {missing}")
@@ -160,7 +160,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
             f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
             "repeated in three, as 'mnist_rgb' does with 'mnist'."
         )
-    network = network_for(source, settings.model, settings.seed, outputs=target.classes)
+    network = network_for(source, settings.model, settings.seed, outputs=target.learned.outputs[0])
     classifier_shape(get_arrays(network), "transfer-target")
 
 
@@ -185,7 +185,7 @@ def _target(settings: Settings) -> DatasetSpec:
 
 def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
     """Return the run's network with a new classifier for the classes of ``target``."""
-    network = network_for(dataset_of(settings), settings.model, settings.seed, outputs=target.classes)
+    network = network_for(dataset_of(settings), settings.model, settings.seed, outputs=target.learned.outputs[0])
     arrays = get_arrays(network)
     classifier = last_blocks(arrays, 1, "model")
     trained = read_checkpoint(run).arrays

@@ -24,6 +24,7 @@ from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.folder.run_folder import read_config
 from florilegium.strategies.settings.server import TABLES, ServerSettings
+from florilegium.tasks.task import CLASSES
 
 S = TypeVar("S", bound=Section)
 TARGET = "target"
@@ -195,8 +196,8 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
         problems += _unsuitable(dataset_of(source or SourceSettings()), method, entry, model)
     except (ConfigurationError, DataError) as error:
         problems.append(str(error))
-    if settings and settings.validation_fraction and entry and entry.task != "classification":
-        problems.append(f"validation-fraction: method '{method}' has no classes to predict; set it to 0")
+    if settings and settings.validation_fraction and entry and entry.task != "targets":
+        problems.append(f"validation-fraction: method '{method}' predicts no targets; set it to 0")
     if settings and settings.finetune_bn != "running" and not settings.finetune_epochs:
         problems.append(f"finetune-bn: nothing is tuned with finetune-epochs = 0 (found: '{settings.finetune_bn}')")
     hyper = None
@@ -217,10 +218,12 @@ def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str
         yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
     if entry is None:
         return
-    tasks = {"regression"} if spec.kind == "regression" else {"classification", "clustering", "histograms"}
-    if entry.task not in tasks:
-        fitting = [name for name in METHODS.own if METHODS[name].task in tasks]
-        yield f"method: '{method}' does not predict the labels of '{spec.name}'. Allowed: {', '.join(fitting)}"
+    if (task := spec.learned) and entry.task != "targets" and CLASSES not in task.provides:
+        fitting = [name for name in METHODS.own if METHODS[name].task == "targets"]
+        yield (
+            f"method: '{method}' learns {entry.task}, and '{spec.name}' has targets that are no classes. Allowed: "
+            f"{', '.join(fitting)}"
+        )
     if not network_problem(model) and (entry.task == "clustering") != (model == "centers"):
         needs = "finds centres: it needs model = 'centers'" if entry.task == "clustering" else (
             "trains a network, not 'centers'")  # fmt: skip

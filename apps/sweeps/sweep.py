@@ -63,7 +63,7 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
         raise ConfigurationError(
             f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0: nothing is held back"
         )
-    if "accuracy" in sweep.figure and METHODS[settings.method].task != "classification":
+    if "accuracy" in sweep.figure and METHODS[settings.method].task != "targets":
         raise ConfigurationError(
             f"sweep '{name}': figure = '{sweep.figure}', but method '{settings.method}' has no classes to predict; "
             "leave figure out, or set it to 'loss'"

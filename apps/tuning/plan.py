@@ -110,10 +110,10 @@ def _subject(recipe: str, table: Tune, entry: str, overrides: Mapping[str, Value
     keys = resolve(f"{recipe}:{variant}" if variant else recipe, [], {**budget, **chosen, **overrides})
     config = complete(keys)
     method = str(config["method"])
-    if METHODS[method].task != "classification":
+    if METHODS[method].task != "targets":
         raise ConfigurationError(
-            f"methods: '{entry or method}' predicts no classes; tuning compares methods on held-back training "
-            "examples, which only classifiers have"
+            f"methods: '{entry or method}' predicts no targets; tuning compares methods on held-back training "
+            "examples, which only such methods have"
         )
     if (init := str(config["init"])) and not init.endswith(PARAMETER_FILES):
         config["init"] = keys["init"] = str(find_initial(init, int(config["seed"]), str(config["runs-dir"])))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.registry import CLASSIFICATION, make_task
+from florilegium.tasks.task import Targets, Task
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,15 @@ class Card:
     shape: tuple[int, ...] = ()
     """Shape of inputs, if images are resized to it; (): the dataset's shape."""
     outputs: int = 0
-    """Number of the network's outputs; 0: one for each class of the dataset."""
+    """Number of the network's outputs; 0: those of the task."""
     name: str = ""
     """Name of a natural client; "": it has none."""
     labels: tuple[int | str, ...] = ()
     """The words of the data for the classes, in their order; (): they have none, or the model predicts no labels."""
     inputs: dict[str, Any] = field(default_factory=dict)
     """What the inputs are, and how they become numbers (:func:`described`); {}: an earlier version wrote the card."""
+    task: str = ""
+    """What the model was trained for, if it is not the dataset's own task."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of Python and of the packages that the model was written with."""
 
@@ -89,9 +93,11 @@ def save_model(
     outputs = own_outputs(model)
     spec = dataset_of(settings)
     dataset = spec.name if Path(settings.dataset).is_absolute() else settings.dataset  # a path means nothing elsewhere
+    labels = learned_by(model, spec).targets.labels
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
-        by_batch, shape, outputs, name, class_labels(spec, outputs), described(spec, shape), _versions(),
+        by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
+        _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
@@ -144,14 +150,16 @@ def own_outputs(model: nn.Module) -> int:
     return len(model[0].centers) if isinstance(model, nn.Sequential) and isinstance(model[0], Centers) else 0
 
 
-def class_labels(spec: DatasetSpec, outputs: int) -> tuple[int | str, ...]:
-    """Return the words of the data for what a model predicts; () for clusters, whose number is ``outputs``."""
-    return () if outputs else spec.labels
+def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
+    """Return what a model has learned from a dataset: its task, or to tell clusters apart, which have no words."""
+    clusters = own_outputs(model)
+    return make_task(CLASSIFICATION, Targets((), clusters)) if clusters else spec.learned
 
 
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
-    return read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
+    spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
+    return replace(spec, task=card.task) if card.task else spec
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:
@@ -214,7 +222,6 @@ def _ensemble(network: nn.Sequential, arrays: Arrays, combination: str) -> Ensem
 
 
 @torch.inference_mode()
-def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return class probabilities (n, C) for network inputs (n, *shape); if C = 1, the raw outputs (regression)."""
-    outputs: torch.Tensor = model(x)
-    return outputs if outputs.shape[1] == 1 else outputs.softmax(dim=1)
+def predict(model: nn.Module, x: torch.Tensor, task: Task) -> torch.Tensor:
+    """Return what the task makes of a model's outputs for network inputs (n, *shape), such as probabilities (n, C)."""
+    return task.activate(model(x))

@@ -21,12 +21,12 @@ def network_for(
         model: value of key ``model``.
         seed: the run's seed.
         shape: shape of inputs, if it is not the dataset's.
-        outputs: number of outputs; 0: one for each class.
+        outputs: number of outputs; 0: those of the dataset's task.
 
     Raises:
         ConfigurationError: as :func:`florilegium.models.networks.build`, or if a block has a name that messages use.
     """
-    network = build(model, shape or spec.shape, outputs or spec.classes, seed, codes=spec.coded)
+    network = build(model, shape or spec.shape, outputs or spec.learned.outputs[0], seed, codes=spec.coded)
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
         raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; rename it")
     return network

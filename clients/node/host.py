@@ -113,7 +113,7 @@ class Host:
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
         self._augmentation = augmentation
-        task = task_of(settings)
+        self._task = task = task_of(settings)
         held = validation(task)
         self._known = {**reports_of(client_class, task), **held, **COST}
         reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
@@ -206,7 +206,7 @@ class Host:
         """Return the examples that a client trains on and is tested on in this run, without augmentation."""
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
-            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id))
+            data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id), self._task)
         return data.without_test() if s.evaluate_on == "validation" else data
 
     # --------------------------------------------------------------------------------------- details

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from florilegium.apps.assembly.task_checks import learns
 from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.layers import LAYERS, why_not
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.keys import method_keys
 from florilegium.common.errors import ConfigurationError
+from florilegium.tasks.registry import TASKS, make_task
+from florilegium.tasks.task import Targets
 
 FACTS = re.compile(r"(<!-- begin generated facts: ([^>]+) -->\n).*?(<!-- end generated -->\n)", re.DOTALL)
 """What is generated in a page: the first marker, the methods that it names, the second marker."""
@@ -23,10 +26,16 @@ OF_LAYERS = re.compile(r"(<!-- begin generated layers: ([^>]+) -->\n).*?(<!-- en
 """What is generated of one of :data:`LAYERS` or of "all" in a page: first marker, layer, second marker."""
 RESULTS = re.compile(r"Results: \[[^\]]+\]\((\.\./results/[^)\s]+)\)")
 """How a page names its results."""
-LEARNS = {
-    "classification": "to predict classes", "regression": "to predict numbers", "clustering": "clusters",
-    "histograms": "how clients differ",
-}  # fmt: skip
+LEARNS = {"clustering": "clusters", "histograms": "how clients differ"}
+_EXAMPLES = {"classification": Targets(("label",), 2), "regression": Targets(("y",))}
+"""Targets with which each of the suite's tasks is tried."""
+
+
+def _learned(method: str) -> str:
+    """Return what a method learns: the tasks that it can learn with its default keys, or something else."""
+    if (other := METHODS[method].task) in LEARNS:
+        return LEARNS[other]
+    return ", ".join(name for name in TASKS.own if learns(method, make_task(name, _EXAMPLES[name])))
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ def _facts(names: Sequence[str]) -> str:
     rows = [
         ["what it is", *(method.title for method in methods)],
         ["paper", *(method.source for method in methods)],
-        ["learns", *(LEARNS[method.task] for method in methods)],
+        ["learns", *(_learned(name) for name in names)],
         ["new clients use", *(method.new_clients for method in methods)],
         ["own keys", *(_keys(name) for name in names)],
         *([layer, *(_kept(method, layer) for method in methods)] for layer in LAYERS),

@@ -26,7 +26,12 @@ def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[
     by = settings.own_keys(ContinuousKeys).by
     numbers = list(dataset.spec.table.numbers) if dataset.spec.table else []
     if not by:
-        values = np.asarray(dataset.train.y[rows], np.float64)
+        y = dataset.train.y[rows].reshape(len(rows), -1)
+        if y.shape[1] != 1:
+            raise ConfigurationError(
+                f"continuous.by: '{dataset.spec.name}' has {y.shape[1]} targets; name a column to sort by"
+            )
+        values = y[:, 0].astype(np.float64)
     elif by in numbers:
         values = np.asarray(dataset.train.x[rows, numbers.index(by)], np.float64)
     elif by in dataset.train.clients:

@@ -18,7 +18,8 @@ def columns(settings: FederationSettings, dataset: Dataset, rows: Rows) -> dict[
 
     flwr-datasets' partitioner takes the number of classes that occur for the largest class plus 1.
     """
-    return {"class": np.unique(dataset.train.y[rows], return_inverse=True)[1].astype(np.int64)}
+    strata = dataset.spec.learned.strata(dataset.train.y[rows])
+    return {"class": np.unique(strata, return_inverse=True)[1].astype(np.int64)}
 
 
 def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:

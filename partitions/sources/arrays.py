@@ -124,7 +124,7 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
             height, width, channels), (n, channels, height, width) or (n, height, width), which are standardised by the
             training rows' mean and deviation; floats (n, …), which a network receives as they are (images in the
             layout (n, channels, height, width)); integers (n, length), tokens of sequences; or n texts. y holds classes
-            (integers, strings, bools), or floats to predict from floats.
+            (integers, strings, bools), or floats to predict, (n,) or (n, k).
         test: the test rows, in the same form; None: a fifth of each client's rows is held out for tests.
         name: the dataset's name in messages.
         cache_dir: the folder of the cache, as the key ``cache-dir``.
@@ -261,14 +261,12 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
         _same_kind(train, test)
     schema |= _inputs(parts)
     for value in parts.values():
-        if value.y.ndim != 1:
-            raise DataError(f"{value.where}: y has shape {value.y.shape}; expected one entry for each row, (n,)")
+        several = value.y.ndim == 2 and value.y.dtype.kind == "f" and value.y.shape[1:] == train.y.shape[1:]
+        if value.y.ndim != 1 and not (several and value.y.shape[1]):
+            raise DataError(
+                f"{value.where}: y has shape {value.y.shape}; expected an entry for each row, (n,), or floats (n, k)"
+            )
     targets = train.y.dtype.kind == "f"
-    if targets and not (isinstance(train.x, np.ndarray) and train.x.dtype.kind == "f"):
-        raise DataError(
-            f"{train.where}: y holds floats, which are predicted from floats only (x holds {_kind(train.x)}); for "
-            "classes give integers, y.astype(int)"
-        )
     if targets and len(np.unique(train.y)) <= _FEW and not (train.y % 1).any():
         log.warning(
             "%s: y holds floats, all of them whole numbers, and is taken as numbers to predict; for classes give "
@@ -277,8 +275,8 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     x = {part: _decoded_inputs(schema, value.x) for part, value in parts.items()}
     y: dict[str, NDArray[Any]]
     if targets:
-        schema["target"] = "y"
-        y = {part: targets_of(value.y, f"{value.where}: y") for part, value in parts.items()}
+        schema["target"] = "y" if train.y.ndim == 1 else [f"y{column}" for column in range(train.y.shape[1])]
+        y = {part: _targets(value) for part, value in parts.items()}
     else:
         schema["label"] = "y"
         schema["labels"], classes = _classes(parts)
@@ -289,6 +287,14 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     problem = Schema.model_validate(schema).problem()
     assert not problem, problem
     return schema, {part: Split(x[part], y[part], clients[part]) for part in parts}
+
+
+def _targets(part: _Part) -> NDArray[np.float32]:
+    """Return the numbers to predict, (n,) or (n, k)."""
+    if part.y.ndim == 1:
+        return targets_of(part.y, f"{part.where}: y")
+    columns = [targets_of(column, f"{part.where}: y[:, {number}]") for number, column in enumerate(part.y.T)]
+    return np.stack(columns, axis=1)
 
 
 def _same_kind(train: _Part, test: _Part) -> None:

@@ -63,20 +63,29 @@ def decode(
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
     table = source if isinstance(source, pyarrow.Table) else source.data.table
-    _check_columns(spec, table, [spec.y] if spec.y else [], name)
+    _check_columns(spec, table, [*spec.targets.columns], name)
     x = decode_inputs(spec, table, name, words, resize=resize)
-    if not spec.y:
-        y: NDArray[Any] = np.zeros(len(x), np.int64)
-    elif spec.kind == "regression":
-        y = targets_of(table.column(spec.y), f"{name}: column '{spec.y}'")
-    else:
-        y = labels_of(spec, table.column(spec.y).to_pylist(), name)
+    y = decode_targets(spec, table, name) if spec.y else np.zeros(len(x), np.int64)
     clients = {
         column: names_of(table.column(column).to_pylist(), f"{name}: column '{column}'")
         for column in spec.client_columns
         if column in table.column_names
     }
     return Split(x, y, clients)
+
+
+def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[Any]:
+    """Decode the columns of targets alone, as they are stored (see :func:`decode`)."""
+    if spec.targets.numbers:
+        return numbers_to_predict(spec, [table.column(column) for column in spec.targets.columns], name)
+    return labels_of(spec, table.column(spec.y).to_pylist(), name)
+
+
+def numbers_to_predict(spec: DatasetSpec, columns: Sequence[Any], name: str) -> NDArray[np.float32]:
+    """Return the columns of targets as they are stored, (n,) or (n, k); raises as :func:`targets_of`."""
+    named = zip(spec.targets.columns, columns, strict=True)
+    found = [targets_of(cells, f"{name}: column '{column}'") for column, cells in named]
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def decode_inputs(
@@ -100,7 +109,7 @@ def decode_inputs(
             return numbers
         case "tokens":
             return _tokens(spec, table.column(spec.x), f"{name}: column '{spec.x}'")
-        case "table" | "regression" | "numbers":
+        case "table" | "numbers":
             if spec.table is not None:
                 return encode_table(spec.table, {c: table.column(c) for c in spec.table.columns}, name)
             return arrays_of(table.column(spec.x), spec.shape, f"{name}: column '{spec.x}'")

@@ -32,7 +32,7 @@ from florilegium.partitions.sources.columns import (
     listed,
     plain,
 )
-from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.decode import decode, decode_targets
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
@@ -126,16 +126,16 @@ class _Work:
                 raise DataError(
                     f"{self.source}: the {part} split has no column '{missing[0]}', which training rows have"
                 )
-        label = self._label()
+        label, *further = labels = self._label()
         chosen = [part.strip() for part in self.keys.input_column.split("+")] if self.keys.input_column else []
         for column in chosen:
             self._known("input-column", column)
-        if label in chosen:
-            raise ConfigurationError(f"input-column: '{label}' is the label of {self.source}; name another column")
-        kinds = {name: self._train.schema.field(name).type for name in self._train.column_names if name != label}
+        if twice := [column for column in labels if column in chosen]:
+            raise ConfigurationError(f"input-column: '{twice[0]}' is the label of {self.source}; name another column")
+        kinds = {c: self._train.schema.field(c).type for c in self._train.column_names if c not in labels}
         free = {c: k for c, k in kinds.items() if c.lower() not in CLIENTS and c.lower() not in NUMBERING}
         kind, inputs = self._inputs({c: kinds[c] for c in chosen} if chosen else free, named=bool(chosen))
-        schema: dict[str, Any] = {"name": self.name, **self._outputs(label, kind, inputs)}
+        schema: dict[str, Any] = {"name": self.name, **(self._several(labels) if further else self._outputs(label))}
         clients = sorted((c for c in kinds if c.lower() in CLIENTS), key=lambda c: CLIENTS.index(c.lower()))
         # `client` is the name that folders of clients give; among other names the data leave open which is meant.
         clear = len(clients) < 2 or clients[0].lower() == "client"
@@ -151,7 +151,7 @@ class _Work:
             if key in self.keys.given() and not fits:
                 raise ConfigurationError(f"{key}: {self.source} has no {'texts' if key == 'text-length' else 'images'}")
         if kind == "pictures":
-            return self._with_pictures(schema, inputs[0], label)
+            return self._with_pictures(schema, inputs[0])
         schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
         return Inferred(schema, self._decoded(schema), tuple(self.notes))
 
@@ -165,19 +165,33 @@ class _Work:
                 f"{', '.join(names)}"
             )
 
-    def _label(self) -> str:
+    def _label(self) -> list[str]:
+        """Return the label column, or several columns of numbers to predict."""
         if self.keys.label_column:
-            self._known("label-column", self.keys.label_column)
-            return self.keys.label_column
+            whole = self.keys.label_column
+            columns = [whole] if whole in self._train.column_names else [part.strip() for part in whole.split("+")]
+            for column in columns:
+                self._known("label-column", column)
+            return columns
         names = self._train.column_names
         found = list(self.classes) or [name for name in names if name.lower() in LABELS]
         if len(found) != 1:
             said = f"several columns may be the label: {', '.join(found)}" if found else (
                 f"no column is called {', '.join(LABELS)}; its columns are {', '.join(names)}")  # fmt: skip
             raise ConfigurationError(f"dataset: {self.source}: {said}. Name the label with key label-column")
-        return found[0]
+        return found[:1]
 
-    def _outputs(self, label: str, kind: str, inputs: list[str]) -> dict[str, Any]:
+    def _several(self, columns: list[str]) -> dict[str, Any]:
+        """Return the schema's keys of several columns of numbers to predict."""
+        for column in columns:
+            if not is_number(kind := self._train.schema.field(column).type):
+                raise ConfigurationError(
+                    f"label-column: column '{column}' of {self.source} holds {kind}; several targets are numbers"
+                )
+        self.notes.append(f"targets: columns {listed(columns)}, numbers to predict")
+        return {"target": columns}
+
+    def _outputs(self, label: str) -> dict[str, Any]:
         """Return the schema's keys of the label, and replace its column by the values that they list."""
         for part, table in self.tables.items():
             cells = table.column(label).to_pylist()
@@ -192,7 +206,8 @@ class _Work:
             values = numbers_of(column, f"{self.source}, train: column '{label}'")
             distinct = len(np.unique(values))
             if (values != np.round(values)).any() or (distinct > _CATEGORIES and 10 * distinct > len(values)):
-                return self._target(label, kind, inputs, distinct)
+                self.notes.append(f"target: column '{label}', numbers to predict")
+                return {"target": label}
         if not (is_text(column.type) or is_number(column.type) or pa.types.is_boolean(column.type)):
             raise ConfigurationError(
                 f"label-column: column '{label}' of {self.source} holds {column.type}, not classes or numbers"
@@ -220,16 +235,6 @@ class _Work:
         if is_number(column.type):
             return [int(cell) if cell == int(cell) else cell for cell in column.to_pylist()]
         return [str(cell) for cell in column.to_pylist()]
-
-    def _target(self, label: str, kind: str, inputs: list[str], distinct: int) -> dict[str, Any]:
-        others = [c for c in inputs if kind != "table" or is_text(self._train.schema.field(c).type)]
-        if others:
-            raise ConfigurationError(
-                f"label-column: column '{label}' of {self.source} holds {distinct} different numbers, which can be "
-                f"predicted from numbers only, but '{others[0]}' holds none; choose with label-column and input-column"
-            )
-        self.notes.append(f"target: column '{label}', numbers to predict")
-        return {"target": label}
 
     # ---------------------------------------------------------------------------------------- inputs
 
@@ -375,7 +380,7 @@ class _Work:
             names and 2 * count_distinct(self._train.column(column)) <= self._train.num_rows
         )
 
-    def _with_pictures(self, schema: dict[str, Any], column: str, label: str) -> Inferred:
+    def _with_pictures(self, schema: dict[str, Any], column: str) -> Inferred:
         side = self.keys.image_size
         sizes: dict[Size, tuple[str, int]] = {}
         seen = {part: self._seen(part, column, side, sizes) for part in self.tables}
@@ -394,8 +399,8 @@ class _Work:
         colour = "grey" if channels == 1 else "colour"
         self.notes.append(f"inputs: images of column '{column}', {colour}, {shape[1]}×{shape[2]}{resized}")
         schema["pictures"] = {"column": column, "shape": shape, "mean": mean, "std": std}
-        codes = {word: code for code, word in enumerate(schema["labels"])}
-        y = {p: np.array([codes[c] for c in t.column(label).to_pylist()], np.int64) for p, t in self.tables.items()}
+        spec = Schema.model_validate(schema).spec(Path(self.name))
+        y = {p: decode_targets(spec, table, f"{self.source}, {p}") for p, table in self.tables.items()}
         splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
         return Inferred(schema, splits, tuple(self.notes))
 

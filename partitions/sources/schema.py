@@ -13,7 +13,9 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
-``target = "price"`` instead of label and labels names a column of numbers to predict. Instead of a table:
+``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several.
+``task = "package.module:attribute"`` names what is learned, if it is neither classification nor regression. Instead of
+a table:
 
     [pictures]
     column = "image"                        # pictures' files as bytes, all of one size
@@ -37,6 +39,7 @@ Schemas of data without one are written by :mod:`florilegium.partitions.sources.
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from pydantic import (
@@ -105,7 +108,8 @@ class Schema(BaseModel):
     name: str = Field("", pattern=f"^({NAME})?$")
     label: str = ""
     labels: tuple[str | int, ...] = ()
-    target: str = ""
+    target: str | tuple[str, ...] = ""
+    task: str = ""
     clients: tuple[str, ...] = ()
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -122,6 +126,11 @@ class Schema(BaseModel):
                 raise ValueError(f"{name} has a value twice")
         return categories
 
+    @property
+    def _targets(self) -> tuple[str, ...]:
+        """The columns of numbers to predict."""
+        return (self.target,) if self.target and isinstance(self.target, str) else tuple(self.target)
+
     def problem(self) -> str:
         """Return what is wrong with the combination of keys; "" if nothing is."""
         table = TableSchema(self.numbers, self.categories, self.vectors)
@@ -132,42 +141,30 @@ class Schema(BaseModel):
             return "label and labels name classes, and target numbers to predict; give one of the two"
         if len(single) > 1:
             return f"{' and '.join(single)} exclude each other"
-        if single == ["pictures"] and (table.features or not self.label or not self.labels):
-            return "pictures need label and labels, and no other input columns"
         if single and (table.features or not (self.target or (self.label and self.labels))):
             return f"{single[0]} need label and labels (or target), and no other input columns"
-        if self.target and (self.texts is not None or (self.arrays is not None and self.arrays.tokens)):
-            return "a target needs numbers as inputs"
+        if len({*self._targets}) < len(self._targets):
+            return "target names a column twice"
         if bool(self.label) != bool(self.labels):
             return "label and labels go together"
         return "" if single or table.features else "it names no input column"
 
     def spec(self, folder: Path) -> DatasetSpec:
         """Return the description of the dataset in ``folder``, whose name is used unless the schema has one."""
-        name, y, classes = self.name or folder.name, self.target or self.label, max(1, len(self.labels))
-        if self.pictures is not None:
-            p = self.pictures
-            return DatasetSpec(
-                name, "", "image", p.column, y, classes, p.shape, p.mean, p.std,
-                client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
-            )  # fmt: skip
-        if self.texts is not None:
-            return DatasetSpec(
-                name, "", "characters", self.texts.column, y, classes, (self.texts.length,),
-                client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
-            )  # fmt: skip
-        if self.arrays is not None:
-            a = self.arrays
-            return DatasetSpec(
-                name, "", "regression" if self.target else "tokens" if a.tokens else "numbers", a.column, y, classes,
-                a.shape, client_columns=self.clients, test=False, labels=self.labels, folder=str(folder),
-                tokens=a.tokens,
-            )  # fmt: skip
-        table = TableSchema(self.numbers, self.categories, self.vectors)
-        return DatasetSpec(
-            name, "", "regression" if self.target else "table", "", y, classes, (table.features,),
-            client_columns=self.clients, test=False, labels=self.labels, table=table, folder=str(folder),
+        y, *further = self._targets or (self.label,)
+        classes = 0 if self.target else max(1, len(self.labels))
+        described = partial(
+            DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
+            test=False, client_columns=self.clients, folder=str(folder), task=self.task,
         )  # fmt: skip
+        if (p := self.pictures) is not None:
+            return described("image", p.column, shape=p.shape, mean=p.mean, std=p.std)
+        if self.texts is not None:
+            return described("characters", self.texts.column, shape=(self.texts.length,))
+        if (a := self.arrays) is not None:
+            return described("tokens" if a.tokens else "numbers", a.column, shape=a.shape, tokens=a.tokens)
+        table = TableSchema(self.numbers, self.categories, self.vectors)
+        return described("table", "", shape=(table.features,), table=table)
 
 
 @remembered(16)

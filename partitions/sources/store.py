@@ -76,16 +76,16 @@ def check_splits(folder: Path, spec: DatasetSpec, splits: Mapping[str, Split]) -
             )
         lengths = {"y": split.y.shape, **{f"client-{name}": names.shape for name, names in split.clients.items()}}
         for name, shape in lengths.items():
-            if shape != (len(split.x),):
+            if shape != (len(split.x), *((1 + len(spec.further),) if spec.further and name == "y" else ())):
                 raise DataError(
                     f"{folder / f'{part}-{name}.npy'}: found shape {shape} beside {len(split.x)} inputs; one a row"
                 )
-        if spec.kind == "regression":
+        if spec.targets.numbers:
             fits = split.y.dtype == np.float32 and bool(np.isfinite(split.y).all())
         else:
             fits = split.y.dtype == np.int64 and 0 <= split.y.min(initial=0) <= split.y.max(initial=0) < spec.classes
         if not fits:
-            wanted = "finite float32 targets" if spec.kind == "regression" else f"int64 classes 0 to {spec.classes - 1}"
+            wanted = "finite float32 targets" if spec.targets.numbers else f"int64 classes 0 to {spec.classes - 1}"
             raise DataError(f"{folder / f'{part}-y.npy'}: found {split.y.dtype}; expected {wanted}, as in schema.toml")
 
 

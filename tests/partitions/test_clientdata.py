@@ -12,7 +12,7 @@ from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.sources.decode import decode
 from tests.partitions.made import make
-from tests.support import settings
+from tests.support import TASK, settings
 
 
 def _write(folder, name, rows, part="train", seed=0):
@@ -96,7 +96,7 @@ class TestHoldingBack:
         """Return what validates, whose inputs are the rows."""
         examples = Examples(torch.arange(len(self.Y)), self.Y)
         data = ClientData(lambda: examples, lambda: examples, labeled=True, simulated=True, device=CPU)
-        part = data.hold_back(fraction, torch.Generator().manual_seed(seed))
+        part = data.hold_back(fraction, torch.Generator().manual_seed(seed), TASK)
         assert sorted([*part.train.x.tolist(), *part.validation.x.tolist()]) == list(range(len(self.Y)))
         assert torch.equal(self.Y[part.validation.x], part.validation.y)
         return part.validation
@@ -163,7 +163,7 @@ class TestSimulated:
 
 def test_labels_are_those_of_the_examples_that_remain_for_training() -> None:
     federation, dataset = federate(settings(num_clients=5))
-    data = simulated(federation, dataset, 2).hold_back(0.25, torch.Generator().manual_seed(1))
+    data = simulated(federation, dataset, 2).hold_back(0.25, torch.Generator().manual_seed(1), TASK)
     assert len(data.validation) > 0
     assert torch.equal(data.labels, data.train.y)
     assert len(data.labels) + len(data.validation) == len(federation.train[2])

@@ -26,7 +26,7 @@ from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
-from tests.support import config, make_client, perform, settings
+from tests.support import TASK, config, make_client, perform, settings
 
 Run = Callable[..., Path]
 ONE_CLIENT: dict[str, Value] = {
@@ -361,7 +361,7 @@ class TestKNNPer:
         for client in ("0", "3"):
             model, _ = load_model(personalise(path, tmp_path / client, client))
             data = simulated(*federate(settings(**{"num-clients": 6})), int(client))
-            held = data.hold_back(0.3, torch_generator(settings().seed, "validation", client))
+            held = data.hold_back(0.3, torch_generator(settings().seed, "validation", client), TASK)
             hits = {}
             for k in (5, 10):
                 for weight in np.linspace(0, 1, 11):

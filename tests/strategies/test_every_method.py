@@ -16,6 +16,7 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
+from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.reports import ALWAYS
@@ -29,9 +30,9 @@ from florilegium.strategies.folder.metrics_file import read_evaluations, read_me
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.fingerprints import cases
 from tests.runs import Runs
-from tests.support import mostly_long
+from tests.support import TASK, mostly_long
 
-CLASSIFIERS = [name for name, method in METHODS.items() if method.task == "classification"]
+CLASSIFIERS = fitting(TASK)
 SELDOM = {
     "fedprox", "scaffold", "fedgtst", "fedsr", "fediir", "fedrep", "fedbabu", "fedbn", "fedl2p", "l2p", "lg-fedavg",
     "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",

@@ -35,7 +35,7 @@ from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid
 from tests.partitions.made import write
 from tests.runs import Runs
-from tests.support import make_client, mostly_long, perform, settings
+from tests.support import TASK, make_client, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedl2p", "model": "cnn-bn", "num-clients": 4, "participation": 1.0, "rounds": 3, "local-epochs": 1,
@@ -509,7 +509,7 @@ def test_steps_with_nan_are_skipped_and_counted() -> None:
     examples = Examples(torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 3)
     network = build("cnn-bn", (1, 8, 8), 10, 1)
     client = _client(examples, network, **{"fedl2p.initial-rate": 1e30, "fedl2p.iterations": 2, "finetune-epochs": 5})
-    client.data = client.data.hold_back(0.2, torch.Generator().manual_seed(1))
+    client.data = client.data.hold_back(0.2, torch.Generator().manual_seed(1), TASK)
     start = get_arrays(build_meta_nets(network, 1e30, 1))
     answer = perform(client, "train", start | _beside(get_arrays(network)))
     assert answer.metrics == {"skipped": 2.0}

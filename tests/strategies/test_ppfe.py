@@ -305,7 +305,7 @@ class TestStages:
         }
         path = run("held", **{**keys, "ppfe.coefficients": "held-out", "ppfe.reduction": "none"})
         whole = simulated(*federate(settings(num_clients=4, partitioner="iid")), 1)
-        held = whole.hold_back(0.3, torch_generator(int(config()["seed"]), "validation", "1")).validation
+        held = whole.hold_back(0.3, torch_generator(int(config()["seed"]), "validation", "1"), TASK).validation
         kept = _state(path, 1, "boosting")
         assert len(held) != len(kept["weights"])
         for stage, β in zip((1, 2, 3), kept["betas"], strict=True):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
 from florilegium.apps.runs.experiment import read_assignments, resolve
-from florilegium.clients.core.export import class_labels, load_model, own_outputs, predict, save_model
+from florilegium.clients.core.export import learned_by, load_model, predict, save_model
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
 from florilegium.models.centers import Centers
@@ -151,7 +151,10 @@ class TestSuccess:
         save_model(tmp_path, network, "0", "run", keys)
         rows = np.random.default_rng(1).normal(size=(20, 108)).astype(np.float32)
         np.save(tmp_path / "rows.npy", rows)
-        expected = [("<=50K", ">50K")[best] for best in predict(network, torch.from_numpy(rows)).argmax(1).tolist()]
+        expected = [
+            ("<=50K", ">50K")[best]
+            for best in predict(network, torch.from_numpy(rows), find_spec("adult").learned).argmax(1).tolist()
+        ]
         assert set(expected) == {"<=50K", ">50K"}
 
         def classes() -> list[str]:
@@ -167,7 +170,7 @@ class TestSuccess:
         assert classes() == [labels[1 - labels.index(label)] for label in expected]
 
     def test_clusters_are_numbered_even_if_the_data_have_labels(self) -> None:
-        assert class_labels(find_spec("adult"), own_outputs(nn.Sequential(Centers(108, 2)))) == ()
+        assert learned_by(nn.Sequential(Centers(108, 2)), find_spec("adult")).targets.labels == ()
 
 
 class TestFailure:

@@ -37,7 +37,7 @@ from florilegium.privacy.ledger import SPENT
 from tests.grid import InProcessGrid
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import config, make_client, perform, settings
+from tests.support import TASK, config, make_client, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedper", "model": "mlp", "num-clients": 2, "partitioner": "iid", "rounds": 2, "participation": 1.0,
@@ -124,7 +124,7 @@ def test_predictions_are_those_of_the_devices_own_model(state: Path, tmp_path: P
     said = _call("device", "predict", "second", inputs, "--state-dir", state, "--client", "b")
     lines = list(csv.reader(io.StringIO(said)))[1:]
     x = (torch.from_numpy(rows).float() / 255 - spec.mean[0]) / spec.std[0]
-    expected = predict(load_model(state / "second" / "b")[0], x.permute(0, 3, 1, 2)).max(1)
+    expected = predict(load_model(state / "second" / "b")[0], x.permute(0, 3, 1, 2), TASK).max(1)
     assert [line[0] for line in lines] == (["0"] if count == 1 else [f"{i}.png" for i in range(count)])
     assert [int(line[1]) for line in lines] == expected.indices.tolist()
     np.testing.assert_allclose([float(line[2]) for line in lines], expected.values, atol=2e-6)
@@ -138,7 +138,7 @@ def test_pictures_are_not_predicted_from_csv(state: Path, tmp_path: Path) -> Non
 
 def _assert_onnx_predicts_as(model: torch.nn.Module, x: torch.Tensor, path: Path) -> None:
     (found,) = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x.numpy()})
-    np.testing.assert_allclose(found, predict(model, x).numpy(), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(found, predict(model, x, TASK).numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_copy_and_onnx_predict_the_same(state: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from sklearn.linear_model import LogisticRegression
 
+from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.engines.progress import silent
 from florilegium.apps.engines.ray_simulation import Simulation
 from florilegium.apps.methods.layers import why_not
@@ -34,7 +35,7 @@ from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE, config, mostly_long
+from tests.support import CACHE, TASK, config, mostly_long
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
@@ -43,7 +44,7 @@ KEYS: dict[str, Value] = {
 }  # fmt: skip
 
 
-CLASSIFIERS = {name: method for name, method in METHODS.items() if method.task == "classification"}
+CLASSIFIERS = {name: METHODS[name] for name in fitting(TASK)}
 TRANSFERABLE = [name for name, method in CLASSIFIERS.items() if not why_not(method, "transfers to other data")]
 
 
@@ -174,7 +175,7 @@ def test_pictures_of_another_size_and_of_ones_own(run: Runs, tmp_path: Path) -> 
     dataset = load(str(tmp_path / "own"), "", str(CACHE))
     assert dataset.test is not None
     x = resize(to_inputs(dataset.spec, np.asarray(dataset.test.x)), card.shape)
-    assert (predict(model, x).argmax(dim=1).numpy() == dataset.test.y).all()
+    assert (predict(model, x, TASK).argmax(dim=1).numpy() == dataset.test.y).all()
 
 
 def _digits_as_mnist(folder: Path) -> Path:

@@ -21,9 +21,7 @@ class TestSuccess:
 
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_has_its_two_halves_and_its_defaults(self, method: str) -> None:
-        dataset, model = {"regression": ("synthetic-linear", "linear"), "clustering": ("digits", "centers")}.get(
-            METHODS[method].task, ("digits", "mlp")
-        )
+        dataset, model = ("digits", "centers" if METHODS[method].task == "clustering" else "mlp")
         _, hyper = parse(config(method=method, dataset=dataset, model=model))
         entry = METHODS[method]
         assert type(hyper) is entry.hyper() is resolve(entry.keys)

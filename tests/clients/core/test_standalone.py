@@ -29,7 +29,7 @@ from florilegium.models.neighbours import Neighbours
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from tests.fingerprints import cases
-from tests.support import config, mostly_long, settings
+from tests.support import TASK, config, mostly_long, settings
 
 TABLE = 'label = "y"\nlabels = ["reject", "approve"]\n[numbers]\na = [10.0, 2.0]\n[categories]\nc = ["u", "v"]\n'
 AMOUNT = 'target = "y"\n[numbers]\na = [10.0, 2.0]\n'
@@ -54,9 +54,10 @@ def test_a_table_of_ones_own(kind: str, tmp_path: Path) -> None:
     data.mkdir()
     (data / "schema.toml").write_text(schema)
     pq.write_table(pa.table(rows), tmp_path / "new.parquet")
-    keys = settings(dataset=str(data), model="linear", method="ppfe-linear" if kind == "regression" else "fedavg")
+    keys = settings(dataset=str(data), model="linear", method="fedavg")
     network = network_for(dataset_of(keys), "linear", seed=1)
     save_model(tmp_path / "model", network, "0", "run", keys)
+    learned = dataset_of(keys).learned
     folder = _moved(tmp_path / "model", data, tmp_path / "elsewhere")
     card = json.loads((folder / "card.json").read_text())
     assert str(tmp_path) not in json.dumps(card)
@@ -66,7 +67,7 @@ def test_a_table_of_ones_own(kind: str, tmp_path: Path) -> None:
     x = torch.tensor(
         [[-1.0, *([1.0, 0.0] if kind == "table" else [])], [1.0, *([0.0, 1.0] if kind == "table" else [])]]
     )
-    expected = predict(network.eval(), x)
+    expected = predict(network.eval(), x, learned)
     done = CliRunner().invoke(cli, ["predict", str(folder), str(tmp_path / "new.parquet")], catch_exceptions=False)
     cells = [line.split(",")[1] for line in done.stdout.splitlines()[1:]]
     if kind == "table":
@@ -100,7 +101,7 @@ def test_every_method(method: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run")
     after, _ = load_model(Path(shutil.move(folder, tmp_path / "elsewhere")))
     x = torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(predict(after, x), predict(before, x))
+    torch.testing.assert_close(predict(after, x, TASK), predict(before, x, TASK))
 
 
 @pytest.mark.parametrize("kind", ["memory", "statistics"])
@@ -109,5 +110,5 @@ def test_what_onnx_cannot_say_is_refused(kind: str, tmp_path: Path) -> None:
     memory = Neighbours(mlp(shape, 10), torch.from_numpy(features), torch.arange(3), 1, 0.5, 1.0)
     model = memory if kind == "memory" else BatchStatistics(cnn_bn(shape, 10))
     with pytest.raises(RunError, match=r"cannot be written as ONNX: it .*Use `florilegium predict` with its folder"):
-        write_onnx(model, shape, tmp_path / "model.onnx")
+        write_onnx(model, shape, tmp_path / "model.onnx", TASK)
     assert not (tmp_path / "model.onnx").exists()

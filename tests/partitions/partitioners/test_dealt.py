@@ -39,7 +39,7 @@ def _settings(partitioner: str, seed: int = 1, own: dict[str, Any] | None = None
     return FederationSettings(partitioner=partitioner, own=section(**(own or {})), **keys)
 
 
-def _dataset(counts: tuple[int, ...] = (30, 30, 30, 30), tests: int = 40, kind: str = "image") -> Dataset:
+def _dataset(counts: tuple[int, ...] = (30, 30, 30, 30), tests: int = 40, task: str = "") -> Dataset:
     generator = np.random.default_rng(0)
 
     def split(y: np.ndarray) -> Split:
@@ -52,10 +52,10 @@ def _dataset(counts: tuple[int, ...] = (30, 30, 30, 30), tests: int = 40, kind: 
     y = generator.permutation(np.repeat(np.arange(len(counts)), counts))
     test = generator.integers(len(counts), size=tests)
     spec = dataclasses.replace(DATASETS["digits"], classes=len(counts), client_columns=("client", "age"))
-    if kind == "regression":
-        spec = dataclasses.replace(spec, kind="regression", classes=1)
+    if task == "regression":
+        spec = dataclasses.replace(spec, task="regression", classes=0)
         y, test = generator.normal(size=len(y)).astype(np.float32), generator.normal(size=tests).astype(np.float32)
-    return Dataset(spec, split(y), split(test), f"made here of {len(y)} and {tests}")
+    return Dataset(spec, split(y), split(test), f"made here of {len(y)} and {tests}").read_by()
 
 
 def _owners(federation: Federation, rows: int) -> np.ndarray:
@@ -309,7 +309,7 @@ class TestKeys:
             assert [np.flatnonzero(row == 0).tolist() for row in counts] == [[3], [0], [1], [2]] * 2
 
     def test_strictness_sorts(self) -> None:
-        dataset = _dataset(kind="regression")
+        dataset = _dataset(task="regression")
         spread = {}
         for strictness in (0.0, 1.0):
             federation = build(_settings("continuous", own={"strictness": strictness}), dataset)
@@ -357,7 +357,7 @@ class TestRegression:
         "name", ["iid", "size", "linear", "square", "exponential", "continuous", "quantity-skew", "natural"]
     )
     def test_these_divide_numbers(self, name: str) -> None:
-        dataset = _dataset(kind="regression", tests=60)
+        dataset = _dataset(task="regression", tests=60)
         federation = build(_settings(name, num_clients=0 if name == "natural" else 4), dataset)
         assert (_owners(federation, 120) == 1).all()
         if name != "natural":  # half as many test rows as training rows, for each client
@@ -369,7 +369,7 @@ class TestRegression:
     )
     def test_others_name_those_that_do(self, name: str) -> None:
         with pytest.raises(ConfigurationError) as caught:
-            build(_settings(name), _dataset(kind="regression"))
+            build(_settings(name), _dataset(task="regression"))
         assert str(caught.value).startswith(f"partitioner: '{name}' cannot divide 'made'")
         listed = str(caught.value).partition("Partitioners that can: ")[2].split(", ")
         assert {"iid", "size", "linear", "continuous", "natural", "file"} <= set(listed)

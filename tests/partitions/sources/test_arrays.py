@@ -95,8 +95,16 @@ class TestForms:
 
     def test_floats_of_floats_are_regression(self, tmp_path: Path) -> None:
         dataset = _load(tmp_path, (FLOATS, np.linspace(0, 1, N)))
-        assert (dataset.spec.kind, dataset.spec.classes) == ("regression", 1)
-        np.testing.assert_allclose(dataset.train.y, np.linspace(0, 1, N))
+        assert (dataset.spec.kind, dataset.spec.targets.numbers) == ("numbers", True)
+        np.testing.assert_allclose(dataset.train.y, np.linspace(0, 1, N)[:, None])
+
+    @pytest.mark.parametrize("x", [PIXELS, FLOATS])
+    def test_several_numbers_are_predicted_from_any_inputs(self, tmp_path: Path, x: Any) -> None:
+        y = np.arange(2.0 * N).reshape(N, 2)
+        dataset = _load(tmp_path, (x, y))
+        assert dataset.spec.targets.columns == ("y0", "y1")
+        assert dataset.spec.learned.outputs == (2,)
+        np.testing.assert_array_equal(dataset.train.y, y)
 
     def test_floats_that_may_be_classes_are_pointed_out(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         _load(tmp_path, (FLOATS, np.linspace(0, 1, N)))
@@ -215,8 +223,9 @@ def _nan(row: int) -> np.ndarray:
         ((FLOATS[:, 0], Y), None, r"x is float64 \(6,\); expected"),
         ((np.full((N, 2), -1), Y), None, "tokens, integers of 0 or more .found: -1."),
         ((np.full((N, 2), 1e300), Y), None, "too large for 32-bit floats"),
-        ((PIXELS, np.linspace(0, 1, N)), None, "y holds floats, which are predicted from floats only"),
-        ((FLOATS, np.eye(N)[:, :2]), None, r"y has shape \(6, 2\)"),
+        ((FLOATS, np.eye(N, dtype=int)[:, :2]), None, r"y has shape \(6, 2\)"),
+        ((FLOATS, np.ones((N, 2, 2))), None, r"y has shape \(6, 2, 2\)"),
+        ((FLOATS, np.ones((N, 2))), (FLOATS, np.ones((N, 3))), r"y has shape \(6, 3\)"),
         ((FLOATS, Y), (FLOATS, Y + 5), "classes that no training row has: 5, 6, 7"),
         ((FLOATS, Y), (FLOATS[:, :3], Y), r"inputs have shape \(3,\), but \(7,\) in training"),
         ((FLOATS, Y), (PIXELS, Y), "x holds bytes, but floats in training"),

@@ -150,8 +150,8 @@ class TestHub:
     def test_targets_of_numbers(self, tmp_path: Path) -> None:
         _write(tmp_path, train={"a": [1.0, 2.0, 3.0], "v": [[1.0, 2.0]] * 3, "target": [0.5, 1.5, 2.0]})
         dataset = load_dataset(_keys(tmp_path))
-        assert (dataset.spec.kind, dataset.spec.classes, dataset.spec.shape) == ("regression", 1, (3,))
-        np.testing.assert_array_equal(dataset.train.y, np.float32([0.5, 1.5, 2.0]))
+        assert (dataset.spec.kind, dataset.spec.targets.numbers, dataset.spec.shape) == ("table", True, (3,))
+        np.testing.assert_array_equal(dataset.train.y, np.float32([[0.5], [1.5], [2.0]]))
         np.testing.assert_allclose(dataset.train.x[0], [-np.sqrt(1.5), 1, 2], atol=1e-5)
 
     def test_images_of_several_sizes_are_refused_or_resized(self, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ class TestRefused:
             ({"label": ["a", None, "b", None]}, {}, "column 'label' has no label in row 1, 2 rows in all"),
             ({"label": [0.0, 1.0, float("nan"), 1.0]}, {}, "column 'label' has no label in row 2, 1 rows in all"),
             ({"label": ["a"] * 4}, {}, "one class only, 'a'"),
-            ({"label": [0.5, 1.5, 2.5, 3.5]}, {}, "can be predicted from numbers only, but 'town' holds none"),
+            ({"b": ["u"] * 4}, {"label_column": "age+b"}, "'b' of .* holds string; several targets are numbers"),
             ({"age": [1.0, None, 2.0, None]}, {}, "column 'age' has no number in row 1, 2 rows in all"),
             ({"a": ["p", "q", "r", "s"], "b": ["p", "q", "r", "s"]}, {}, "several columns hold inputs .texts.: a, b"),
             ({}, {"label_column": "Label"}, "label-column: 'Label' is not a column.*did you mean 'label'"),

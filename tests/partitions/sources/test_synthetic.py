@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from florilegium.apps.assembly.parts import assemble
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.device_data import read_device
 from florilegium.partitions.federation import federate
 from florilegium.partitions.sources.synthetic import NOISE, TEST_EXAMPLES, linear, weights
-from tests.support import settings
+from tests.support import config, settings
 
 KEYS = {"method": "ppfe-linear", "dataset": "synthetic-linear", "partitioner": "natural", "model": "linear",
         "samples-per-client": 50, "num-clients": 6}  # fmt: skip
@@ -76,17 +77,18 @@ def test_ratios() -> None:
 
 
 def test_methods_and_labels_must_fit() -> None:
-    with pytest.raises(ConfigurationError, match="'fedavg' does not predict the labels of 'synthetic-linear'"):
-        settings(**{**KEYS, "method": "fedavg"})
-    with pytest.raises(ConfigurationError, match="'ppfe-linear' does not predict the labels of 'digits'"):
-        settings(method="ppfe-linear", model="linear")
+    settings(**{**KEYS, "method": "fedavg"})
+    with pytest.raises(ConfigurationError, match="'fedproto' needs one class for each example; task 'Regression'"):
+        assemble(config(**{**KEYS, "method": "fedproto", "model": "mlp"}), one_thread=True)
+    with pytest.raises(ConfigurationError, match=r"'ppfe-linear' needs one number for each example, .*: fedavg, "):
+        assemble(config(method="ppfe-linear", model="linear"), one_thread=True)
 
 
 def test_a_device_may_bring_numbers_of_its_own(tmp_path: Path) -> None:
     x, y = np.random.default_rng(1).normal(size=(10, 100)).astype(np.float32), np.arange(10.0)
     pyarrow.parquet.write_table(pyarrow.table({"x": x.tolist(), "y": y}), tmp_path / "train.parquet")
     data = read_device(tmp_path, SPEC)
-    kept, held = data.train.y.numpy().astype(int), data.test.y.numpy().astype(int)
+    kept, held = data.train.y.flatten().numpy().astype(int), data.test.y.flatten().numpy().astype(int)
     assert sorted([*kept, *held]) == list(range(10))
     np.testing.assert_array_equal(data.train.x.numpy(), x[kept])
     for wrong, said in (

@@ -43,7 +43,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.runs import Runs
-from tests.support import config, mostly_long, perform, settings
+from tests.support import TASK, config, mostly_long, perform, settings
 
 KEYS: dict[str, Value] = {
     "method": "feddp-kmeans", "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid",
@@ -679,7 +679,7 @@ class TestDevices:
         run_app(config(**{**keys, "run-name": "kept", "kmeans.k": 6}), nodes)
         model, card = load_model(tmp_path / "state" / "kept" / "d1")
         assert card.outputs == 6
-        assert predict(model, torch.zeros(2, 1, 8, 8)).shape == (2, 6)
+        assert predict(model, torch.zeros(2, 1, 8, 8), TASK).shape == (2, 6)
 
     def test_they_are_not_asked_again(self, devices: tuple[list[dict[str, str]], dict[str, Value]]) -> None:
         nodes, keys = devices

@@ -15,7 +15,7 @@ from flwr.app import Message
 from opacus.accountants import PRVAccountant
 from scipy.stats import chi2
 
-from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.assembly.task_checks import fitting
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.wire import unpack
@@ -28,7 +28,7 @@ from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.layers.client_privacy import ClientPrivacy
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import TASK, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 8, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -361,7 +361,7 @@ OWN: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.task == "classification"])
+@pytest.mark.parametrize("method", fitting(TASK))
 def test_methods_are_private_or_say_why_not(run: Runs, method: str) -> None:
     """Private: the server learns from sums of changes alone."""
     keys: dict[str, Value] = {

@@ -608,7 +608,7 @@ class TestValidation:
         judged, counts = [], []
         for client in range(6):
             whole = simulated(federation, dataset, client)
-            part = whole.hold_back(0.25, torch_generator(1, "validation", str(client)))
+            part = whole.hold_back(0.25, torch_generator(1, "validation", str(client)), TASK)
             assert len(part.validation) == int(0.25 * len(whole.train))
             rows = {tuple(row.flatten().tolist()) for row in part.train.x}
             rest = {tuple(row.flatten().tolist()) for row in part.validation.x}

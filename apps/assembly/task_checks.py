@@ -1,0 +1,45 @@
+"""Check that a method can learn a dataset's task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from florilegium.apps.methods.registry import METHODS
+from florilegium.clients.core.settings import ClientSettings
+from florilegium.common.errors import ConfigurationError
+from florilegium.tasks.task import NEEDS, PER_EXAMPLE, Task
+
+
+def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
+    """Check that the task offers what the method, and privacy of examples, need.
+
+    Raises:
+        ConfigurationError: if not; names what is missing, and the methods that do without.
+    """
+    lacking = METHODS[settings.method].client_class().needed(hyper) - task.provides
+    if lacking and METHODS[settings.method].task == "targets":
+        raise ConfigurationError(
+            f"method: '{settings.method}' needs {_told(lacking)}; task '{type(task).__name__}' of "
+            f"'{settings.dataset}', which {task.title}, does not offer this. Methods that would do: "
+            f"{', '.join(fitting(task))}"
+        )
+    if settings.privacy.unit == "example" and PER_EXAMPLE not in task.provides:
+        raise ConfigurationError(
+            f"privacy.unit: 'example' needs {NEEDS[PER_EXAMPLE]}, and task '{type(task).__name__}' of "
+            f"'{settings.dataset}' has one of a batch alone; protect clients instead, privacy.unit = 'client'"
+        )
+
+
+def fitting(task: Task) -> list[str]:
+    """Return the suite's methods that can learn a task with their default keys."""
+    return [name for name in METHODS.own if learns(name, task)]
+
+
+def learns(method: str, task: Task) -> bool:
+    """Return whether a method with its default keys can learn a task."""
+    entry = METHODS[method]
+    return entry.task == "targets" and entry.client_class().needed(entry.hyper()()) <= task.provides
+
+
+def _told(needs: frozenset[str]) -> str:
+    return " and ".join(words for need, words in NEEDS.items() if need in needs)
