@@ -1,4 +1,4 @@
-"""Registries that other packages can extend: methods, networks, datasets, partitioners, trackers, engines.
+"""Registries that other packages can extend: methods, networks, tasks, datasets, partitioners, …
 
 A name in the configuration is one of three things: an entry of the suite's own table, an entry point that an installed
 package declares (groups ``florilegium.methods``, ``.networks`` and so on), or a

@@ -41,6 +41,7 @@ if _TYPE_CHECKING:
     from florilegium.strategies.exchange.messages import Messages
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
+    from florilegium.tasks.task import Figure, Targets, Task
 
 _PUBLIC = {
     # runs
@@ -83,6 +84,10 @@ _PUBLIC = {
     "DatasetSpec": "partitions.spec:DatasetSpec",
     "array_dataset": "partitions.sources.arrays:array_dataset",
     "Partitioning": "partitions.partitioning:Partitioning",
+    # to say what is learned
+    "Task": "tasks.task:Task",
+    "Figure": "tasks.task:Figure",
+    "Targets": "tasks.task:Targets",
     # to show figures elsewhere
     "Tracker": "apps.trackers.base:Tracker",
     "TrackedRun": "apps.trackers.base:TrackedRun",
