@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from florilegium.apps.cli.app import cli
 from florilegium.apps.runs.experiment import pick, read_assignments, read_layers, read_recipe
 from florilegium.apps.settings.configuration import complete, defaults, parse
-from florilegium.apps.sweeps.sweep import cells
+from florilegium.apps.sweeps.sweep import runs_of
 from florilegium.common.errors import ConfigurationError
 from tests.processes import ROOT
 from tests.support import CACHE
@@ -130,7 +130,7 @@ def _try(words: list[str]) -> None:
     assignments = [value for word, value in pairwise(words) if word == "--set"]
     given = read_assignments([entry for entry in assignments if not re.search(r"RUN|…|=(/|~|\$|\./)", entry)])
     if command == "sweep":
-        cells(recipe, arguments[1], given)
+        runs_of(recipe, arguments[1], given)
     elif command == "tune":
         pick(arguments[1], read_layers(recipe).tune, recipe, "tuning")
     else:

@@ -181,7 +181,7 @@ def compare(
     names = [str(read_keywords({"method": method})["method"]) for method in methods]
     given = read_keywords(keys)
     wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given, best)
-    warn_of_idle_keys(given, [cell.keys for cell in wanted])
+    warn_of_idle_keys(given, [one.keys for one in wanted])
     folder = folder_of(wanted)
     outcome = carry_out(wanted, folder, engine, workers, _display(progress))
     if not outcome.completed:
@@ -227,21 +227,21 @@ def sweep(
     """
     from florilegium.apps.runs.experiment import recipe_name
     from florilegium.apps.sweeps.report import write_sweep
-    from florilegium.apps.sweeps.sweep import cells, read_sweep
+    from florilegium.apps.sweeps.sweep import read_sweep, runs_of
 
     overrides = resolve(None, [], read_keywords(keys))
-    wanted = cells(recipe, name, overrides)
-    warn_of_idle_keys(overrides, [dict(cell.keys) for cell in wanted])
+    wanted = runs_of(recipe, name, overrides)
+    warn_of_idle_keys(overrides, [dict(one.keys) for one in wanted])
     folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
     paths = carry_out(wanted, folder, engine, workers, _display(progress)).all()
     target = folder / f"{recipe_name(recipe)}-{name}"
     report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
     runs = [Run(path) for path in paths]
     rows = [
-        {"variant": cell.variant, "value": cell.value, "seed": cell.keys["seed"], "run": one.name, "clients": group}
+        {"variant": one.variant, "value": one.value, "seed": one.keys["seed"], "run": run.name, "clients": group}
         | {figure: number for figure, number in figures.items() if figure in ("accuracy", "loss")}
-        for cell, one in zip(wanted, runs, strict=True)
-        for group, figures in one.summary["final"].items()
+        for one, run in zip(wanted, runs, strict=True)
+        for group, figures in run.summary["final"].items()
     ]
     return Sweep(pd.DataFrame(rows), runs, report.markdown(), target)
 

@@ -58,8 +58,8 @@ class Tuning:
         return plot_tuning(self._found)
 
     def _repr_markdown_(self) -> str:
-        from florilegium.apps.reports.tables import markdown
         from florilegium.apps.tuning.report import choices
+        from florilegium.common.pages import markdown
 
         return markdown(choices(self._found))
 

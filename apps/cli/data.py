@@ -101,7 +101,7 @@ def fleet(
     found = fleet_view(settings)
     show(["of all clients", "slowest 5 %", "median", "fastest 5 %"], fleet_rows(found), f"fleet, seed {settings.seed}")
     if output:
-        from florilegium.apps.reports.writing import write_picture
+        from florilegium.common.pages import write_picture
 
         write_picture(draw_fleet(found), output)
         print(output)

@@ -33,19 +33,19 @@ from florilegium.apps.cli.tables import show, show_report
 from florilegium.apps.engines.progress import on_terminal
 
 if TYPE_CHECKING:
-    from florilegium.apps.sweeps.named_runs import Cell, Outcome
+    from florilegium.apps.sweeps.named_runs import Completion, NamedRun
 
 together = Group(RUN)
 
 
 def _carry_out_all(
-    wanted: Sequence[Cell], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
-) -> Outcome:
+    wanted: Sequence[NamedRun], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
+) -> Completion:
     """Carry out those of several runs that have not completed yet; return the outcome of all."""
     from florilegium.apps.runs.experiment import read_assignments, warn_of_idle_keys
     from florilegium.apps.sweeps.named_runs import carry_out
 
-    warn_of_idle_keys(read_assignments(assignments or []), [cell.keys for cell in wanted])
+    warn_of_idle_keys(read_assignments(assignments or []), [one.keys for one in wanted])
     with stoppable():
         return carry_out(wanted, folder, engine, workers, on_terminal(Console(stderr=True)), fork=True)
 
@@ -123,10 +123,10 @@ def sweep(
     """Reproduce a table or figure of a paper with a recipe's sweep. Finished runs are reused."""
     from florilegium.apps.runs.experiment import recipe_name, resolve
     from florilegium.apps.sweeps.report import write_sweep
-    from florilegium.apps.sweeps.sweep import cells, read_sweep
+    from florilegium.apps.sweeps.sweep import read_sweep, runs_of
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
-    wanted, folder = cells(recipe, name, overrides), Path(str(overrides["runs-dir"]))
+    wanted, folder = runs_of(recipe, name, overrides), Path(str(overrides["runs-dir"]))
     paths = _carry_out_all(wanted, folder, assignments, workers, engine).all()
     target = output or folder / f"{recipe_name(recipe)}-{name}"
     show_report(

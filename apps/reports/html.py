@@ -31,10 +31,11 @@ from florilegium.apps.reports.pictures import (
     reader,
 )
 from florilegium.apps.reports.pools import GROUPS, Pool, Section
-from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, Table, figures_table, pairs_table
+from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_table, pairs_table
 from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
+from florilegium.common.pages import Table
 from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.metrics_file import TRAINING
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from florilegium.apps.reports.pools import GROUPS, Pool, Section
-from florilegium.apps.reports.run_records import Run
+from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Difference, difference, holm
 
 
@@ -76,7 +76,7 @@ def _obstacle(first: Pool, second: Pool) -> str:
     return ""
 
 
-def _common(first: Pool, second: Pool) -> list[tuple[Run, Run]]:
+def _common(first: Pool, second: Pool) -> list[tuple[RunRecord, RunRecord]]:
     """Return the runs of two pools with the same seed, clients and data."""
     after = {run.seed: run for run in second.runs}
     both = [(run, after[run.seed]) for run in first.runs if run.seed in after]

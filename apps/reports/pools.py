@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from florilegium.apps.methods.registry import table_of
-from florilegium.apps.reports.run_records import Run
+from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.apps.settings.configuration import TARGET, defaults
 
@@ -30,7 +30,7 @@ class Pool:
     """
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def seeds(self) -> list[int]:
@@ -61,7 +61,7 @@ class Section:
     repeated: tuple[str, ...] = ()
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRecord]:
         """All runs, pool by pool."""
         return [run for pool in self.pools for run in pool.runs]
 
@@ -100,12 +100,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
-def sections(runs: Sequence[Run]) -> list[Section]:
+def sections(runs: Sequence[RunRecord]) -> list[Section]:
     """Return the runs, pooled over seeds and separated where they are not comparable.
 
     Of several runs with the same settings and seed, the last one given counts; a sentence names the others.
     """
-    together: dict[str, dict[str, dict[int, list[Run]]]] = {}
+    together: dict[str, dict[str, dict[int, list[RunRecord]]]] = {}
     for run in runs:
         pools = together.setdefault(text_of(run.federation), {})
         pools.setdefault(text_of(run.setting), {}).setdefault(run.seed, []).append(run)
@@ -117,7 +117,7 @@ def text_of(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _section(found: Sequence[Mapping[int, Sequence[Run]]]) -> Section:
+def _section(found: Sequence[Mapping[int, Sequence[RunRecord]]]) -> Section:
     chosen = [[runs[-1] for _, runs in sorted(by_seed.items())] for by_seed in found]
     repeated = tuple(
         f"{run.name} has the settings and the seed of {runs[-1].name} and is not counted."
@@ -129,7 +129,7 @@ def _section(found: Sequence[Mapping[int, Sequence[Run]]]) -> Section:
     return Section(tuple(Pool(label, tuple(runs)) for label, runs in zip(labels, chosen, strict=True)), repeated)
 
 
-def _labels(firsts: Sequence[Run]) -> list[str]:
+def _labels(firsts: Sequence[RunRecord]) -> list[str]:
     """Return a label for each pool, given its first run: its method and, where a method has several, what differs."""
     full = {first.method: {other.config["method"] for other in firsts if other.method == first.method}
             for first in firsts}  # fmt: skip

@@ -31,7 +31,7 @@ COMPARED = FEDERATION | {"evaluate-on"}
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """The results of a run.
 
     Attributes:
@@ -105,7 +105,7 @@ class Run:
         return {(line["group"], line["client"]): float(line[figure]) for line in self.clients if line.get(figure)}
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunRecord:
     """Return the results so far of the run in folder ``path``.
 
     Raises:
@@ -116,10 +116,10 @@ def read_run(path: Path) -> Run:
     if problem := METHODS.problem(str(config["method"])):
         raise ConfigurationError(f"run {path.name}: {problem}")
     read_provenance(path)  # if it is damaged, that is to be said of this run
-    return Run(path, config, read_summary(path), read_metrics(path), read_clients(path), read_origins(path))
+    return RunRecord(path, config, read_summary(path), read_metrics(path), read_clients(path), read_origins(path))
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path) -> RunRecord:
     """Return the results of the completed run in folder ``path``.
 
     Raises:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from florilegium.apps.reports.pairs import Pair
 from florilegium.apps.reports.pools import Section, span
 from florilegium.apps.reports.statistics import CONFIDENCE, Estimate
+from florilegium.common.pages import Table
 
 FIGURES = ("accuracy", "accuracy_global", "accuracy_weighted", "std", "worst_decile", "loss")
 WORDS = {"accuracy": "accuracy (%)", "accuracy_global": "global (%)", "accuracy_weighted": "weighted (%)"}
@@ -27,23 +27,6 @@ PAIRS_MEANING = (
 )
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of texts; the first column is its rows' heading.
-
-    Attributes:
-        title: what it is about; "" if the text around says it.
-        head: the columns' headings.
-        rows: a text for each heading.
-        quiet: headings of columns that are there for comparison alone; they are shown in grey, or in italics.
-    """
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    quiet: Collection[str] = ()
-
-
 def scale(figure: str) -> float:
     """Return the factor by which tables show a figure: 100 for accuracies, 1 for losses."""
     return 1.0 if "loss" in figure else 100.0
@@ -58,16 +41,6 @@ def shown(value: Estimate | None, figure: str) -> str:
     digits, factor = (3 if "loss" in figure else 1), scale(figure)
     error = "" if math.isnan(value.error) else f" ± {factor * value.error:.{digits}f}"
     return f"{factor * value.mean:.{digits}f}{error}"
-
-
-def markdown(table: Table) -> str:
-    """Return a table in Markdown, without its title."""
-    rows = [
-        [f"*{cell}*" if name in table.quiet and cell else cell for name, cell in zip(table.head, row, strict=True)]
-        for row in table.rows
-    ]
-    lines = [table.head, ["---"] * len(table.head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def figures_table(section: Section, title: str = "") -> Table:

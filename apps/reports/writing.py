@@ -6,23 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import plot_pools
 from florilegium.apps.reports.pools import Section, sections
-from florilegium.apps.reports.run_records import Run, load_run
-from florilegium.apps.reports.tables import (
-    MEANING,
-    PAIRS_MEANING,
-    Table,
-    figures_table,
-    markdown,
-    pairs_table,
-)
+from florilegium.apps.reports.run_records import RunRecord, load_run
+from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_table, pairs_table
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.pages import Table, markdown, write_page, write_picture
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class Report:
         return "\n".join([*parts, *(f"{remark}\n" for remark in self.remarks)])
 
 
-def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     """Return the completed runs among ``paths``, and a sentence for each other one that says why it does not count.
 
     Raises:
@@ -79,13 +70,12 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
     remove_report(target)
     tables: list[Table] = []
     remarks: list[str] = list(skipped)
-    text = [f"# {title}\n"]
+    text = [f"# {title}"]
     for number, section in enumerate(found, start=1):
         own, said = _tables(section), notes(section)
         name = "report.png" if number == 1 else f"report-{number}.png"
         write_picture(plot_pools(section.pools), target / name)
-        text += [f"## {section.title()}\n", *map(markdown, own), *(f"{remark}\n" for remark in said)]
-        text += [f"![{section.title()}]({name})\n"]
+        text += [f"## {section.title()}", *map(markdown, own), *said, f"![{section.title()}]({name})"]
         tables += own
         remarks += said
     sources = [
@@ -94,8 +84,7 @@ def write_report(paths: Sequence[Path], target: Path, title: str = "Report", *, 
         for pool in section.pools
         for run in pool.runs
     ]
-    text += [f"{paragraph}\n" for paragraph in (*skipped, MEANING, PAIRS_MEANING, "Runs:")]
-    write_text(target / "report.md", "\n".join([*text, *sources]) + "\n")
+    write_page(target / "report.md", *text, *skipped, MEANING, PAIRS_MEANING, "Runs:", "\n".join(sources))
     if html:
         from florilegium.apps.reports.html import FILE, write_html
 
@@ -114,8 +103,3 @@ def remove_report(target: Path) -> None:
     for pattern in ("report.md", "report.html", "report.png", "report-*.png"):
         for file in target.glob(pattern):
             file.unlink()
-
-
-def write_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))

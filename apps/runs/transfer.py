@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import nn
 
 from florilegium.apps.methods.layers import why_not
@@ -24,7 +22,9 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.training import evaluate, features, train
 from florilegium.clients.core.worker import tune_process
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.pages import write_page, write_picture
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
@@ -209,8 +209,7 @@ def _examples(
 def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:
     """Write ``transfer.md`` and ``transfer.png``, the curves, to ``output``; return the table, accuracies in %."""
     lines = ["| run | target | trained | epochs | accuracy (%) |", "|---|---|---|---|---|"]
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(6.4, 4.2)
     axes = figure.subplots()
     for result, label in zip(results, labels, strict=True):
         accuracies = [100 * accuracy for accuracy in result.accuracies]
@@ -220,7 +219,7 @@ def write_transfers(results: Sequence[Transferred], labels: Sequence[str], outpu
     axes.grid(alpha=0.3)
     axes.set(xlabel="epochs on the target", ylabel="test accuracy (%)")
     axes.legend(frameon=False)
-    write_atomically(output / "transfer.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    write_picture(figure, output / "transfer.png")
     text = "\n".join(lines)
-    write_text(output / "transfer.md", text + "\n")
+    write_page(output / "transfer.md", text)
     return text

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 LOCKS = ".locks"
-"""Folder beside the runs with a lock for each cell: a run's own folder may be deleted while its cell is locked."""
+"""Folder beside the runs with a lock for each run: its own folder may be deleted while it is locked."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class NamedRun:
     """One of several runs.
 
     Attributes:
@@ -69,11 +69,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Completion:
     """What became of several runs.
 
     Attributes:
-        completed: the folders of the runs that have completed, in the order of the cells.
+        completed: the folders of the runs that have completed, in the order in which they were asked for.
         failed: why the others failed, by name.
     """
 
@@ -103,7 +103,7 @@ def comparison(
     assignments: Sequence[str],
     options: Mapping[str, Value],
     tuned: Chosen | None = None,
-) -> list[Cell]:
+) -> list[NamedRun]:
     """Return the runs of several methods with several seeds, checked; everything but method and seed is the same.
 
     Args:
@@ -131,8 +131,8 @@ def comparison(
             keys = resolve(recipe, assignments, {**own, **({"method": method} if method else {})})
         if named := [key for key in ("resume", "run-name") if keys.get(key)]:
             raise ConfigurationError(f"{named[0]}: several runs are named after their settings; leave it out")
-        found.append(Cell(_name(keys), keys))
-    return [Cell(cell.name, {**cell.keys, "run-name": cell.name}) for cell in found]
+        found.append(NamedRun(_name(keys), keys))
+    return [NamedRun(one.name, {**one.keys, "run-name": one.name}) for one in found]
 
 
 def check_seeds(seeds: Sequence[int], named: Collection[str]) -> None:
@@ -143,15 +143,15 @@ def check_seeds(seeds: Sequence[int], named: Collection[str]) -> None:
         raise ConfigurationError(f"a seed is given twice: {', '.join(map(str, seeds))}")
 
 
-def folder_of(wanted: Sequence[Cell]) -> Path:
+def folder_of(wanted: Sequence[NamedRun]) -> Path:
     """Return the folder of the runs of a comparison, which is the same for all."""
     return folder(str(complete(wanted[0].keys)["runs-dir"]))
 
 
-def report_name(wanted: Sequence[Cell]) -> str:
+def report_name(wanted: Sequence[NamedRun]) -> str:
     """Return the name of the folder for a report on several runs; other runs have another one."""
-    methods = list(dict.fromkeys(short_name(str(complete(cell.keys)["method"])) for cell in wanted))
-    short = hashlib.sha256("\n".join(cell.name for cell in wanted).encode()).hexdigest()[:8]
+    methods = list(dict.fromkeys(short_name(str(complete(one.keys)["method"])) for one in wanted))
+    short = hashlib.sha256("\n".join(one.name for one in wanted).encode()).hexdigest()[:8]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(["compare", *methods[:3], short]))
 
 
@@ -169,18 +169,18 @@ def _name(keys: Mapping[str, Value]) -> str:
 
 
 def carry_out(
-    wanted: Sequence[Cell],
+    wanted: Sequence[NamedRun],
     runs_dir: Path,
     engine: str,
     workers: int,
     display: Display,
     *,
     fork: bool = False,
-) -> Outcome:
-    """Carry out those of several runs that have not completed yet; return the outcome of all (:func:`run_cells`).
+) -> Completion:
+    """Carry out those of several runs that have not completed yet; return the outcome of all (:func:`run_all`).
 
     Args:
-        wanted: the cells.
+        wanted: the runs.
         runs_dir: folder of runs.
         engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
         display: shows the progress of each run.
@@ -192,26 +192,26 @@ def carry_out(
     left = unfinished(wanted, runs_dir)
     shown = numbered(display, len(left))
     with choose(engine, workers, left, fork=fork) as chosen:
-        return run_cells(wanted, runs_dir, lambda keys: run_experiment(chosen, keys, shown))
+        return run_all(wanted, runs_dir, lambda keys: run_experiment(chosen, keys, shown))
 
 
-def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Outcome:
-    """Return the outcome of each cell's run; finished runs are reused, unfinished ones resumed, others started.
+def run_all(wanted: Sequence[NamedRun], runs_dir: Path, run: Callable[[Mapping[str, Value]], Path]) -> Completion:
+    """Return the outcome of each run; finished runs are reused, unfinished ones resumed, others started.
 
     After a run that fails, the others go on. A warning names the reused runs that other code of this package made.
 
     Args:
-        wanted: the cells.
+        wanted: the runs.
         runs_dir: folder of runs.
         run: carries out a run with the given keys and returns its folder.
 
     Raises:
-        ConfigurationError: before the first run, if a run with a cell's name but other settings exists.
+        ConfigurationError: before the first run, if a run with one of the names but other settings exists.
         FileError: if a file cannot be written; finished runs are kept.
     """
-    for cell in wanted:
-        _check_earlier(cell, runs_dir / cell.name)
-    reused = [cell.name for cell in wanted if (runs_dir / cell.name / SUMMARY).exists()]
+    for one in wanted:
+        _check_earlier(one, runs_dir / one.name)
+    reused = [one.name for one in wanted if (runs_dir / one.name / SUMMARY).exists()]
     if other := [name for name in reused if by_other_code(runs_dir / name)]:
         log.warning(
             "reused: %s, which were made by another version of florilegium's code; delete the runs that should be "
@@ -221,34 +221,34 @@ def run_cells(wanted: Sequence[Cell], runs_dir: Path, run: Callable[[Mapping[str
         (runs_dir / LOCKS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"runs-dir: {runs_dir} cannot be made ({error.strerror}); name another folder") from error
-    outcome = Outcome([], {})
-    for cell in wanted:
+    outcome = Completion([], {})
+    for one in wanted:
         try:
-            outcome.completed.append(_finished(cell, runs_dir / cell.name, run))
+            outcome.completed.append(_finished(one, runs_dir / one.name, run))
         except FileError:
             raise
         except RunError as error:
-            outcome.failed[cell.name] = str(error)
+            outcome.failed[one.name] = str(error)
     return outcome
 
 
-def unfinished(wanted: Sequence[Cell], runs_dir: Path) -> list[Mapping[str, Value]]:
-    """Return the keys of the cells whose runs have not completed.
+def unfinished(wanted: Sequence[NamedRun], runs_dir: Path) -> list[Mapping[str, Value]]:
+    """Return the keys of the runs that have not completed.
 
     Raises:
-        ConfigurationError: if a run with a cell's name but other settings exists.
+        ConfigurationError: if a run with one of the names but other settings exists.
     """
-    for cell in wanted:
-        _check_earlier(cell, runs_dir / cell.name)
-    return [cell.keys for cell in wanted if not (runs_dir / cell.name / SUMMARY).exists()]
+    for one in wanted:
+        _check_earlier(one, runs_dir / one.name)
+    return [one.keys for one in wanted if not (runs_dir / one.name / SUMMARY).exists()]
 
 
-def _check_earlier(cell: Cell, path: Path) -> None:
-    """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings, data or code than the cell."""
+def _check_earlier(one: NamedRun, path: Path) -> None:
+    """Raise :class:`ConfigurationError` if ``path`` holds a run with other settings, data or code than wanted."""
     if not (path / "config.toml").exists():
         return
     # Runs from earlier versions lack newer keys; they behaved as the defaults of those keys.
-    before, now = complete(read_config(path)), complete(cell.keys)
+    before, now = complete(read_config(path)), complete(one.keys)
     differing = differing_settings(before, now, table_of(str(now["method"])))
     if differing:
         raise ConfigurationError(
@@ -270,15 +270,15 @@ def _check_earlier(cell: Cell, path: Path) -> None:
         )
 
 
-def _finished(cell: Cell, path: Path, run: Callable[[Mapping[str, Value]], Path]) -> Path:
+def _finished(one: NamedRun, path: Path, run: Callable[[Mapping[str, Value]], Path]) -> Path:
     try:
         with FileLock(path.parent / LOCKS / path.name, timeout=0):
             if (path / SUMMARY).exists():
                 _transfer(path)
                 return path
-            keys = dict(cell.keys)
+            keys = dict(one.keys)
             if has_checkpoint(path):
-                keys |= {"run-name": "", "resume": cell.name}
+                keys |= {"run-name": "", "resume": one.name}
             elif path.exists():
                 if is_carried_out(path):  # not by a sweep
                     raise RunError(f"another command is working on {path}")

@@ -14,14 +14,14 @@ from florilegium.apps.reports.pictures import MARKERS, colour, plain
 from florilegium.apps.reports.pools import Pool, Section, sections
 from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.reports.statistics import Estimate
-from florilegium.apps.reports.tables import PAIRS_MEANING, Table, pairs_table, scale, shown
-from florilegium.apps.reports.writing import Report, remove_report, write_picture
+from florilegium.apps.reports.tables import PAIRS_MEANING, pairs_table, scale, shown
+from florilegium.apps.reports.writing import Report, remove_report
 from florilegium.apps.settings.configuration import TARGET, defaults
-from florilegium.apps.sweeps.named_runs import Cell
+from florilegium.apps.sweeps.named_runs import NamedRun
 from florilegium.apps.sweeps.sweep import Sweep
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.figures import ShownFigure
-from florilegium.common.files import write_text
+from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.common.settings import Value
 
 Place = tuple[str, Value | None]
@@ -29,7 +29,7 @@ Place = tuple[str, Value | None]
 
 
 def write_sweep(
-    title: str, sweep: Sweep, wanted: Sequence[Cell], paths: Sequence[Path], target: Path, *, html: bool = False
+    title: str, sweep: Sweep, wanted: Sequence[NamedRun], paths: Sequence[Path], target: Path, *, html: bool = False
 ) -> Report:
     """Write ``report.md`` and ``report.png`` about the runs of a sweep to folder ``target``; return what it says.
 
@@ -84,13 +84,11 @@ def write_sweep(
     remove_report(target)
     write_picture(picture, target / "report.png")
     report = Report(tables, remarks)
-    explained = f"{PAIRS_MEANING}\n\n" if len(tables) > 1 else ""
     about = Section(tuple(pools.values())).title(without=sweep.over)
+    explained = [PAIRS_MEANING] if len(tables) > 1 else []
     runs = "\n".join(f"- `{path.name}`" for path in paths)
-    write_text(
-        target / "report.md",
-        f"# {title}\n\n{about}.\n\n{report.markdown()}\n{explained}![{title}](report.png)\n\nRuns:\n\n{runs}\n",
-    )
+    parts = (f"# {title}", f"{about}.", report.markdown(), *explained, f"![{title}](report.png)", "Runs:", runs)
+    write_page(target / "report.md", *parts)
     if html:
         from florilegium.apps.reports.html import FILE, Lead, write_html
 
@@ -99,12 +97,12 @@ def write_sweep(
     return report
 
 
-def _pools(wanted: Sequence[Cell], paths: Sequence[Path]) -> dict[Place, Pool]:
+def _pools(wanted: Sequence[NamedRun], paths: Sequence[Path]) -> dict[Place, Pool]:
     """Return the runs of each place in the table, in the order of the sweep."""
     found: dict[Place, list[Path]] = {}
-    for cell, path in zip(wanted, paths, strict=True):
-        label = cell.variant or str(cell.keys.get("method", defaults()["method"]))
-        found.setdefault((label, cell.value), []).append(path)
+    for one, path in zip(wanted, paths, strict=True):
+        label = one.variant or str(one.keys.get("method", defaults()["method"]))
+        found.setdefault((label, one.value), []).append(path)
     return {place: Pool(place[0], tuple(map(load_run, own))) for place, own in found.items()}
 
 

@@ -24,7 +24,7 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.runs.experiment import pick, read_layers, read_recipe, recipe_name
 from florilegium.apps.runs.transfer import check_target
 from florilegium.apps.settings.configuration import Settings, complete, defaults, parse
-from florilegium.apps.sweeps.named_runs import Cell
+from florilegium.apps.sweeps.named_runs import NamedRun
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Section, Value
 
@@ -86,7 +86,7 @@ def read_sweep(recipe: str, name: str) -> Sweep:
         raise ConfigurationError(f"recipe '{recipe}', sweep '{name}': {said}") from error
 
 
-def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
+def runs_of(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[NamedRun]:
     """Return every run of a sweep, checked; ``overrides`` apply to all runs, and a ``seed`` there replaces ``seeds``.
 
     A run is named after recipe, variant, value and seed, not after the sweep, so that sweeps can share runs.
@@ -108,8 +108,8 @@ def cells(recipe: str, name: str, overrides: Mapping[str, Value]) -> list[Cell]:
             label = re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(word for word in words if word))
             keys: dict[str, Value] = {**own, "seed": seed, "run-name": label}
             _check(name, sweep, *parse(complete(keys)))
-            result.append(Cell(label, keys, variant, value))
-    names = [cell.name for cell in result]
+            result.append(NamedRun(label, keys, variant, value))
+    names = [one.name for one in result]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigurationError(f"recipe '{recipe}', sweep '{name}' has the run {min(twice)} twice")
     return result

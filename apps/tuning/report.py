@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.reports.pictures import MARKERS, colour
-from florilegium.apps.reports.tables import Table, markdown
 from florilegium.apps.settings.configuration import complete
 from florilegium.apps.tuning.results import Result, Tuning, shown
 from florilegium.common.figures import ShownFigure
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.pages import Table, markdown, write_page, write_picture
 
 
-def write_page(tuning: Tuning) -> None:
+def write_tuning(tuning: Tuning) -> None:
     """Write ``report.md``, ``report.png`` and ``report.svg`` to the tuning's folder."""
     folder, figure = tuning.plan.folder, plot_tuning(tuning)
     for kind in ("png", "svg"):
-        write_atomically(folder / f"report.{kind}", partial(figure.savefig, dpi=130, format=kind))
-    parts = [
+        write_picture(figure, folder / f"report.{kind}")
+    write_page(
+        folder / "report.md",
         f"# Tuning of {tuning.plan.title}", about(tuning), markdown(choices(tuning)),
         "![Best objective over the trials](report.png)",
         "Filled marks are trials that completed, hollow ones were ended early, crosses at the bottom failed.",
         "## Importance of the keys", _importances(tuning), "## Notes", "\n".join(_notes(tuning)),
-    ]  # fmt: skip
-    write_text(folder / "report.md", "\n\n".join(part.strip() for part in parts) + "\n")
+    )  # fmt: skip
 
 
 def choices(tuning: Tuning) -> Table:

@@ -20,7 +20,7 @@ from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
 from florilegium.apps.settings.configuration import complete
 from florilegium.apps.tuning.plan import read_plan
-from florilegium.apps.tuning.report import write_page
+from florilegium.apps.tuning.report import write_tuning
 from florilegium.apps.tuning.results import FILE as CHOSEN
 from florilegium.apps.tuning.results import Trial, Tuning, write_tuned
 from florilegium.apps.tuning.study import FILE, MethodStudy, require_optuna, storage
@@ -77,7 +77,7 @@ def tune(
         tuning = Tuning(plan, [study.result() for study in studies])
         if open_ones or not (plan.folder / CHOSEN).exists():
             write_tuned(tuning)
-            write_page(tuning)
+            write_tuning(tuning)
     for words in tuning.warnings():
         log.warning("%s", words)
     return tuning

@@ -29,12 +29,12 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.node.host import Host
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
+from florilegium.common.pages import table_of
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.ledger import History
-from florilegium.research.attacks import rows_of
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.roster import Member, Roster
@@ -216,7 +216,7 @@ class Canary:
         ]
         if self.times:
             rows.append(("ε of the run", f"{self.claimed:.3g}", f"≥ {self.of_run:.3g}"))
-        return rows_of(rows)
+        return table_of(rows[0], rows[1:])
 
 
 def judge(found: Releases, times: int = 0, claimed: float = math.nan) -> Canary:

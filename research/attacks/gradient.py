@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
@@ -30,14 +29,15 @@ from florilegium.clients.core.wire import NOISE, WITHIN_NOISE, Work
 from florilegium.clients.fedavg import FedAvgClient
 from florilegium.clients.layers.noise import Contribution
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.pages import table_of, write_picture
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Section
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.settings import PrivacySettings
-from florilegium.research.attacks import rows_of
 
 IMAGES = 4
 STEPS, RATES, VARIATION = 100, (0.1, 0.02, 0.004), 1e-3
@@ -168,7 +168,7 @@ class Gradient:
                 for images in self.ways.values()
             ]
             rows.append([_protection(multiplier), *cells])
-        return rows_of(rows)
+        return table_of(rows[0], rows[1:])
 
     def picture(self) -> Figure:
         """Return the true images above their reconstructions."""
@@ -176,8 +176,7 @@ class Gradient:
         for way, images in self.ways.items():
             lines += [(f"{way},\n{_protection(z)}", images[i]) for i, z in enumerate(MULTIPLIERS) if z != 0.0]
         count = len(self.true)
-        figure = Figure(figsize=(1.1 * count + 2.4, 1.1 * len(lines)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = ShownFigure(1.1 * count + 2.4, 1.1 * len(lines))
         for axes, (title, images) in zip(figure.subplots(len(lines), count, squeeze=False), lines, strict=True):
             axes[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
             for place, image in zip(axes, images, strict=True):
@@ -234,5 +233,5 @@ def attack(run: Path) -> Gradient:
     result = Gradient(x, seen, torch.cat(searched).reshape(shape), float(low), float(high), C)
     write_text(run / "audit-gradient.md", result.table())
     picture = result.picture()
-    write_atomically(run / "audit-gradient.png", lambda path: picture.savefig(path, format="png", dpi=110))
+    write_picture(picture, run / "audit-gradient.png", 110)
     return result

@@ -22,10 +22,10 @@ from florilegium.apps.runs.personal import model_of, reopened
 from florilegium.clients.core.training import features
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
+from florilegium.common.pages import table_of
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import dataset_of
-from florilegium.research.attacks import rows_of
 
 OUTSIDE = 16
 """Number of other clients whose models calibrate a client's scores."""
@@ -91,7 +91,7 @@ class Membership:
             means = [_shown(float(np.mean(values)), self._error_of_mean(values)) for values in each]
             lines.append([f"{name}, mean of clients", *means])
             lines.append([f"{name}, pooled", *(_shown(*self._pooled(measure, kind)) for kind in KINDS)])
-        return rows_of(lines)
+        return table_of(lines[0], lines[1:])
 
     def csv(self) -> str:
         """Return a line for each client: number of members and others, AUC and TPR of both scores."""

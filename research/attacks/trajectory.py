@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from florilegium.apps.runs.personal import reopened
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
+from florilegium.common.pages import table_of
 from florilegium.models.parameters import Arrays
-from florilegium.research.attacks import rows_of
 from florilegium.strategies.clustering.kmeans import KMeans
 
 TOLERANCE = 1e-6
@@ -99,7 +99,7 @@ class Trajectory:
         """Return the attack's result as a Markdown table."""
         rows = [[f"{self.steps} steps, {len(self.rows)} rows of all clients", "candidates", "rows recovered"]]
         rows += [[who, f"{len(found)}", f"{self.right(who)}"] for who, found in self.found.items()]
-        return rows_of(rows)
+        return table_of(rows[0], rows[1:])
 
 
 def attack(run: Path) -> Trajectory:

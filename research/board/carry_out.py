@@ -9,8 +9,8 @@ from pathlib import Path
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import load_run
-from florilegium.apps.sweeps.named_runs import Cell, Outcome, check_seeds, comparison, folder_of
-from florilegium.apps.sweeps.named_runs import carry_out as carry_out_cells
+from florilegium.apps.sweeps.named_runs import Completion, NamedRun, check_seeds, comparison, folder_of
+from florilegium.apps.sweeps.named_runs import carry_out as carry_out_runs
 from florilegium.apps.tuning.results import Tuning, read_tuned
 from florilegium.apps.tuning.trials import tune
 from florilegium.common.errors import RunError
@@ -72,28 +72,28 @@ def carry_out(
     failed = {result.subject.name: result.failure for result in tuning.results if result.best is None}
     names = [result.subject.name for result in tuning.results if result.best is not None]
     chosen = read_tuned(recipe, TABLE, str(overrides["runs-dir"]))
-    cells = {name: comparison([name], seeds, recipe, [], overrides, chosen) for name in names}
-    wanted = [cell for own in cells.values() for cell in own]
+    named = {name: comparison([name], seeds, recipe, [], overrides, chosen) for name in names}
+    wanted = [one for own in named.values() for one in own]
     if not wanted:
         raise RunError(f"no trial of any method completed; {tuning.plan.folder / 'report.md'} says why")
     runs_dir = folder_of(wanted)
-    outcome = carry_out_cells(wanted, runs_dir, engine, workers, display, fork=fork)
+    outcome = carry_out_runs(wanted, runs_dir, engine, workers, display, fork=fork)
     if not outcome.completed:
         raise RunError(str(outcome))
-    pools = [_pool(name, own, runs_dir, outcome) for name, own in cells.items()]
+    pools = [_pool(name, own, runs_dir, outcome) for name, own in named.items()]
     section = Section(tuple(pool for pool in pools if pool.runs))
-    return Board(recipe, seeds, overrides, tuning, section, failed | _failures(cells, outcome))
+    return Board(recipe, seeds, overrides, tuning, section, failed | _failures(named, outcome))
 
 
-def _pool(name: str, cells: Sequence[Cell], runs_dir: Path, outcome: Outcome) -> Pool:
+def _pool(name: str, named: Sequence[NamedRun], runs_dir: Path, outcome: Completion) -> Pool:
     done = {path.name for path in outcome.completed}
-    return Pool(name, tuple(load_run(runs_dir / cell.name) for cell in cells if cell.name in done))
+    return Pool(name, tuple(load_run(runs_dir / one.name) for one in named if one.name in done))
 
 
-def _failures(cells: Mapping[str, Sequence[Cell]], outcome: Outcome) -> dict[str, str]:
+def _failures(named: Mapping[str, Sequence[NamedRun]], outcome: Completion) -> dict[str, str]:
     return {
-        f"{name}, seed {cell.keys['seed']}": outcome.failed[cell.name]
-        for name, own in cells.items()
-        for cell in own
-        if cell.name in outcome.failed
+        f"{name}, seed {one.keys['seed']}": outcome.failed[one.name]
+        for name, own in named.items()
+        for one in own
+        if one.name in outcome.failed
     }

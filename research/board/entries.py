@@ -11,7 +11,7 @@ import numpy as np
 
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import Pool, Section
-from florilegium.apps.reports.run_records import Run
+from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.metrics_file import is_evaluated
@@ -71,7 +71,7 @@ def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
     )  # fmt: skip
 
 
-def _evaluations(run: Run, group: str) -> list[Mapping[str, Any]]:
+def _evaluations(run: RunRecord, group: str) -> list[Mapping[str, Any]]:
     """Return the lines of the evaluations in which some client of the group was measured."""
     return [line for line in run.metrics if is_evaluated(line) and "accuracy" in line.get(group, {})]
 
@@ -90,7 +90,7 @@ def _effort(lines: Sequence[Mapping[str, Any]], group: str) -> tuple[float, floa
     return (first["bytes_down"] + first["bytes_up"]) / 1e6, first["seconds"]
 
 
-def _memory(run: Run) -> float:
+def _memory(run: RunRecord) -> float:
     """Return the peak memory in MB, of the parts of the run for which it is known."""
     known = [float(part["peak_memory_mb"]) for part in read_provenance(run.path) if "peak_memory_mb" in part]
     return max(known, default=math.nan)

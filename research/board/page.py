@@ -17,12 +17,12 @@ from florilegium.apps.reports.html import Lead, write_html
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pictures import colour, plain
 from florilegium.apps.reports.pools import GROUPS, ranges
-from florilegium.apps.reports.tables import Table, markdown, shown
-from florilegium.apps.reports.writing import Report, write_picture
+from florilegium.apps.reports.tables import shown
+from florilegium.apps.reports.writing import Report
 from florilegium.apps.runs.experiment import recipe_name
 from florilegium.apps.tuning.report import about, choices
 from florilegium.common.figures import ShownFigure
-from florilegium.common.files import write_text
+from florilegium.common.pages import Table, markdown, write_page, write_picture
 from florilegium.research.board.carry_out import TABLE, Board
 from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
 from florilegium.research.board.published import published
@@ -57,7 +57,7 @@ def write_board(board: Board, target: Path) -> Report:
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables]
     parts += [MEANING, f"## {tuned.title}", _tuning(board), markdown(tuned)]
     parts += ["## Notes", "\n".join(f"- {remark}" for remark in remarks)] if remarks else []
-    write_text(target / f"{name}.md", "\n\n".join(part.strip() for part in parts) + "\n")
+    write_page(target / f"{name}.md", *parts)
     leads = [Lead(tables[0], picture, MEANING), *map(Lead, tables[1:]), Lead(tuned, words=_tuning(board))]
     write_html([board.section], failed, target / f"{name}.html", f"Board: {name}", leads, varied, compared=False)
     return Report(tables, remarks)

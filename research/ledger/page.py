@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from florilegium.common.files import write_text
+from florilegium.common.pages import table_of, write_picture
 from florilegium.research.ledger.records import Cell, Paper, Runs, Table
 from florilegium.research.ledger.verdicts import VERDICTS, counts, difference, orders, verdict
 
@@ -26,7 +27,6 @@ MEANING = """\
 
 def write_ledger(papers: Sequence[Paper], folder: Path) -> None:
     """Write ``ledger.md`` and ``ledger.png`` to ``folder``, from where links lead to the results pages beside them."""
-    from florilegium.apps.reports.writing import write_picture
     from florilegium.research.ledger.picture import draw
 
     write_picture(draw(papers), folder / "ledger.png")
@@ -55,14 +55,14 @@ def page(papers: Sequence[Paper]) -> str:
         f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: "
         f"{reproduced} are reproduced, {higher} come out higher and {lower} lower. For each of the others the page "
         "says why it was not run.",
-        _table(HEAD, [*linked, overview[-1]]),
+        table_of(HEAD, [*linked, overview[-1]]),
         "![Measured against published values](ledger.png)",
         MEANING,
         "## Does the order hold?",
         "Rank correlations of our values and the paper's, where the paper claims an order of methods and at least "
         "three of them have a value of ours: 1 is the same order, −1 the reverse. Methods are compared on the seeds "
         "that all of them have.",
-        _table(
+        table_of(
             ("paper", "table", "column", "methods", "seeds", "Kendall τ", "Spearman ρ"),
             [
                 [paper.published.title, order.table, order.column, str(order.n),
@@ -72,17 +72,12 @@ def page(papers: Sequence[Paper]) -> str:
             ],
         ),
     ]  # fmt: skip
-    return "\n\n".join([*parts, *(_paper(paper) for paper in papers)]) + "\n"
+    return "\n\n".join(part.strip() for part in [*parts, *map(_paper, papers)]) + "\n"
 
 
 def anchor(heading: str) -> str:
     """Return the fragment by which a link leads to a Markdown heading, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _paper(paper: Paper) -> str:
@@ -104,7 +99,9 @@ def _cells(table: Table, paper: Paper) -> str:
     if ours := [cell for cell in table.cells if cell.measured]:
         used = list({id(cell.measured.runs): cell.measured.runs for cell in ours if cell.measured}.values())
         rows = [_row(cell, used, paper.measured.page) for cell in ours]
-        parts.append(_table(("row", "column", "published", "ours", "seeds", "budget", "verdict", "runs"), rows))
+        parts.append(
+            table_of(("row", "column", "published", "ours", "seeds", "budget", "verdict", "runs"), rows).strip()
+        )
         parts.append("\n".join(f"{number}. {_made(runs)}" for number, runs in enumerate(used, 1)))
     if lines := _not_run(table.cells):
         parts.append("\n".join(["Not run:", "", *lines]))

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from scipy.spatial.distance import cdist
@@ -15,7 +13,9 @@ from scipy.stats import spearmanr
 
 from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.pages import write_picture
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_checkpoint
 
@@ -103,8 +103,7 @@ def write_correlations(run: Path, output: Path) -> list[Path]:
     table = output / "descriptors.md"
     head = "| round | clients | mean rank correlation | std over clients |\n|---|---|---|---|\n"
     write_text(table, head + "\n".join(lines) + "\n")
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(5, 3.5)
     axes = figure.add_subplot()
     for group in dict.fromkeys(c.group for c in found):
         own = [c for c in found if c.group == group]
@@ -114,5 +113,5 @@ def write_correlations(run: Path, output: Path) -> list[Path]:
     axes.grid(alpha=0.3)
     axes.legend(title="clients", frameon=False)
     picture = output / "descriptors.png"
-    write_atomically(picture, lambda path: figure.savefig(path, format="png", dpi=150))
+    write_picture(figure, picture, 150)
     return [table, picture]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.files import write_atomically
+from florilegium.common.figures import ShownFigure
+from florilegium.common.pages import write_picture
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.results import read_summary
 
@@ -30,13 +29,12 @@ def choose_k(base: Mapping[str, Value], largest: int, target: Path) -> int:
     keys = complete({**base, "method": "feddp-kmeans", "kmeans.choose-k": largest})
     path = run_here({**keys, "runs-dir": str(target.absolute()), "run-name": "run"}, target.absolute() / "run")
     clustering = read_summary(path)["kmeans"]
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(5, 3.4)
     axes = figure.subplots()
     axes.plot(range(1, largest + 1), clustering["elbow"], "o-")
     axes.axvline(clustering["k"], color="C1", linestyle="--", label=f"elbow: k = {clustering['k']}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="k", ylabel="cost of the weighted server points")
     axes.legend()
-    write_atomically(target / "elbow.png", lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    write_picture(figure, target / "elbow.png", 150)
     return int(clustering["k"])

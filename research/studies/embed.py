@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -17,7 +16,8 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.runs.personal import reopened
 from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.pages import write_page, write_picture
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_config
 
@@ -96,8 +96,7 @@ def picture(found: Representations, seed: int) -> Figure:
         "PCA": PCA(2, random_state=seed).fit_transform(found.r),
         "t-SNE": TSNE(perplexity=perplexity, random_state=seed).fit_transform(found.r),
     }
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(8, 4.2)
     kinds, edges = np.array(found.kinds), np.where(found.unseen, "black", "none")
     styles = [(f"C{colour}", marker) for marker in MARKERS for colour in range(COLOURS)]
     distinct = sorted(set(found.kinds), key=lambda kind: (len(kind), kind))  # 90° before 180°
@@ -137,7 +136,7 @@ def write_embedding(run: Path, output: Path) -> str:
             said = "–" if math.isnan(index) else f"{index:.3f}"
             lines.append(f"| {group} | {len(kinds)} | {len(set(kinds))} | {said} |")
     text = "\n".join(lines)
-    write_text(output / "embedding.md", text + "\n")
+    write_page(output / "embedding.md", text)
     drawn = picture(found, seed)
-    write_atomically(output / "embedding.png", lambda path: drawn.savefig(path, format="png", dpi=130))
+    write_picture(drawn, output / "embedding.png")
     return text

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from florilegium.apps.runs.experiment import pick, read_layers, recipe_name
 from florilegium.apps.settings.configuration import Settings, complete, parse
-from florilegium.apps.sweeps.named_runs import Cell, run_cells
+from florilegium.apps.sweeps.named_runs import NamedRun, run_all
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.training import evaluate
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.pages import write_page, write_picture
 from florilegium.common.settings import Value
 from florilegium.models.parameters import set_arrays
 from florilegium.partitions.clientdata import Examples, to_inputs
@@ -143,7 +143,7 @@ def study(
             "real ones are tested on; compare with --disjoint"
         )
     label = f"{name}{suffix}-law"
-    (law,) = run_cells([Cell(label, {**finds, "run-name": label})], runs_dir, run).all()
+    (law,) = run_all([NamedRun(label, {**finds, "run-name": label})], runs_dir, run).all()
     kinds = laws(base, law, hyper, runs_dir / f"{name}{suffix}-laws", disjoint=disjoint)
     rows = []
     for point in grid.settings():
@@ -152,7 +152,7 @@ def study(
             words = [f"{name}{suffix}", kind, *(f"{key}-{value}" for key, value in point.items())]
             own = {**base, **keys, **point, "evaluate-every": 0, "run-name": "-".join(words)}
             try:
-                (path,) = run_cells([Cell(str(own["run-name"]), own)], runs_dir, run).all()
+                (path,) = run_all([NamedRun(str(own["run-name"]), own)], runs_dir, run).all()
                 row[kind] = accuracy(path, parse(complete(base))[0])
             except RunError as error:  # for example too large a learning rate; the other settings are still useful
                 log.warning("%s: %s", own["run-name"], error)
@@ -198,8 +198,7 @@ def write_fidelity(rows: Sequence[Mapping[str, float]], output: Path) -> str:
     gaps = {kind: np.nanmean([abs(row[kind] - row["real"]) for row in rows]) for kind in KINDS[1:]}
     shown = ["mean difference from real", *[""] * len(keys), *(f"{100 * gap:.2f}" for gap in gaps.values())]
     lines.append("| " + " | ".join(shown) + " |")
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(8, 4)
     axes = figure.subplots()
     for kind, (colour, line) in STYLES.items():
         axes.plot([100 * row[kind] for row in rows], line, marker="o", markersize=3, color=colour, label=kind)
@@ -209,7 +208,7 @@ def write_fidelity(rows: Sequence[Mapping[str, float]], output: Path) -> str:
     axes.set(xlabel=", ".join(keys), ylabel="test accuracy (%)")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
-    write_atomically(output / "fidelity.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    write_picture(figure, output / "fidelity.png")
     text = "\n".join(lines)
-    write_text(output / "fidelity.md", text + "\n")
+    write_page(output / "fidelity.md", text)
     return text

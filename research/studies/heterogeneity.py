@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -15,7 +14,8 @@ from scipy.spatial.distance import cdist
 from florilegium.apps.settings.configuration import Settings, read_settings
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.pages import write_page, write_picture
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.dirichlet_multinomial import Counts
 from florilegium.partitions.features import find_feature, uncovered
@@ -98,8 +98,7 @@ def picture(clients: Mapping[str, Counts], seed: int) -> Figure:
 
     everybody = np.concatenate([_shares(counts) for counts in clients.values()])
     placed = TSNE(perplexity=min(30.0, (len(everybody) - 1) / 3), random_state=seed).fit_transform(everybody)
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(6, 5)
     axes = figure.subplots()
     start = 0
     for name, counts in clients.items():
@@ -118,7 +117,7 @@ def write_heterogeneity(run: Path, output: Path) -> str:
     rng = numpy_generator(seed, "heterogeneity", "shown")
     chosen = {name: counts[np.sort(rng.permutation(len(counts))[:LARGEST])] for name, counts in everybody.items()}
     text = table(chosen, seed)
-    write_text(output / "heterogeneity.md", text + "\n")
+    write_page(output / "heterogeneity.md", text)
     drawn = picture(chosen, seed)
-    write_atomically(output / "heterogeneity.png", lambda path: drawn.savefig(path, format="png", dpi=130))
+    write_picture(drawn, output / "heterogeneity.png")
     return text

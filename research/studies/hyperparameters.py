@@ -16,7 +16,9 @@ from florilegium.apps.runs.personal import reopened
 from florilegium.apps.settings.configuration import read_settings
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_atomically
+from florilegium.common.pages import write_page
 from florilegium.models.batch_norm import layers_of, norms_of
 from florilegium.models.parameters import trained
 from florilegium.partitions.federation import federate
@@ -147,7 +149,7 @@ def write_hyperparameters(run: Path, output: Path) -> str:
         lines.append("| " + " | ".join(f"{index:.2f}" for index in indices.values()) + " |")
         pictures["domains"] = domains_picture(found)
     text = "\n".join(lines)
-    write_text(output / "hyperparameters.md", text + "\n")
+    write_page(output / "hyperparameters.md", text)
     for name, figure in pictures.items():
         write_atomically(output / f"{name}.png", lambda path, f=figure: f.savefig(path, format="png", dpi=130))  # type: ignore[misc]
     return text
@@ -175,8 +177,7 @@ def layers_picture(found: Found) -> Figure:
 def domains_picture(found: Found) -> Figure:
     """Plot a heat map of the distances between domains for each input and output of the meta-nets."""
     kinds = np.unique(found.domains)
-    figure = Figure(figsize=(3.1 * len(found.values) + 1, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(3.1 * len(found.values) + 1, 3.6)
     maps = {symbol: cluster_distances(values, found.domains) for symbol, values in found.values.items()}
     for number, (symbol, distances) in enumerate(maps.items()):
         axes = figure.add_subplot(1, len(maps), number + 1)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from florilegium.apps.reports.run_records import load_run
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.pages import write_page, write_picture
 
 PARTS = 4
 """Number of equal parts of a run over which the table shows means."""
@@ -25,8 +24,7 @@ def write_norms(paths: Sequence[Path], output: Path) -> str:
     Raises:
         RunError: if a run has not completed, or is of another method.
     """
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(11, 3.6)
     panels = figure.subplots(1, len(FIGURES))
     lines = [
         f"| run | | {' | '.join(f'part {i} of {PARTS}' for i in range(1, PARTS + 1))} |",
@@ -45,7 +43,7 @@ def write_norms(paths: Sequence[Path], output: Path) -> str:
             axes.set(title=name, xlabel="round", yscale="log")
             axes.grid(alpha=0.3)
     panels[0].legend(frameon=False, fontsize=7)
-    write_atomically(output / "norms.png", lambda target: figure.savefig(target, format="png", dpi=130))
+    write_picture(figure, output / "norms.png")
     text = "\n".join(lines)
-    write_text(output / "norms.md", text + "\n")
+    write_page(output / "norms.md", text)
     return text

@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
+from florilegium.common.pages import write_picture
 from florilegium.common.settings import Value, parse_numbers
 from florilegium.strategies.folder.results import read_summary
 
@@ -226,8 +227,7 @@ def questions(points: Sequence[Point]) -> str:
 
 def picture(points: Sequence[Point]) -> Figure:
     """Plot the Pareto fronts of all methods: cost per point against ε."""
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(6.4, 4.2)
     axes = figure.subplots()
     largest = max((point.epsilon for point in points), default=1.0) or 1.0
     for number, method in enumerate(dict.fromkeys(point.method for point in points)):
@@ -265,5 +265,5 @@ def write(points: Sequence[Point], target: Path) -> str:
     """Write ``pareto.md`` and ``pareto.png`` to ``target``; return the text of ``pareto.md``."""
     text = f"{table(points)}\n\n{questions(points)}\n"
     write_text(target / "pareto.md", text)
-    write_atomically(target / "pareto.png", lambda temporary: picture(points).savefig(temporary, format="png", dpi=150))
+    write_picture(picture(points), target / "pareto.png", 150)
     return text

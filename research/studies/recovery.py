@@ -7,14 +7,13 @@ from itertools import permutations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from florilegium.apps.settings.configuration import read_settings
 from florilegium.clients.hyper.mdm import MDMHyper
 from florilegium.common.errors import RunError
-from florilegium.common.files import write_atomically, write_text
+from florilegium.common.figures import ShownFigure
+from florilegium.common.pages import write_page, write_picture
 from florilegium.partitions.mdm_params import NAMED
 from florilegium.strategies.folder.results import read_summary
 from florilegium.strategies.folder.run_folder import read_checkpoint
@@ -61,8 +60,7 @@ def write_recovery(runs: Sequence[Path], output: Path) -> str:
     """
     found = [errors(run) for run in runs]
     lines = ["| law | error of A | relative error of each α | error of τ |", "|---|---|---|---|"]
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(8, 3.5)
     left, right = figure.subplots(1, 2)
     for name, of_alpha, of_tau in found:
         numbers = np.size(NAMED[name][1])
@@ -73,7 +71,7 @@ def write_recovery(runs: Sequence[Path], output: Path) -> str:
     left.set(xlabel="round", ylabel="normalised error of A", yscale="log")
     right.set(xlabel="round", ylabel="normalised error of τ")
     left.legend(frameon=False)
-    write_atomically(output / "recovery.png", lambda path: figure.savefig(path, format="png", dpi=130))
+    write_picture(figure, output / "recovery.png")
     text = "\n".join(lines)
-    write_text(output / "recovery.md", text + "\n")
+    write_page(output / "recovery.md", text)
     return text

@@ -14,8 +14,8 @@ import pytest
 import florilegium as fl
 from florilegium.apps.origins.hashes import origins_of
 from florilegium.apps.settings.configuration import complete, parse
-from florilegium.apps.sweeps.named_runs import run_cells
-from florilegium.apps.sweeps.sweep import cells
+from florilegium.apps.sweeps.named_runs import run_all
+from florilegium.apps.sweeps.sweep import runs_of
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.memo import forget
 from florilegium.partitions.federation import federate
@@ -95,17 +95,17 @@ def test_a_sweep_does_not_reuse_runs_of_other_data(keys: dict[str, Any], tmp_pat
     own = {
         name.replace("_", "-"): value for name, value in keys.items() if name not in ("progress", "dataset", "method")
     }
-    wanted = cells(str(recipe), "seeds", own)
+    wanted = runs_of(str(recipe), "seeds", own)
     fl.run(**{**keys, "run_name": wanted[0].name, "seed": 1})
 
     def never(keys: Any) -> Path:
         raise AssertionError
 
-    run_cells(wanted, tmp_path / "runs", never).all()
+    run_all(wanted, tmp_path / "runs", never).all()
     write_clients(tmp_path / "own", ["ann", "bob"], seed=1)
     forget()
     with pytest.raises(ConfigurationError, match="which was made from another dataset"):
-        run_cells(wanted, tmp_path / "runs", never)
+        run_all(wanted, tmp_path / "runs", never)
 
 
 def test_another_initial_model_is_noticed(keys: dict[str, Any], tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.apps.reports.run_records import Run
+from florilegium.apps.reports.run_records import RunRecord
 from florilegium.common.settings import Value
 from tests.support import config
 
 Accuracies = dict[tuple[str, str], float]
 
 
-def made_run(method: str = "fedavg", seed: int = 1, accuracies: Accuracies | None = None, **keys: Any) -> Run:
+def made_run(method: str = "fedavg", seed: int = 1, accuracies: Accuracies | None = None, **keys: Any) -> RunRecord:
     """Return a completed run whose clients have these final accuracies."""
     accuracies = {("seen", "0"): 0.5, ("seen", "1"): 0.7} if accuracies is None else accuracies
     clients = [{"group": g, "client": c, "accuracy": repr(a)} for (g, c), a in accuracies.items()]
@@ -24,7 +24,7 @@ def made_run(method: str = "fedavg", seed: int = 1, accuracies: Accuracies | Non
     summary = {"final": final, "rounds": 2, "clients": keys.get("num-clients", 20), "seconds_per_round": 0.5, **line}
     values: dict[str, Value] = {"method": method, "seed": seed, **keys}
     origins = {"dataset": "d", "partition": f"p{seed}"}
-    return Run(Path(f"{method}-{seed}"), config(**values), summary, [line], clients, origins)
+    return RunRecord(Path(f"{method}-{seed}"), config(**values), summary, [line], clients, origins)
 
 
 def made_accuracies(clients: int, seed: int, group: str = "seen") -> Accuracies:

@@ -15,9 +15,10 @@ from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import curve, places, plot_pools, reader
 from florilegium.apps.reports.pools import Pool, ranges, sections
 from florilegium.apps.reports.run_records import load_run
-from florilegium.apps.reports.tables import figures_table, markdown, pairs_table
+from florilegium.apps.reports.tables import figures_table, pairs_table
 from florilegium.apps.reports.writing import write_report
 from florilegium.common.errors import RunError
+from florilegium.common.pages import markdown
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.run_folder import RunFolder
 from tests.apps.reports.made import Accuracies, made_accuracies, made_run

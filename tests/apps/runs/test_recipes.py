@@ -11,7 +11,7 @@ import pytest
 from florilegium.apps.runs.experiment import read_layers, read_recipe, resolve, warn_of_idle_keys
 from florilegium.apps.runs.recipes import find_recipe, introduction, recipe_names
 from florilegium.apps.settings.configuration import complete, parse
-from florilegium.apps.sweeps.sweep import cells
+from florilegium.apps.sweeps.sweep import runs_of
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
@@ -46,9 +46,9 @@ def test_shipped_tuning_tables_are_valid(name: tuple[str, str], tmp_path: Path) 
 
 @pytest.mark.long
 def test_what_recipes_start_from_is_made_by_a_sweep() -> None:
-    found = [cell for name in NAMES for sweep in read_layers(name).sweeps for cell in cells(name, sweep, {})]
-    made = {cell.name for cell in found}
-    starts = {cell.name: str(cell.keys.get("init", "")).replace("{seed}", str(cell.keys["seed"])) for cell in found}
+    found = [one for name in NAMES for sweep in read_layers(name).sweeps for one in runs_of(name, sweep, {})]
+    made = {one.name for one in found}
+    starts = {one.name: str(one.keys.get("init", "")).replace("{seed}", str(one.keys["seed"])) for one in found}
     assert {start for start in starts.values() if start} <= made
     assert starts["pefll-cifar10-resnet20-masked-seed2"] == "pefll-cifar10-resnet20-seed2"  # not pefll-cifar10-n100's
 
@@ -128,7 +128,7 @@ def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
     ],
 )
 def test_shipped_sweeps_are_valid(name: tuple[str, str]) -> None:
-    assert cells(*name, {})
+    assert runs_of(*name, {})
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from florilegium.apps.reports.tables import markdown
 from florilegium.apps.runs.experiment import recipe_name
-from florilegium.apps.sweeps.named_runs import run_cells, unfinished
+from florilegium.apps.sweeps.named_runs import run_all, unfinished
 from florilegium.apps.sweeps.report import write_sweep
-from florilegium.apps.sweeps.sweep import cells, read_sweep
+from florilegium.apps.sweeps.sweep import read_sweep, runs_of
 from florilegium.common.errors import ConfigurationError, FileError, RunError
+from florilegium.common.pages import markdown
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.claim import claimed
 from florilegium.strategies.folder.metrics_file import read_metrics
@@ -80,30 +80,30 @@ def _run(keys: Mapping[str, Value]) -> Path:
 
 
 def test_a_sweep_is_variants_times_values_times_seeds(recipe: str, tmp_path: Path) -> None:
-    rates = cells(recipe, "rates", _overrides(tmp_path))
-    assert [(cell.variant, cell.value) for cell in rates] == [("", 0.01), ("", 0.05), ("prox", 0.01), ("prox", 0.05)]
-    assert [cell.keys["learning-rate"] for cell in rates] == [0.01, 0.05, 0.01, 0.05]
-    assert [cell.keys.get("method", "fedavg") for cell in rates] == ["fedavg", "fedavg", "fedprox", "fedprox"]
-    methods = cells(recipe, "methods", _overrides(tmp_path))
-    assert [(cell.variant, cell.keys["seed"]) for cell in methods] == [("", 1), ("", 2), ("prox", 1), ("prox", 2)]
-    assert len({cell.name for cell in rates + methods}) == 8
+    rates = runs_of(recipe, "rates", _overrides(tmp_path))
+    assert [(one.variant, one.value) for one in rates] == [("", 0.01), ("", 0.05), ("prox", 0.01), ("prox", 0.05)]
+    assert [one.keys["learning-rate"] for one in rates] == [0.01, 0.05, 0.01, 0.05]
+    assert [one.keys.get("method", "fedavg") for one in rates] == ["fedavg", "fedavg", "fedprox", "fedprox"]
+    methods = runs_of(recipe, "methods", _overrides(tmp_path))
+    assert [(one.variant, one.keys["seed"]) for one in methods] == [("", 1), ("", 2), ("prox", 1), ("prox", 2)]
+    assert len({one.name for one in rates + methods}) == 8
 
 
 def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_path: Path) -> None:
-    wanted = cells(recipe, "rates", _overrides(tmp_path))
+    wanted = runs_of(recipe, "rates", _overrides(tmp_path))
     started: list[Mapping[str, Value]] = []
 
     def run(keys: Mapping[str, Value]) -> Path:
         started.append(keys)
         return _run(keys)
 
-    first = run_cells(wanted[:3], tmp_path, run).all()
+    first = run_all(wanted[:3], tmp_path, run).all()
     assert len(started) == 3
     (first[1] / "summary.json").unlink()
     (first[2] / "summary.json").unlink()
     for file in (first[2] / "checkpoint").iterdir():
         file.unlink()
-    paths = run_cells(wanted, tmp_path, run).all()
+    paths = run_all(wanted, tmp_path, run).all()
     assert paths[:3] == first
     assert [keys.get("resume", "") for keys in started[3:]] == [first[1].name, "", ""]
     assert all((path / "summary.json").exists() for path in paths)
@@ -111,8 +111,8 @@ def test_finished_runs_are_not_run_again_and_broken_ones_go_on(recipe: str, tmp_
 
 def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
     for name, over in (("rates", "learning-rate"), ("methods", "")):
-        wanted = cells(recipe, name, _overrides(tmp_path))
-        paths = run_cells(wanted, tmp_path, _run).all()
+        wanted = runs_of(recipe, name, _overrides(tmp_path))
+        paths = run_all(wanted, tmp_path, _run).all()
         report = write_sweep("small", read_sweep(recipe, name), wanted, paths, tmp_path / name)
         table = markdown(report.tables[0])
         final = [100 * read_metrics(path)[-1]["seen"]["accuracy"] for path in paths]
@@ -131,8 +131,8 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
 
 
 def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_path: Path) -> None:
-    wanted = cells(recipe, "weighted", {**_overrides(tmp_path), "partitioner": "dirichlet"})
-    paths = run_cells(wanted, tmp_path, _run).all()
+    wanted = runs_of(recipe, "weighted", {**_overrides(tmp_path), "partitioner": "dirichlet"})
+    paths = run_all(wanted, tmp_path, _run).all()
     table, paired = write_sweep("small", read_sweep(recipe, "weighted"), wanted, paths, tmp_path / "weighted").tables
     clients = [np.array([[float(line[name]) for name in ("test_examples", "accuracy")] for line in read_clients(path)])
                for path in paths]  # fmt: skip
@@ -147,23 +147,23 @@ def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_pa
 def test_a_sweep_may_show_what_was_held_back(recipe: str, tmp_path: Path) -> None:
     overrides: dict[str, Value] = {**_overrides(tmp_path), "validation-fraction": 0.3}
     for name, digits, scale in (("held", 1, 100), ("losses", 3, 1)):
-        wanted = cells(recipe, name, overrides)
-        paths = run_cells(wanted, tmp_path, _run).all()
+        wanted = runs_of(recipe, name, overrides)
+        paths = run_all(wanted, tmp_path, _run).all()
         table = markdown(write_sweep("held", read_sweep(recipe, name), wanted, paths, tmp_path / name).tables[0])
         final = read_metrics(paths[0])[-1]["seen"]
         figure = final["validation_accuracy" if name == "held" else "validation_loss"]
         assert table.splitlines()[2].endswith(f"| {scale * figure:.{digits}f} |")
         assert figure != final["accuracy" if name == "held" else "loss"]
         with pytest.raises(ConfigurationError, match="validation-fraction is 0"):
-            cells(recipe, name, _overrides(tmp_path))
+            runs_of(recipe, name, _overrides(tmp_path))
 
 
 def test_a_run_with_other_settings_is_not_taken_for_it(recipe: str, tmp_path: Path) -> None:
-    run_cells(cells(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run)
+    run_all(runs_of(recipe, "rates", _overrides(tmp_path))[:1], tmp_path, _run)
     for key, value in (("momentum", 0.5), ("rounds", 1), ("evaluate-clients", 2)):
-        wanted = cells(recipe, "rates", {**_overrides(tmp_path), key: value})
+        wanted = runs_of(recipe, "rates", {**_overrides(tmp_path), key: value})
         with pytest.raises(ConfigurationError, match=rf"already a run .* with other settings. {key}: was"):
-            run_cells(wanted[::-1], tmp_path, _run)  # nothing is run before: the cell is the last
+            run_all(wanted[::-1], tmp_path, _run)  # nothing is run before: the run is the last
         with pytest.raises(ConfigurationError, match="other settings") as raised:
             unfinished(wanted, tmp_path)  # nor is an engine started for them
         assert ("Ask for the same (--set " in str(raised.value)) == (key != "momentum")
@@ -179,54 +179,54 @@ def test_a_dot_in_a_recipes_name_belongs_to_it() -> None:
 
 
 def test_two_commands_do_not_work_on_one_cell(recipe: str, tmp_path: Path) -> None:
-    wanted = cells(recipe, "rates", _overrides(tmp_path))[:1]
+    wanted = runs_of(recipe, "rates", _overrides(tmp_path))[:1]
 
     def run(keys: Mapping[str, Value]) -> Path:
         with pytest.raises(RunError, match="another command is working"):
-            run_cells(wanted, tmp_path, _run).all()
+            run_all(wanted, tmp_path, _run).all()
         return _run(keys)
 
-    (path,) = run_cells(wanted, tmp_path, run).all()
+    (path,) = run_all(wanted, tmp_path, run).all()
     assert (path / "summary.json").exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".locks", path.name, "small.toml"]
 
 
 def test_a_run_that_fails_does_not_end_the_others(recipe: str, tmp_path: Path) -> None:
-    wanted = cells(recipe, "rates", _overrides(tmp_path))[:3]
+    wanted = runs_of(recipe, "rates", _overrides(tmp_path))[:3]
 
     def run(keys: Mapping[str, Value]) -> Path:
         if keys["learning-rate"] == 0.05:
             raise RunError("it diverged")
         return _run(keys)
 
-    outcome = run_cells(wanted, tmp_path, run)
+    outcome = run_all(wanted, tmp_path, run)
     assert outcome.completed == [tmp_path / wanted[0].name, tmp_path / wanted[2].name]
     assert str(outcome) == f"1 of 3 runs failed:\n  {wanted[1].name}: it diverged"
     with pytest.raises(RunError, match="1 of 3 runs failed"):
         outcome.all()
     for error in (FileError("the disk is full"), ConfigurationError("wrong"), KeyboardInterrupt()):
         with pytest.raises(type(error)):
-            run_cells(wanted, tmp_path, lambda _, error=error: (_ for _ in ()).throw(error))
+            run_all(wanted, tmp_path, lambda _, error=error: (_ for _ in ()).throw(error))
 
 
 def test_reused_runs_of_other_code_are_named(
     recipe: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = cells(recipe, "methods", _overrides(tmp_path))[:2]
-    run_cells(wanted[:1], tmp_path, _run)
-    run_cells(wanted[:1], tmp_path, _run)
+    wanted = runs_of(recipe, "methods", _overrides(tmp_path))[:2]
+    run_all(wanted[:1], tmp_path, _run)
+    run_all(wanted[:1], tmp_path, _run)
     assert "reused" not in caplog.text
     monkeypatch.setattr("florilegium.apps.origins.provenance.code_version", lambda: "another")
-    run_cells(wanted, tmp_path, _run)
+    run_all(wanted, tmp_path, _run)
     assert f"reused: {wanted[0].name}, which were made by another version of florilegium's code" in caplog.text
 
 
 def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Path) -> None:
-    names = [cell.name for cell in cells(recipe, "methods", _overrides(tmp_path))]
+    names = [one.name for one in runs_of(recipe, "methods", _overrides(tmp_path))]
     assert names == ["small-seed1", "small-seed2", "small-prox-seed1", "small-prox-seed2"]
-    seven = cells(recipe, "methods", {**_overrides(tmp_path), "seed": 7})
-    assert [cell.name for cell in seven] == ["small-seed7", "small-prox-seed7"]
-    assert [cell.name for cell in cells(recipe, "splits", _overrides(tmp_path))] == ["small-angles-0_90-seed1"]
+    seven = runs_of(recipe, "methods", {**_overrides(tmp_path), "seed": 7})
+    assert [one.name for one in seven] == ["small-seed7", "small-prox-seed7"]
+    assert [one.name for one in runs_of(recipe, "splits", _overrides(tmp_path))] == ["small-angles-0_90-seed1"]
 
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
@@ -247,15 +247,15 @@ def test_mistakes(recipe: str, tmp_path: Path) -> None:
         ("numbers", {}, "figure = 'accuracy', but method 'ppfe-linear' has no classes to predict"),
     ):
         with pytest.raises(ConfigurationError, match=said):
-            cells(recipe, name, {**_overrides(tmp_path), **wrong})
+            runs_of(recipe, name, {**_overrides(tmp_path), **wrong})
 
 
 def test_a_run_that_is_being_carried_out_is_not_deleted(recipe: str, tmp_path: Path) -> None:
     """Its cell's lock is free, since not a sweep carries it out, and it has no checkpoint yet."""
-    first = cells(recipe, "rates", _overrides(tmp_path))[0]
+    first = runs_of(recipe, "rates", _overrides(tmp_path))[0]
     folder = tmp_path / first.name
     with claimed(folder):
         (folder / "run.log").write_text("round 1")
-        outcome = run_cells([first], tmp_path, _run)
+        outcome = run_all([first], tmp_path, _run)
         assert "another command is working on" in outcome.failed[first.name]
         assert (folder / "run.log").exists()

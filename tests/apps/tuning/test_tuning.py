@@ -83,7 +83,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Tuning]
 
 def _without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes long and only the page shows."""
-    monkeypatch.setattr(trials, "write_page", lambda tuning: None)
+    monkeypatch.setattr(trials, "write_tuning", lambda tuning: None)
     monkeypatch.setattr(MethodStudy, "_importances", lambda study: {})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from florilegium.apps.reports.pools import Pool, Section
-from florilegium.apps.reports.run_records import Run
+from florilegium.apps.reports.run_records import RunRecord
 from florilegium.research.board.entries import entries, ranks, text_of
 from tests.apps.reports.made import made_run
 
@@ -42,7 +42,7 @@ def test_the_larger_error_decides(second: tuple[float, ...], noise: float, apart
     assert (ranks(section, "seen")["a"] == (2, 2)) == apart
 
 
-def _run(tmp_path: Path, seed: int, accuracies: list[float], validation: list[float] | None, memory: int) -> Run:
+def _run(tmp_path: Path, seed: int, accuracies: list[float], validation: list[float] | None, memory: int) -> RunRecord:
     lines = [
         {
             "round": r, "seconds": 2.0 * r, "bytes_down": 3e6 * r, "bytes_up": 1e6 * r, "evaluation_seconds": 0.1,
