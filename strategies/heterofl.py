@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +49,6 @@ class HeteroFL(FedAvg):
 
     messages = Messages("groups", features="whole")
 
-    divides: ClassVar[bool] = True
     hyper: CapacityHyper
 
     def __init__(self, setup: Setup) -> None:

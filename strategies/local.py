@@ -7,7 +7,7 @@ as with FedAvg.
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
@@ -22,7 +22,7 @@ class Local(CohortStrategy):
 
     messages = Messages("nothing", features="every client has a network of its own")
 
-    broadcasts_model: ClassVar[bool] = False
+    models: ClassVar[Literal["global", "own", "none"]] = "own"
 
     def trainable(self) -> list[str]:
         """Return the seen and unseen clients: since nothing is shared, unseen clients train as well."""

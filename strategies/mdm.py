@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -49,8 +49,7 @@ class MDM(OwnPrivacy):
 
     messages = Messages("statistics", own_privacy="it protects its sums itself; set mdm.privacy-unit and mdm.epsilon")
 
-    broadcasts_model: ClassVar[bool] = False
-    makes_models: ClassVar[bool] = False
+    models: ClassVar[Literal["global", "own", "none"]] = "none"
     hyper: MDMHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -151,7 +151,7 @@ def model_of(again: Reopened, client_id: str) -> nn.Module:
         ConfigurationError: if the method makes no models.
         RunError: if the client cannot be served.
     """
-    if not again.strategy.makes_models:
+    if again.strategy.models == "none":
         raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
     again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
     return again.host.predictor

@@ -167,7 +167,7 @@ def _check(again: Reopened) -> None:
             "with cohorts of a fixed size one client's absence changes which others take part; set privacy.sampling to "
             "'poisson'"
         )
-    if p.unit == "example" and (s.finetune_epochs or not again.strategy.broadcasts_model):
+    if p.unit == "example" and (s.finetune_epochs or again.strategy.models != "global"):
         raise RunError("its clients' models are made for every test anew, which the run's account does not know of")
 
 
@@ -182,7 +182,7 @@ def _examples(federation: Federation, dataset: Dataset, client: int, own: NDArra
 
 def _model_of(client: str, again: Reopened) -> nn.Module:
     """Return the model that a client uses after the run."""
-    if not again.strategy.makes_models:
+    if again.strategy.models == "none":
         raise RunError(f"method '{again.settings.method}' makes no models of clients to look for canaries in")
     again.strategy.measure(again.round, [client], again.checkpoint.arrays)
     return again.host.predictor

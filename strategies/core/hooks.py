@@ -9,7 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -45,12 +45,8 @@ class Hooks:
         federation: the run's state, for its machinery.
     """
 
-    broadcasts_model: ClassVar[bool] = True
-    """Whether clients receive the global model; a method without one sets it to False."""
-    makes_models: ClassVar[bool] = True
-    """Whether clients have a model after a run, to predict with."""
-    divides: ClassVar[bool] = False
-    """Whether clients receive no more of the network than their capacity allows, rather than all of it."""
+    models: ClassVar[Literal["global", "own", "none"]] = "global"
+    """What clients predict with: a model that all receive, others that they have or that are made for them, or none."""
 
     def __init__(self, setup: Setup) -> None:
         self.settings = setup.settings
@@ -66,7 +62,7 @@ class Hooks:
 
         By default: too few training examples, or a device too small for the network.
         """
-        if client.capacity < 1 and not self.divides:
+        if client.capacity < 1 and type(self).network_bytes is Hooks.network_bytes:
             return (
                 f"its device holds networks of capacity {client.capacity:g} alone; of the suite's methods heterofl and "
                 "fedrolex send such"
@@ -77,7 +73,11 @@ class Hooks:
         return clock.lacks_memory(client.id, self.network_bytes(client.id)) if clock is not None else ""
 
     def network_bytes(self, client: str) -> int:
-        """Return the size of the network that a simulated client trains. By default: the run's network, for all."""
+        """Return the size of the network that a simulated client trains. By default: the run's network, for all.
+
+        A method that sends clients no more of the network than their capacity allows overrides it; otherwise devices
+        that cannot hold all of the network are unfit.
+        """
         return self._network_bytes
 
     @cached_property
@@ -106,7 +106,7 @@ class Hooks:
         Raises:
             ConfigurationError: if this method cannot start from the earlier run.
         """
-        if not self.broadcasts_model:
+        if self.models != "global":
             raise ConfigurationError(
                 f"init: method '{self.settings.method}' sends no model, so there is none to start from"
             )
@@ -199,7 +199,7 @@ class Hooks:
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` test their models; return their metrics. By default: one exchange of the phase ``test``."""
-        sent = model if self.broadcasts_model else None
+        sent = model if self.models == "global" else None
         return round.ask("test", clients, reduce="sum", send=sent, evaluation=True)
 
     def figures(self, outcome: Outcome) -> Evaluation:

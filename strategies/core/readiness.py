@@ -15,7 +15,7 @@ def check_ready(strategy: Hooks) -> None:
     """
     federation = strategy.federation
     _check_training(federation)
-    if strategy.makes_models:
+    if strategy.models != "none":
         _check_evaluation(federation)
     if federation.roster.deployed:
         _check_devices(federation)

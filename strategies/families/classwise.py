@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ UNBOUNDED = "clients send sums of features or logits of each class, and nothing 
 class Classwise(CohortStrategy):
     """Has clients train their own models, and sums what they send of each class."""
 
-    broadcasts_model: ClassVar[bool] = False
+    models: ClassVar[Literal["global", "own", "none"]] = "own"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ HYPERNETWORK = "the server has no network, but a hypernetwork that makes them"
 class Generated(CohortStrategy):
     """Base strategy of methods with a hypernetwork: making models, training with Δθ, evaluation, checkpoints."""
 
-    broadcasts_model: ClassVar[bool] = False
+    models: ClassVar[Literal["global", "own", "none"]] = "own"
     hyper: HyperNetworkHyper
 
     def __init__(self, setup: Setup) -> None:

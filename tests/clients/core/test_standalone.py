@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, dict[str, list[object]]]] = {
     "table": (TABLE, {"a": [8.0, 12.0], "c": ["u", "v"]}),
     "regression": (AMOUNT, {"a": [8.0, 12.0]}),
 }
-MAKERS = [name for name, method in METHODS.items() if method.strategy_class().makes_models]
+MAKERS = [name for name, method in METHODS.items() if method.strategy_class().models != "none"]
 
 
 def _moved(folder: Path, data: Path, away: Path) -> Path:
