@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -22,9 +22,8 @@ from torch import nn
 from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.export import save_model
-from florilegium.clients.core.gather import Gathered, Gathers, Result
+from florilegium.clients.core.gather import Result
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reduce import UPDATES, Reduction
 from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
@@ -39,7 +38,7 @@ from florilegium.clients.core.wire import (
     Work,
     pack,
 )
-from florilegium.clients.layers.applied import opened
+from florilegium.clients.layers.applied import Applied
 from florilegium.clients.layers.layer import Place
 from florilegium.clients.layers.secure import carry_out
 from florilegium.clients.node.crew import Crew
@@ -148,49 +147,11 @@ class Host:
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
         if not request.clients:
             return Message(self._answer_stock(request, own), reply_to=message)
-        s = self._settings
-        layers = opened(request, self._place)
-        changing = [layer for layer in layers if layer.changes] if request.reduce in UPDATES else []
-        reduction = Reduction(request.reduce, request.arrays)
-        gathered: Gathers = Gathered(s, reduction, request.work.heaviest)
-        for layer in layers:
-            gathered = layer.gather(gathered)
-        failures: dict[str, str] = {}
-
-        def work(index: int) -> tuple[Result, Future[None] | None]:
-            """Have a client carry out the phase; return its checked result, and the flush of its state."""
-            client_id = request.clients[index]
-            client = self._client(client_id, request.work)
-            received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
-            answer = client.perform(request.phase, received, request.arguments)
-            length = reduction.check(answer.arrays)
-            for layer in layers:
-                layer.check(request, answer, length)
-            self._check_numbers(answer)
-            leaving, size = answer.arrays, num_bytes(answer.arrays)
-            if changing:
-                leaving = reduction.change(leaving)
-            for layer in changing:
-                leaving = layer.change(index, leaving, client.state)
-                size = num_bytes(leaving) if layer.encodes else size
-            publish = client.state.draft()
-            flush = disk.submit(publish) if publish else None
-            self.predictor = client.predictor
-            if request.work.keep and self._source.pinned:
-                save_model(client.state.folder, client.predictor, client_id, request.work.run, s)
-            norms = {UPDATE_NORM: length, GRADIENT_NORM: client.gradient_norm}
-            if s.secure_aggregation:  # all clients must send the same metrics
-                norms = {name: math.nan if norm is None else norm for name, norm in norms.items()}
-            told = {
-                name: usable(norm)
-                for name, norm in norms.items()
-                if norm is not None and trains and s.privacy.unit == "none"
-            }
-            counted = {BYTES_UP: float(size), BYTES_DOWN: float(num_bytes(received)), **told}
-            return Result(answer, leaving, bool(changing), counted), flush
-
-        tasks = [partial(work, index) for index in range(len(request.clients))]
+        layers, failures = Applied(request, self._place), dict[str, str]()
+        gathered = layers.gathered()
         with ThreadPoolExecutor(FLUSHES) as disk:
+            work = partial(self._result, request, layers, disk, trains=trains)
+            tasks = [partial(work, index) for index in range(len(request.clients))]
             outcomes = settled(self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train))
             for client_id, outcome in zip(request.clients, outcomes, strict=True):
                 if isinstance(outcome, Exception):  # an error in one client must not affect the others
@@ -210,6 +171,38 @@ class Host:
         return data.without_test() if s.evaluate_on == "validation" else data
 
     # --------------------------------------------------------------------------------------- details
+
+    def _result(
+        self, request: Request, layers: Applied, disk: Executor, index: int, *, trains: bool
+    ) -> tuple[Result, Future[None] | None]:
+        """Have a client carry out a request's phase; return its checked result, and the flush of its state.
+
+        Args:
+            request: the request.
+            layers: what is done to what clients return.
+            disk: flushes states.
+            index: place of the client in the request.
+            trains: whether the request is one of training.
+        """
+        client_id, s = request.clients[index], self._settings
+        client = self._client(client_id, request.work)
+        received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
+        answer = client.perform(request.phase, received, request.arguments)
+        length = layers.check(answer)
+        self._check_numbers(answer)
+        leaving, size = layers.leaving(index, answer, client.state)
+        publish = client.state.draft()
+        flush = disk.submit(publish) if publish else None
+        self.predictor = client.predictor
+        if request.work.keep and self._source.pinned:
+            save_model(client.state.folder, client.predictor, client_id, request.work.run, s)
+        counted = {BYTES_UP: float(size), BYTES_DOWN: float(num_bytes(received))}
+        if trains and s.privacy.unit == "none":
+            norms = {UPDATE_NORM: length, GRADIENT_NORM: client.gradient_norm}
+            if s.secure_aggregation:  # all clients must send the same metrics
+                norms = {name: math.nan if norm is None else norm for name, norm in norms.items()}
+            counted |= {name: usable(norm) for name, norm in norms.items() if norm is not None}
+        return Result(answer, leaving, layers.changes, counted), flush
 
     def _said(self, error: Exception) -> str:
         """Return the text of an error for the server; on a device, nothing that may quote data or names of files."""
