@@ -12,16 +12,13 @@ import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
 from florilegium.apps.api.runs import Run
-from florilegium.apps.engines.base import OnEvaluation
-from florilegium.apps.engines.progress import Display, silent, suitable
-from florilegium.apps.engines.registry import engine as choose
+from florilegium.apps.engines.base import Means, OnEvaluation
+from florilegium.apps.engines.progress import silent, suitable
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.run_records import load_run
-from florilegium.apps.runs.experiment import resolve, run_experiment, tell_warnings, warn_of_idle_keys
-from florilegium.apps.settings.configuration import complete, defaults
-from florilegium.apps.sweeps.named_runs import carry_out, comparison, folder_of
-from florilegium.apps.tuning.results import read_tuned
+from florilegium.apps.runs.experiment import carry_out_run, resolve
+from florilegium.apps.sweeps.named_runs import compare as carry_out_comparison
 from florilegium.common.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
@@ -62,11 +59,7 @@ def run(
     """
     named = read_keywords(keys)
     overrides = resolve(recipe, [], named)
-    warn_of_idle_keys(named, [overrides])
-    with choose(engine, workers, [overrides], on_evaluation) as chosen:
-        path = run_experiment(chosen, overrides, _display(progress))
-    tell_warnings(path)
-    return Run(path)
+    return Run(carry_out_run(overrides, named, _means(engine, workers, progress), on_evaluation))
 
 
 class Comparison:
@@ -177,13 +170,10 @@ def compare(
         raise ConfigurationError("compare: give a list of methods, such as ['fedavg', 'local']")
     if not isinstance(seeds, Iterable) or not all(isinstance(seed, int | np.integer) for seed in seeds):
         raise ConfigurationError(f"seeds: give a list of whole numbers, such as [1, 2, 3] (found: {seeds!r:.60})")
-    best = read_tuned(recipe, tuned, str(keys.get("runs_dir", defaults()["runs-dir"]))) if tuned else None
     names = [str(read_keywords({"method": method})["method"]) for method in methods]
-    given = read_keywords(keys)
-    wanted = comparison(names, [int(seed) for seed in seeds], recipe, [], given, best)
-    warn_of_idle_keys(given, [one.keys for one in wanted])
-    folder = folder_of(wanted)
-    outcome = carry_out(wanted, folder, engine, workers, _display(progress))
+    numbers = [int(seed) for seed in seeds]
+    means = _means(engine, workers, progress)
+    _, outcome = carry_out_comparison(names, numbers, recipe, [], read_keywords(keys), means, tuned)
     if not outcome.completed:
         outcome.all()
     if outcome.failed:
@@ -225,26 +215,19 @@ def sweep(
         ConfigurationError: before the first run, if the configuration of one is wrong.
         RunError: after the last run, if one failed; finished runs are kept.
     """
-    from florilegium.apps.runs.experiment import recipe_name
-    from florilegium.apps.sweeps.report import write_sweep
-    from florilegium.apps.sweeps.sweep import read_sweep, runs_of
+    from florilegium.apps.sweeps.report import carry_out_sweep
 
     overrides = resolve(None, [], read_keywords(keys))
-    wanted = runs_of(recipe, name, overrides)
-    warn_of_idle_keys(overrides, [dict(one.keys) for one in wanted])
-    folder = Path(str(complete(overrides)["runs-dir"])).expanduser()
-    paths = carry_out(wanted, folder, engine, workers, _display(progress)).all()
-    target = folder / f"{recipe_name(recipe)}-{name}"
-    report = write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target)
-    runs = [Run(path) for path in paths]
+    done = carry_out_sweep(recipe, name, overrides, _means(engine, workers, progress))
+    runs = [Run(path) for path in done.paths]
     rows = [
         {"variant": one.variant, "value": one.value, "seed": one.keys["seed"], "run": run.name, "clients": group}
         | {figure: number for figure, number in figures.items() if figure in ("accuracy", "loss")}
-        for one, run in zip(wanted, runs, strict=True)
+        for one, run in zip(done.runs, runs, strict=True)
         for group, figures in run.summary["final"].items()
     ]
-    return Sweep(pd.DataFrame(rows), runs, report.markdown(), target)
+    return Sweep(pd.DataFrame(rows), runs, done.report.markdown(), done.folder)
 
 
-def _display(progress: bool) -> Display:
-    return suitable() if progress else silent
+def _means(engine: str, workers: int, progress: bool) -> Means:
+    return Means(engine, workers, suitable() if progress else silent)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from florilegium.apps.api.keywords import read_keywords
+from florilegium.apps.engines.base import Means
 from florilegium.apps.engines.progress import silent, suitable
 from florilegium.apps.runs.experiment import resolve
 from florilegium.common.settings import Value
@@ -90,4 +91,5 @@ def tune(
     from florilegium.apps.tuning.trials import tune as carry_out
 
     overrides = resolve(None, [], read_keywords(keys))
-    return Tuning(carry_out(str(recipe), name, overrides, engine, workers, suitable() if progress else silent))
+    means = Means(engine, workers, suitable() if progress else silent)
+    return Tuning(carry_out(str(recipe), name, overrides, means))

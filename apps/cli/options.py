@@ -10,11 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from florilegium.common.errors import ConfigurationError, StoppedError
+
+if TYPE_CHECKING:
+    from florilegium.apps.engines.base import Means
 
 
 def complete_method(incomplete: str) -> list[str]:
@@ -132,6 +136,14 @@ def runs_dir_of(assignments: Sequence[str] | None, runs_dir: Path | None) -> str
 
     named = {} if runs_dir else read_assignments(assignments or [])
     return str(named.get("runs-dir", runs_folder(runs_dir)))
+
+
+def means_of(engine: str, workers: int) -> Means:
+    """Return by which means the command line carries out runs: shown on the terminal, in forked worker processes."""
+    from florilegium.apps.engines.base import Means
+    from florilegium.apps.engines.progress import on_terminal
+
+    return Means(engine, workers, on_terminal(Console(stderr=True)), fork=True)
 
 
 @contextmanager

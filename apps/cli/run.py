@@ -19,6 +19,7 @@ from florilegium.apps.cli.options import (
     RunsDir,
     Seeds,
     Workers,
+    means_of,
     options_of,
     read_seeds,
     runs_folder,
@@ -35,21 +36,11 @@ running = Group(RUN)
 
 
 def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: EngineOption) -> None:
-    """Carry out one run and print its folder.
+    """Carry out one run and print its folder; ``named``: what the user has given by ``--set``."""
+    from florilegium.apps.runs.experiment import carry_out_run
 
-    Args:
-        overrides: the run configuration, where it differs from the defaults.
-        named: what the user has given by ``--set``.
-        workers, engine: as for :func:`florilegium.apps.engines.registry.engine`.
-    """
-    from florilegium.apps.engines.registry import engine as choose
-    from florilegium.apps.runs.experiment import run_experiment, tell_warnings, warn_of_idle_keys
-
-    warn_of_idle_keys(named, [overrides])
-    with stoppable(), choose(engine, workers, [overrides], fork=True) as chosen:
-        path = run_experiment(chosen, overrides, on_terminal(Console(stderr=True)))
-    tell_warnings(path)
-    print(path)
+    with stoppable():
+        print(carry_out_run(overrides, named, means_of(engine, workers)))
 
 
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
@@ -23,6 +21,7 @@ from florilegium.apps.cli.options import (
     complete_recipe,
     complete_sweep,
     complete_tuning,
+    means_of,
     of_recipe,
     options_of,
     read_seeds,
@@ -30,24 +29,8 @@ from florilegium.apps.cli.options import (
     stoppable,
 )  # fmt: skip
 from florilegium.apps.cli.tables import show, show_report
-from florilegium.apps.engines.progress import on_terminal
-
-if TYPE_CHECKING:
-    from florilegium.apps.sweeps.named_runs import Completion, NamedRun
 
 together = Group(RUN)
-
-
-def _carry_out_all(
-    wanted: Sequence[NamedRun], folder: Path, assignments: Sequence[str] | None, workers: int, engine: EngineOption
-) -> Completion:
-    """Carry out those of several runs that have not completed yet; return the outcome of all."""
-    from florilegium.apps.runs.experiment import read_assignments, warn_of_idle_keys
-    from florilegium.apps.sweeps.named_runs import carry_out
-
-    warn_of_idle_keys(read_assignments(assignments or []), [one.keys for one in wanted])
-    with stoppable():
-        return carry_out(wanted, folder, engine, workers, on_terminal(Console(stderr=True)), fork=True)
 
 
 def several(
@@ -65,18 +48,14 @@ def several(
 ) -> None:
     """Carry out or reuse the runs of several methods and seeds; write and print a report."""
     from florilegium.apps.reports.writing import write_report
-    from florilegium.apps.sweeps.named_runs import comparison, folder_of, report_name
+    from florilegium.apps.sweeps.named_runs import compare, folder_of, report_name
 
-    best = None
-    if tuned:
-        from florilegium.apps.tuning.results import read_tuned
-
-        best = read_tuned(recipe, tuned, runs_dir_of(assignments, runs_dir))
-    wanted = comparison(methods, seeds, recipe, assignments or [], options_of(runs_dir), best)
-    folder = folder_of(wanted)
-    outcome = _carry_out_all(wanted, folder, assignments, workers, engine)
+    with stoppable():
+        wanted, outcome = compare(
+            methods, seeds, recipe, assignments or [], options_of(runs_dir), means_of(engine, workers), tuned
+        )
     if outcome.completed:
-        target = output or folder / report_name(wanted)
+        target = output or folder_of(wanted) / report_name(wanted)
         title = (", ".join(methods) or recipe or wanted[0].name) + (f", tuned ({tuned})" if tuned else "")
         show_report(write_report(outcome.completed, target, title, html=html))
         print(target)
@@ -121,18 +100,14 @@ def sweep(
     html: Html = False,
 ) -> None:
     """Reproduce a table or figure of a paper with a recipe's sweep. Finished runs are reused."""
-    from florilegium.apps.runs.experiment import recipe_name, resolve
-    from florilegium.apps.sweeps.report import write_sweep
-    from florilegium.apps.sweeps.sweep import read_sweep, runs_of
+    from florilegium.apps.runs.experiment import resolve
+    from florilegium.apps.sweeps.report import carry_out_sweep
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
-    wanted, folder = runs_of(recipe, name, overrides), Path(str(overrides["runs-dir"]))
-    paths = _carry_out_all(wanted, folder, assignments, workers, engine).all()
-    target = output or folder / f"{recipe_name(recipe)}-{name}"
-    show_report(
-        write_sweep(f"{recipe_name(recipe)}: {name}", read_sweep(recipe, name), wanted, paths, target, html=html)
-    )
-    print(target)
+    with stoppable():
+        done = carry_out_sweep(recipe, name, overrides, means_of(engine, workers), output, html=html)
+    show_report(done.report)
+    print(done.folder)
 
 
 @together.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
@@ -153,7 +128,7 @@ def tune(
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
     with stoppable():
-        tuning = carry_out(recipe, name, overrides, engine, workers, on_terminal(Console(stderr=True)), fork=True)
+        tuning = carry_out(recipe, name, overrides, means_of(engine, workers))
     table = choices(tuning)
     show(table.head, table.rows)
     print(tuning.plan.folder)

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from florilegium.apps.engines.progress import Show
-from florilegium.common.settings import Value
+from florilegium.apps.engines.progress import Display, Show, silent
+
+if TYPE_CHECKING:
+    from florilegium.common.settings import Value
 
 OnEvaluation = Callable[[int, dict[str, dict[str, float]]], object]
 """Called with the round and the figures of each group of clients; the run ends with this round if it returns true."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """By which means runs are carried out, and how they are shown.
+
+    Attributes:
+        engine: an engine's name, or "auto" (:func:`florilegium.apps.engines.registry.engine`).
+        workers, fork: as for :class:`Engine`.
+        display: shows the progress of each run.
+    """
+
+    engine: str = "auto"
+    workers: int = 1
+    display: Display = silent
+    fork: bool = False
 
 
 class Engine(ABC):

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from florilegium.apps.engines.base import Engine
+from florilegium.apps.engines.base import Engine, Means, OnEvaluation
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.methods.registry import table_of
 from florilegium.apps.runs.recipes import find_recipe
@@ -291,6 +291,29 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
         raise
     if settings.transfer_target:
         print(transfer_once(path), file=sys.stderr)
+    return path
+
+
+def carry_out_run(
+    overrides: Mapping[str, Value], named: Iterable[str], means: Means, on_evaluation: OnEvaluation | None = None
+) -> Path:
+    """Start an engine, carry out one run, log what is odd about it, and return its folder.
+
+    Args:
+        overrides: the run configuration, where it differs from the defaults.
+        named: the keys that the user has named.
+        means: how to carry it out.
+        on_evaluation: see :data:`OnEvaluation`.
+
+    Raises:
+        ConfigurationError, RunError, KeyboardInterrupt: as :func:`run_experiment`.
+    """
+    from florilegium.apps.engines.registry import engine  # what only carries out part of a run needs none
+
+    warn_of_idle_keys(named, [overrides])
+    with engine(means.engine, means.workers, [overrides], on_evaluation, fork=means.fork) as chosen:
+        path = run_experiment(chosen, overrides, means.display)
+    tell_warnings(path)
     return path
 
 

@@ -16,18 +16,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from florilegium.apps.engines.progress import Display, numbered
+from florilegium.apps.engines.base import Means
+from florilegium.apps.engines.progress import numbered
 from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.origins.hashes import origins_of
 from florilegium.apps.origins.package import project
 from florilegium.apps.origins.provenance import by_other_code
-from florilegium.apps.runs.experiment import read_assignments, resolve, run_experiment, short_name
-from florilegium.apps.settings.configuration import complete, parse
+from florilegium.apps.runs.experiment import (
+    read_assignments,
+    resolve,
+    run_experiment,
+    short_name,
+    warn_of_idle_keys,
+)
+from florilegium.apps.settings.configuration import complete, defaults, parse
+from florilegium.apps.tuning.results import Chosen, read_tuned
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value, folder
 from florilegium.partitions.loading import dataset_of
@@ -42,9 +49,6 @@ from florilegium.strategies.folder.run_folder import (
     has_checkpoint,
     read_config,
 )
-
-if TYPE_CHECKING:
-    from florilegium.apps.tuning.results import Chosen
 
 log = logging.getLogger("flwr")
 
@@ -94,6 +98,33 @@ class Completion:
         if self.failed:
             raise RunError(str(self))
         return self.completed
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    recipe: str | Path | None,
+    assignments: Sequence[str],
+    options: Mapping[str, Value],
+    means: Means,
+    tuned: str = "",
+) -> tuple[list[NamedRun], Completion]:
+    """Carry out the runs of a comparison that have not completed yet; return all of them, and what became of them.
+
+    Args:
+        methods, seeds, recipe, assignments, options: as for :func:`comparison`.
+        means: how to carry them out.
+        tuned: a table ``[tune.<name>]`` of the recipe, or a file ``tuned.toml``; "": the recipe's own values.
+
+    Raises:
+        ConfigurationError, DataError: before the first run, if one cannot begin.
+        FileError: if a file cannot be written; finished runs are kept.
+    """
+    named = {**read_assignments(assignments), **options}
+    best = read_tuned(recipe, tuned, str(named.get("runs-dir", defaults()["runs-dir"]))) if tuned else None
+    wanted = comparison(methods, seeds, recipe, assignments, options, best)
+    warn_of_idle_keys(named, [one.keys for one in wanted])
+    return wanted, carry_out(wanted, folder_of(wanted), means)
 
 
 def comparison(
@@ -171,27 +202,22 @@ def _name(keys: Mapping[str, Value]) -> str:
 def carry_out(
     wanted: Sequence[NamedRun],
     runs_dir: Path,
-    engine: str,
-    workers: int,
-    display: Display,
-    *,
-    fork: bool = False,
+    means: Means,
 ) -> Completion:
     """Carry out those of several runs that have not completed yet; return the outcome of all (:func:`run_all`).
 
     Args:
         wanted: the runs.
         runs_dir: folder of runs.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
-        display: shows the progress of each run.
+        means: how to carry them out.
 
     Raises:
         ConfigurationError, DataError: before the first run, if one cannot begin.
         FileError: if a file cannot be written; finished runs are kept.
     """
     left = unfinished(wanted, runs_dir)
-    shown = numbered(display, len(left))
-    with choose(engine, workers, left, fork=fork) as chosen:
+    shown = numbered(means.display, len(left))
+    with choose(means.engine, means.workers, left, fork=means.fork) as chosen:
         return run_all(wanted, runs_dir, lambda keys: run_experiment(chosen, keys, shown))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from florilegium.apps.engines.base import Means
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
@@ -16,16 +18,58 @@ from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.reports.statistics import Estimate
 from florilegium.apps.reports.tables import PAIRS_MEANING, pairs_table, scale, shown
 from florilegium.apps.reports.writing import Report, remove_report
-from florilegium.apps.settings.configuration import TARGET, defaults
-from florilegium.apps.sweeps.named_runs import NamedRun
-from florilegium.apps.sweeps.sweep import Sweep
+from florilegium.apps.runs.experiment import recipe_name, warn_of_idle_keys
+from florilegium.apps.settings.configuration import TARGET, complete, defaults
+from florilegium.apps.sweeps.named_runs import NamedRun, carry_out
+from florilegium.apps.sweeps.sweep import Sweep, read_sweep, runs_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.figures import ShownFigure
 from florilegium.common.pages import Table, write_page, write_picture
-from florilegium.common.settings import Value
+from florilegium.common.settings import Value, folder
 
 Place = tuple[str, Value | None]
 """A variant's label and a value of the swept key; None without one."""
+
+
+@dataclass(frozen=True)
+class FinishedSweep:
+    """A sweep whose runs have completed: the runs and their folders, its report, and the report's folder."""
+
+    runs: Sequence[NamedRun]
+    paths: Sequence[Path]
+    report: Report
+    folder: Path
+
+
+def carry_out_sweep(
+    recipe: str,
+    name: str,
+    overrides: Mapping[str, Value],
+    means: Means,
+    target: Path | None = None,
+    *,
+    html: bool = False,
+) -> FinishedSweep:
+    """Carry out those runs of a recipe's sweep that have not completed yet, and write the report on all.
+
+    Args:
+        recipe, name: a recipe and its sweep.
+        overrides: keys that apply to all runs.
+        means: how to carry them out.
+        target: the report's folder; by default it lies beside the runs.
+        html: whether to write ``report.html``, too.
+
+    Raises:
+        ConfigurationError: before the first run, if the configuration of one is wrong.
+        RunError: after the last run, if one failed; finished runs are kept.
+    """
+    wanted, runs_dir = runs_of(recipe, name, overrides), folder(str(complete(overrides)["runs-dir"]))
+    warn_of_idle_keys(overrides, [one.keys for one in wanted])
+    paths = carry_out(wanted, runs_dir, means).all()
+    target = target or runs_dir / f"{recipe_name(recipe)}-{name}"
+    title = f"{recipe_name(recipe)}: {name}"
+    report = write_sweep(title, read_sweep(recipe, name), wanted, paths, target, html=html)
+    return FinishedSweep(wanted, paths, report, target)
 
 
 def write_sweep(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from florilegium.apps.engines.base import Engine
+from florilegium.apps.engines.base import Engine, Means
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.engines.registry import engine as choose
 from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
@@ -42,19 +42,14 @@ def tune(
     recipe: str,
     name: str,
     overrides: Mapping[str, Value],
-    engine: str,
-    workers: int,
-    display: Display,
-    *,
-    fork: bool = False,
+    means: Means,
 ) -> Tuning:
     """Carry out a tuning, or the rest of it, and return it; nothing is done for a complete one.
 
     Args:
         recipe, name: a recipe and its table ``[tune.<name>]``.
         overrides: keys that apply to all trials.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
-        display: shows the progress of each trial.
+        means: how to carry them out.
 
     Raises:
         ConfigurationError: before the first trial, if the table or the configuration of a trial is wrong, or the folder
@@ -70,10 +65,11 @@ def tune(
         open_ones = [study for study in studies if study.remaining]
         if open_ones:
             present = _Present(plan.table.figure)
-            with choose(engine, workers, [study.subject.keys for study in open_ones], present, fork=fork) as chosen:
+            wanted = [study.subject.keys for study in open_ones]
+            with choose(means.engine, means.workers, wanted, present, fork=means.fork) as chosen:
                 for study in open_ones:
                     while study.remaining:
-                        _carry_out(study, present, chosen, display)
+                        _carry_out(study, present, chosen, means.display)
         tuning = Tuning(plan, [study.result() for study in studies])
         if open_ones or not (plan.folder / CHOSEN).exists():
             write_tuned(tuning)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from florilegium.apps.engines.progress import Display
+from florilegium.apps.engines.base import Means
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.sweeps.named_runs import Completion, NamedRun, check_seeds, comparison, folder_of
@@ -46,11 +46,7 @@ def carry_out(
     recipe: str,
     seeds: Sequence[int],
     overrides: Mapping[str, Value],
-    engine: str,
-    workers: int,
-    display: Display,
-    *,
-    fork: bool = False,
+    means: Means,
 ) -> Board:
     """Carry out a board, or the rest of it. A method that fails does not end it.
 
@@ -58,8 +54,7 @@ def carry_out(
         recipe: a recipe with a table ``[tune.board]``.
         seeds: the seeds of each method's runs; the trials have the recipe's.
         overrides: keys that apply to all trials and runs.
-        engine, workers, fork: as for :func:`florilegium.apps.engines.registry.engine`.
-        display: shows the progress of each run.
+        means: how to carry them out.
 
     Raises:
         ConfigurationError: before the first run, if the recipe or a configuration is wrong.
@@ -68,7 +63,7 @@ def carry_out(
     """
     check_seeds(seeds, overrides)
     published(recipe)  # what is wrong in it is said before the trials
-    tuning = tune(recipe, TABLE, overrides, engine, workers, display, fork=fork)
+    tuning = tune(recipe, TABLE, overrides, means)
     failed = {result.subject.name: result.failure for result in tuning.results if result.best is None}
     names = [result.subject.name for result in tuning.results if result.best is not None]
     chosen = read_tuned(recipe, TABLE, str(overrides["runs-dir"]))
@@ -77,7 +72,7 @@ def carry_out(
     if not wanted:
         raise RunError(f"no trial of any method completed; {tuning.plan.folder / 'report.md'} says why")
     runs_dir = folder_of(wanted)
-    outcome = carry_out_runs(wanted, runs_dir, engine, workers, display, fork=fork)
+    outcome = carry_out_runs(wanted, runs_dir, means)
     if not outcome.completed:
         raise RunError(str(outcome))
     pools = [_pool(name, own, runs_dir, outcome) for name, own in named.items()]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
@@ -15,13 +14,13 @@ from florilegium.apps.cli.options import (
     EngineOption,
     RunsDir,
     Workers,
+    means_of,
     of_recipe,
     read_seeds,
     runs_dir_of,
     stoppable,
 )  # fmt: skip
 from florilegium.apps.cli.tables import show_report
-from florilegium.apps.engines.progress import on_terminal
 
 commands = Group(RUN)
 
@@ -42,9 +41,8 @@ def board(
     from florilegium.research.board.page import write_board
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
-    display = on_terminal(Console(stderr=True))
     with stoppable():
-        made = carry_out(recipe, read_seeds(seeds), overrides, engine, workers, display, fork=True)
+        made = carry_out(recipe, read_seeds(seeds), overrides, means_of(engine, workers))
     target = output or Path(str(overrides["runs-dir"])) / "boards"
     show_report(write_board(made, target))
     print(target)

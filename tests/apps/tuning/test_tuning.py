@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 
 import florilegium as fl
 from florilegium.apps.cli.app import cli
-from florilegium.apps.engines.base import Engine, OnEvaluation
+from florilegium.apps.engines.base import Engine, Means, OnEvaluation
 from florilegium.apps.engines.process import InThisProcess
-from florilegium.apps.engines.progress import silent
 from florilegium.apps.tuning import trials
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.results import Result, Trial, Tuning, read_tuned
@@ -70,7 +69,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def _tune(recipe: Path, runs: Path, *, poisoned: bool = False, **overrides: Value) -> Tuning:
     keys = {"runs-dir": str(runs), "cache-dir": str(CACHE), "dataset": _data(poisoned=poisoned), **overrides}
-    return trials.tune(str(recipe), "rates", keys, "process", 1, silent)
+    return trials.tune(str(recipe), "rates", keys, Means("process"))
 
 
 @pytest.fixture(scope="module")
