@@ -17,7 +17,7 @@ from florilegium.privacy.accounting import Release, total
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.layers.slots import Slots
 from tests.runs import Runs
-from tests.strategies.core.test_client_privacy import KEYS, NO_CHANGE, _summary, _within
+from tests.strategies.layers.test_client_privacy import KEYS, NO_CHANGE, _summary, _within
 from tests.support import mostly_long
 
 CLIENTS = 24

@@ -1,0 +1,1 @@
+"""Tests of methods, both sides together; the first line of each file names its methods."""
