@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import florilegium as fl
-from docs.generate.method_pages import FACTS, index, read_page
+from docs.generate.method_pages import FACTS, index, new_page, read_page, with_facts, with_pages
 from florilegium.apps.methods.registry import METHODS
 from florilegium.common.errors import ConfigurationError
 from tests.processes import BIN, ROOT
@@ -101,18 +101,25 @@ def test_the_site_has_every_page() -> None:
     assert set(re.findall(r"^::: (\S+)$", reference, re.MULTILINE)) == public
 
 
-def test_every_method_has_one_page(tmp_path: Path) -> None:
-    page = tmp_path / "own.md"
-    page.write_text("<!-- begin generated facts: fedavg, nothing -->\n<!-- end generated -->\n")
+def test_every_method_has_one_page() -> None:
     with pytest.raises(ConfigurationError, match="there is no method 'nothing'"):
-        read_page(page)
-    page.write_text("# FedAvg\n")
-    with pytest.raises(ConfigurationError, match="begin generated facts"):
-        read_page(page)
-    pages = [read_page(path) for path in (DOCS / "methods").glob("*.md") if FACTS.search(path.read_text())]
+        read_page(Path("own.md"), "<!-- begin generated facts: fedavg, nothing -->\n<!-- end generated -->\n")
+    with pytest.raises(ConfigurationError, match=r"own\.md: '<!-- begin generated facts"):
+        read_page(Path("own.md"), "# FedAvg\n")
+    texts = {path: path.read_text(encoding="utf-8") for path in (DOCS / "methods").glob("*.md")}
+    pages = [read_page(path, text) for path, text in texts.items() if FACTS.search(text)]
     assert sum(len(page.methods) for page in pages) == len(METHODS.own)
     with pytest.raises(ConfigurationError, match=r"one page about 'fedavg' expected \(found: 2\)"):
         index([*pages, next(page for page in pages if page.name == "fedavg.md")])
+
+
+def test_a_method_without_a_page_gets_one_and_an_entry() -> None:
+    text = with_facts(new_page("fedavg"))
+    assert read_page(Path("fedavg.md"), text).methods == ("fedavg",)
+    assert "| what it is | Federated averaging |" in text
+    site = "nav:\n  - Methods:\n      - One: methods/one.md\n  - Reference: reference.md\n"
+    grown = with_pages(site, [Path("methods/one.md"), Path("methods/two.md")])
+    assert grown == site.replace("one.md\n", "one.md\n      - two: methods/two.md\n")
 
 
 def test_the_readme_is_short() -> None:

@@ -3,7 +3,8 @@
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
 commands and networks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md`` and
 ``docs/models.md``; the facts at the head of each method's page; and which methods a layer goes with, in the pages about
-layers. All stand between two marker lines; a test compares them with the declarations.
+layers. All stand between two marker lines; a test compares them with the declarations. A method without a page gets the
+beginning of one, and an entry in the navigation of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import sys
 from pathlib import Path
 
 from docs.generate.command_pages import command_reference
-from docs.generate.method_pages import index, read_page, with_facts, with_layers
+from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
+from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.package import checkout
 from florilegium.apps.settings.keys import groups
 from florilegium.common.errors import ConfigurationError
@@ -67,22 +69,35 @@ def replaced(text: str, marks: tuple[str, str], content: str, where: str) -> str
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Return the expected content of each file of the checkout ``root`` that has generated parts."""
+    """Return the expected content of each file of the checkout ``root`` that has generated parts.
+
+    Methods without a page get one, in the site's navigation too.
+    """
     docs = root / "docs"
-    pages = sorted(path for path in (docs / "methods").glob("*.md") if path.name != "README.md")
+    texts = {path: path.read_text("utf-8") for path in sorted((docs / "methods").glob("*.md")) if path.stem != "README"}
+    written = {name for path, text in texts.items() for name in read_page(path, text).methods}
+    texts |= {docs / "methods" / f"{name}.md": new_page(name) for name in METHODS.own if name not in written}
+    pages = [read_page(path, text) for path, text in texts.items()]
     wanted = {
         root / "pyproject.toml": (TOML_MARKS, config_tables()),
         docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
         docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
-        docs / "methods" / "README.md": (MARKDOWN_MARKS, index([read_page(path) for path in pages])),
+        docs / "methods" / "README.md": (
+            MARKDOWN_MARKS,
+            index(pages),
+        ),
     }
     found = {page: page.read_text(encoding="utf-8") for page in docs.glob("*.md")} | {
         path: replaced(path.read_text(encoding="utf-8"), marks, content, str(path))
         for path, (marks, content) in wanted.items()
     }
-    facts = {page: with_facts(page.read_text(encoding="utf-8")) for page in pages}
-    return facts | {path: with_layers(text) for path, text in found.items()}
+    site = root / "mkdocs.yml"
+    return (
+        {path: with_facts(text) for path, text in texts.items()}
+        | {path: with_layers(text) for path, text in found.items()}
+        | {site: with_pages(site.read_text("utf-8"), [*texts])}
+    )
 
 
 def main() -> None:
@@ -91,7 +106,7 @@ def main() -> None:
     if root is None:
         sys.exit("error: this package is installed; files are generated in a checkout alone")
     for path, text in generated(root).items():
-        if path.read_text(encoding="utf-8") != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_text(path, text)
             print(f"{path} written")
 

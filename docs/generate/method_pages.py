@@ -53,13 +53,12 @@ class Page:
     results: str
 
 
-def read_page(path: Path) -> Page:
-    """Read which methods a page is about.
+def read_page(path: Path, text: str) -> Page:
+    """Read from the text of the page ``path`` which methods it is about.
 
     Raises:
         ConfigurationError: if the page lacks the two marker lines, or names an unknown method.
     """
-    text = path.read_text(encoding="utf-8")
     marked, results = FACTS.search(text), RESULTS.search(text)
     if marked is None:
         raise ConfigurationError(
@@ -69,6 +68,20 @@ def read_page(path: Path) -> Page:
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigurationError(f"{path}: there is no method '{unknown[0]}'")
     return Page(path.name, methods, results[1] if results else "")
+
+
+def new_page(name: str) -> str:
+    """Return the beginning of a page about a method that has none: to be written on, with what is generated in it."""
+    method = METHODS[name]
+    marks = f"<!-- begin generated facts: {name} -->\n<!-- end generated -->\n"
+    return f"# {name}\n\n{method.title}.\n\n{method.source}.\n\n{marks}"
+
+
+def with_pages(site: str, pages: Sequence[Path]) -> str:
+    """Return the site's configuration whose navigation names all pages about methods: new ones follow the others."""
+    entries = [f"      - {page.stem}: methods/{page.name}\n" for page in pages if f"methods/{page.name}\n" not in site]
+    end = site.index("\n", site.rindex(" methods/")) + 1
+    return site[:end] + "".join(entries) + site[end:]
 
 
 def with_facts(text: str) -> str:

@@ -33,6 +33,7 @@ KEYS: dict[str, Key] = {key.name: key for group in groups() for key in group.key
 
 def test_what_is_generated_is_up_to_date() -> None:
     for path, text in generated(ROOT).items():
+        assert path.exists(), f"{path} is missing: run `make generate`, and write it on"
         assert path.read_text(encoding="utf-8") == text, "run `make generate`"
 
 
