@@ -49,7 +49,6 @@ from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.exchange.messages import Messages
-from florilegium.strategies.layers import bound, robust
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy
@@ -118,6 +117,7 @@ class Assembly:
         """
         from florilegium.strategies.core.federation import Setup  # not imported in client processes
         from florilegium.strategies.exchange.roster import Roster
+        from florilegium.strategies.layers import bound, robust
 
         s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":

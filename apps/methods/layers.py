@@ -6,30 +6,26 @@ applies (:mod:`florilegium.strategies.layers`, :mod:`florilegium.clients.layers`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 
 from florilegium.apps.methods.declaration import Method
 from florilegium.clients.core.training_facts import Training
-from florilegium.clients.layers import examples, stacked
 from florilegium.common.declarations import gap
 from florilegium.common.settings import Section
 from florilegium.strategies.exchange.messages import Messages
-from florilegium.strategies.layers import buffered, compression, noise, robust, secure, transfer
 
-_OF_MESSAGES: Mapping[str, Callable[[Messages], str]] = {
-    "protects clients": noise.gap,
-    "secure aggregation": secure.gap,
-    "compressed updates": compression.gap,
-    "robust aggregation": robust.gap,
-    "buffered rounds": buffered.gap,
-    "transfers to other data": transfer.gap,
+LAYERS: Mapping[str, str] = {
+    "protects clients": "strategies.layers.noise",
+    "protects examples": "clients.layers.examples",
+    "secure aggregation": "strategies.layers.secure",
+    "compressed updates": "strategies.layers.compression",
+    "robust aggregation": "strategies.layers.robust",
+    "buffered rounds": "strategies.layers.buffered",
+    "vectorised": "clients.layers.stacked",
+    "transfers to other data": "strategies.layers.transfer",
 }
-_OF_TRAINING: Mapping[str, Callable[[Training], str]] = {
-    "protects examples": examples.gap,
-    "vectorised": stacked.gap,
-}
-LAYERS = (*_OF_MESSAGES, *_OF_TRAINING)
-"""The layers' names, as they stand in tables."""
+"""The module of each layer, by the layer's name in tables. Imported when asked: client processes need few of them."""
 
 
 def why_not(method: Method, layer: str, hyper: Section | None = None) -> str:
@@ -41,6 +37,7 @@ def why_not(method: Method, layer: str, hyper: Section | None = None) -> str:
         hyper: the method's hyper-parameters; None: its defaults.
     """
     hyper = method.hyper()() if hyper is None else hyper
-    if layer in _OF_TRAINING:
-        return gap(method.client_class(), Training, _OF_TRAINING[layer], hyper)
-    return gap(method.strategy_class(), Messages, _OF_MESSAGES[layer], hyper)
+    derive = import_module(f"florilegium.{LAYERS[layer]}").gap
+    if LAYERS[layer].startswith("clients."):
+        return gap(method.client_class(), Training, derive, hyper)
+    return gap(method.strategy_class(), Messages, derive, hyper)
