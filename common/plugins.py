@@ -18,6 +18,17 @@ from florilegium.common.references import resolve
 T = TypeVar("T")
 
 
+def subclass_of(base: type[Any], name: str) -> Callable[[Any, str], Any]:
+    """Return ``read`` of a registry of classes: it takes subclasses of ``base``, called ``name``, alone."""
+
+    def read(found: Any, reference: str) -> Any:
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise TypeError(f"expected a subclass of {name} (found: {type(found).__name__} {found!r:.60})")
+        return found
+
+    return read
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """Entries of one kind by name; looking up an unknown name raises :class:`ConfigurationError`.
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
-from florilegium.common.plugins import Registry
+from florilegium.common.plugins import Registry, subclass_of
 from florilegium.tasks.task import Targets, Task
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
-
-
-def _read(found: Any, reference: str) -> type[Task]:
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise TypeError(f"expected a subclass of florilegium.Task (found: {type(found).__name__} {found!r:.60})")
-    return found
 
 
 TASKS: Registry[type[Task]] = Registry(
@@ -25,7 +17,7 @@ TASKS: Registry[type[Task]] = Registry(
         CLASSIFICATION: "florilegium.tasks.classification:Classification",
         REGRESSION: "florilegium.tasks.regression:Regression",
     },
-    _read,
+    subclass_of(Task, "florilegium.Task"),
 )
 """All tasks by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 

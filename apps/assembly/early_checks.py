@@ -6,9 +6,6 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from florilegium.apps.assembly.buffer_checks import check_buffered
-from florilegium.apps.assembly.compression_checks import check_compression
-from florilegium.apps.assembly.privacy_checks import check_client_privacy, check_secure_aggregation
 from florilegium.apps.settings.configuration import parse
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.common.errors import ConfigurationError
@@ -17,6 +14,12 @@ from florilegium.partitions.loading import check_local, dataset_of
 from florilegium.partitions.settings import check_classes, class_range
 from florilegium.strategies.exchange.traces import read_traces
 from florilegium.strategies.folder.run_folder import find_initial
+from florilegium.strategies.settings.checks import (
+    check_buffered,
+    check_client_privacy,
+    check_compression,
+    check_secure_aggregation,
+)
 from florilegium.strategies.settings.fleet import ALWAYS, DIURNAL
 
 

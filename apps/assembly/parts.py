@@ -18,14 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from florilegium.apps.assembly.buffer_checks import check_buffered
-from florilegium.apps.assembly.compression_checks import check_compression
 from florilegium.apps.assembly.node_clients import SimulatedClients
-from florilegium.apps.assembly.privacy_checks import (
-    check_client_privacy,
-    check_example_privacy,
-    check_secure_aggregation,
-)
 from florilegium.apps.assembly.task_checks import check_task
 from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.layers import why_not
@@ -49,6 +42,13 @@ from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.settings.checks import (
+    check_buffered,
+    check_client_privacy,
+    check_compression,
+    check_example_privacy,
+    check_secure_aggregation,
+)
 
 if TYPE_CHECKING:
     from florilegium.strategies.core.cohort import CohortStrategy

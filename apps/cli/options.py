@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,23 +16,25 @@ import typer
 from rich.console import Console
 
 from florilegium.common.errors import ConfigurationError, StoppedError
+from florilegium.common.references import resolve
 
 if TYPE_CHECKING:
     from florilegium.apps.engines.base import Means
 
 
-def complete_method(incomplete: str) -> list[str]:
-    """Return the methods whose names begin so."""
-    from florilegium.apps.methods.registry import METHODS
+def names_in(registry: str, *others: str) -> Callable[[str], list[str]]:
+    """Return a function that returns the names in a registry, given by reference, and ``others`` that begin so."""
 
-    return [name for name in METHODS if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in (*others, *resolve(registry)) if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_dataset(incomplete: str) -> list[str]:
-    """Return the datasets whose names begin so."""
-    from florilegium.partitions.datasets import DATASETS
-
-    return [name for name in DATASETS if name.startswith(incomplete)]
+complete_method = names_in("florilegium.apps.methods.registry:METHODS")
+complete_dataset = names_in("florilegium.partitions.datasets:DATASETS")
+complete_tracker = names_in("florilegium.apps.trackers.registry:TRACKERS")
+complete_engine = names_in("florilegium.apps.engines.registry:ENGINES", "auto")
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -59,20 +61,6 @@ def _complete_table(context: typer.Context, kind: str, incomplete: str) -> list[
     with suppress(ConfigurationError, OSError, ValueError, TypeError):  # the command itself will name the mistake
         return [name for name in table_names(context.params["recipe"], kind) if name.startswith(incomplete)]
     return []
-
-
-def complete_tracker(incomplete: str) -> list[str]:
-    """Return the trackers whose names begin so."""
-    from florilegium.apps.trackers.registry import TRACKERS
-
-    return [name for name in TRACKERS if name.startswith(incomplete)]
-
-
-def complete_engine(incomplete: str) -> list[str]:
-    """Return the engines whose names begin so."""
-    from florilegium.apps.engines.registry import AUTO, ENGINES
-
-    return [name for name in (AUTO, *ENGINES) if name.startswith(incomplete)]
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from florilegium.apps.runs.onnx_file import add_onnx
+from florilegium.apps.runs.predictions import add_onnx
 from florilegium.clients.core.base import ACCOUNT
 from florilegium.clients.core.export import load_model
 from florilegium.common.errors import ConfigurationError

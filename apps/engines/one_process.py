@@ -18,10 +18,10 @@ from threadpoolctl import threadpool_limits
 
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder, outcome_noted
 from florilegium.apps.engines.local_grid import LocalGrid
-from florilegium.apps.engines.peak_memory import forget_peaks, peak_memory
 from florilegium.clients.core.wire import pack
 from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host
+from florilegium.common.peak_memory import forget_peaks, peak_memory
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.run_folder import Watcher
 

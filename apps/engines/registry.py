@@ -9,25 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from florilegium.apps.assembly.early_checks import check_early
 from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.origins.packages import NOTEBOOK, in_notebook
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.plugins import Registry
+from florilegium.common.plugins import Registry, subclass_of
 from florilegium.common.settings import Value
 
 AUTO = "auto"
 DEFAULT = "process"
 """What "auto" takes where no other engine of the suite suits the runs."""
-
-
-def _read(found: Any, reference: str) -> type[Engine]:
-    if not (isinstance(found, type) and issubclass(found, Engine)):
-        raise TypeError(f"expected a subclass of Engine (found: {found!r})")
-    return found
 
 
 ENGINES: Registry[type[Engine]] = Registry(
@@ -37,7 +30,7 @@ ENGINES: Registry[type[Engine]] = Registry(
         DEFAULT: "florilegium.apps.engines.process:InThisProcess",
         "ray": "florilegium.apps.engines.ray:Ray",
     },
-    _read,
+    subclass_of(Engine, "florilegium.apps.engines.base.Engine"),
 )
 
 

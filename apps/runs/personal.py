@@ -16,7 +16,7 @@ from florilegium.apps.assembly.node_config import NEW, DeviceSettings, own_data
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder
 from florilegium.apps.engines.one_process import OneProcess
 from florilegium.apps.origins.hashes import CODE, INITIAL
-from florilegium.apps.runs.onnx_file import add_onnx
+from florilegium.apps.runs.predictions import add_onnx
 from florilegium.apps.settings.configuration import Settings, complete
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.network import network_for

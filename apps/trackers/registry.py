@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from florilegium.apps.trackers.base import Tracker
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.plugins import Registry
+from florilegium.common.plugins import Registry, subclass_of
 
 _HERE = "florilegium.apps.trackers"
-
-
-def _read(found: Any, reference: str) -> type[Tracker]:
-    """Return the tracker that another package provides.
-
-    Raises:
-        TypeError: if it is not a subclass of :class:`Tracker`.
-    """
-    if not (isinstance(found, type) and issubclass(found, Tracker)):
-        raise TypeError(f"expected a subclass of florilegium.Tracker (found: {found!r:.80})")
-    return found
 
 
 TRACKERS: Registry[type[Tracker]] = Registry(
@@ -31,7 +19,7 @@ TRACKERS: Registry[type[Tracker]] = Registry(
         "mlflow": f"{_HERE}.mlflow:MLflow",
         "wandb": f"{_HERE}.wandb:WeightsAndBiases",
     },
-    _read,
+    subclass_of(Tracker, "florilegium.Tracker"),
 )
 
 

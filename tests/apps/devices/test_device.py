@@ -22,7 +22,7 @@ from florilegium.apps import client_app
 from florilegium.apps.assembly.node_config import allowance_of, parse_node
 from florilegium.apps.cli.app import cli
 from florilegium.apps.devices.stored_runs import kept
-from florilegium.apps.runs.onnx_file import write_onnx
+from florilegium.apps.runs.predictions import write_onnx
 from florilegium.clients.core.export import load_model, predict
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, DataError, RefusedError, RunError
 from florilegium.common.settings import Value

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from florilegium.apps.cli.app import cli
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.methods.registry import METHODS
-from florilegium.apps.runs.onnx_file import write_onnx
 from florilegium.apps.runs.personal import personalise
+from florilegium.apps.runs.predictions import write_onnx
 from florilegium.clients.core.export import described, load_model, predict, save_model
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import RunError

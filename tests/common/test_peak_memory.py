@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from florilegium.apps.engines.one_process import run_here
-from florilegium.apps.engines.peak_memory import forget_peaks, peak_memory
 from florilegium.apps.methods.declaration import Method
 from florilegium.clients.core.worker import return_memory, tune_process
+from florilegium.common.peak_memory import forget_peaks, peak_memory
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.fedavg import FedAvg

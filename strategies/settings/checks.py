@@ -1,4 +1,7 @@
-"""Checks before a private run starts: settings for which its privacy guarantee would not hold are refused."""
+"""Keys that do not go together: checks before a run starts, which need no PyTorch.
+
+Each is told why the run's method does not support what is wanted (``gap``); "" where it does, or that is not known yet.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,73 @@ from florilegium.strategies.settings.server import ServerSettings
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def check_buffered(settings: ServerSettings, gap: str) -> None:
+    """Raise :class:`ConfigurationError` if a run cannot have ``mode = "buffered"``.
+
+    Args:
+        settings: the run's configuration.
+        gap: why the server step of the run's method is no weighted mean of updates; "" if it is one.
+    """
+    if gap:
+        raise ConfigurationError(f"mode: 'buffered' is not supported by method '{settings.method}': {gap}")
+    if settings.privacy.unit != "none":
+        raise ConfigurationError(
+            f"privacy.unit: '{settings.privacy.unit}' counts on cohorts that are drawn at random; with mode = "
+            "'buffered' fast clients take part more often, and nothing is amplified. Use mode = 'synchronous'"
+        )
+    if settings.secure_aggregation:
+        raise ConfigurationError(
+            "secure-aggregation: its sums are over a cohort that begins together; with mode = 'buffered' there is "
+            "none. Use mode = 'synchronous'"
+        )
+    if settings.aggregation != "mean":
+        raise ConfigurationError(
+            f"aggregation: '{settings.aggregation}' has no place for the weights of stale updates; with mode = "
+            "'buffered' set it to 'mean'"
+        )
+    if settings.oversample > 1:
+        raise ConfigurationError("oversample: with mode = 'buffered' no client is asked in vain; set it to 1")
+    if settings.final_participation:
+        raise ConfigurationError("final-participation: with mode = 'buffered' all rounds are alike; set it to 0")
+
+
+def check_compression(settings: ServerSettings, gap: str) -> None:
+    """Raise :class:`ConfigurationError` if updates cannot be compressed.
+
+    Args:
+        settings: the run's configuration.
+        gap: why the run's method cannot compress; "" if it can.
+    """
+    p, scheme = settings.privacy, settings.compression.scheme
+    if scheme == "none":
+        return
+    key = f"compression.scheme: '{scheme}' is not supported with"
+    if gap:
+        raise ConfigurationError(f"{key} method '{settings.method}': {gap}")
+    if settings.secure_aggregation:
+        raise ConfigurationError(
+            f"{key} secure-aggregation, whose sums are of integers: it already rounds updates to 32 bits; set it to "
+            "'none'"
+        )
+    if settings.mode == "buffered" and settings.compression.feeds_back:
+        raise ConfigurationError(
+            f"{key} mode = 'buffered', in which the server uses updates of earlier rounds: a client could not tell "
+            "which of its updates was used last; use 'quantise' or 'none'"
+        )
+    if p.unit == "client" and settings.compression.feeds_back:
+        raise ConfigurationError(
+            f"{key} privacy.unit = 'client': what a client still owes depends on the rounds in which it took part, "
+            "which the account does not cover; use 'quantise' or 'none'"
+        )
+    if p.noise_at == "device":
+        raise ConfigurationError(
+            f"{key} privacy.noise-at = 'device': the account is for a sum of noise that nobody rounds; set it to "
+            "'server'"
+        )
+    if p.clip_quantile:
+        raise ConfigurationError(f"{key} privacy.clip-quantile: the bound is fixed then; set it to 0")
 
 
 def check_client_privacy(settings: ServerSettings, gap: str) -> None:
