@@ -40,7 +40,7 @@ class Classification(Task):
     @cached_property
     def figures(self) -> Mapping[str, Figure]:
         """The accuracy, 0..1."""
-        return {ACCURACY: Figure(0.0, 1.0, chance=1 / self.targets.classes, pooled="weighted")}
+        return {ACCURACY: Figure(0.0, 1.0, percent=True, chance=1 / self.targets.classes, pooled="weighted")}
 
     @property
     def offers(self) -> frozenset[str]:

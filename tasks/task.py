@@ -39,6 +39,7 @@ class Figure:
         low, high: the range of a client's number; replies with others are not used.
         higher: whether larger numbers are better.
         format: how it is written, a format specification such as ".4f".
+        percent: whether it is a share, which tables and pictures show in per cent.
         chance: what a model without any use reaches, whatever the data; None: it depends on the data, or is unknown.
         pooled: end of the name of its value over all clients' examples together: ``accuracy_weighted``.
     """
@@ -47,6 +48,7 @@ class Figure:
     high: float = math.inf
     higher: bool = True
     format: str = ".4f"
+    percent: bool = False
     chance: float | None = None
     pooled: str = "pooled"
 

@@ -20,6 +20,7 @@ from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.runs.experiment import carry_out_run, resolve
 from florilegium.apps.sweeps.named_runs import compare as carry_out_comparison
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.strategies.folder.main_figure import read_main
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +89,8 @@ class Comparison:
         for pool in self._section.pools:
             for group in pool.groups():
                 row: dict[str, Any] = {"method": pool.label, "clients": group, "seeds": len(pool.runs)}
-                for name in ("accuracy", "accuracy_global", "loss"):
+                main = pool.main.name
+                for name in (main, f"{main}_global", "loss"):
                     if (figure := pool.figure(group, name)) is not None:
                         row[name] = figure.mean
                         row |= {f"{name}_se": figure.error} if figure.n > 1 else {}
@@ -118,7 +120,7 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def plot(self) -> Figure:
-        """Return a figure: accuracy over rounds, over bytes, and the distribution of the clients' accuracies.
+        """Return a picture: the main figure over rounds, over bytes, and its distribution over the clients.
 
         Bands are the standard error over seeds; the distribution pools the clients of all seeds.
         """
@@ -222,7 +224,7 @@ def sweep(
     runs = [Run(path) for path in done.paths]
     rows = [
         {"variant": one.variant, "value": one.value, "seed": one.keys["seed"], "run": run.name, "clients": group}
-        | {figure: number for figure, number in figures.items() if figure in ("accuracy", "loss")}
+        | {figure: number for figure, number in figures.items() if figure in (read_main(run.summary).name, "loss")}
         for one, run in zip(done.runs, runs, strict=True)
         for group, figures in run.summary["final"].items()
     ]

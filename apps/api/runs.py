@@ -15,6 +15,7 @@ import pandas as pd
 from florilegium.apps.runs.run_list import ListedRun, list_folder, state_of
 from florilegium.apps.settings.configuration import defaults, read_settings
 from florilegium.common.settings import Value
+from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import TRAINING, read_metrics
 from florilegium.strategies.folder.results import WORDS, read_clients, read_summary
 from florilegium.strategies.folder.run_folder import find_run, read_config
@@ -46,7 +47,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         last = self.metrics.tail(len(self.metrics["group"].unique())) if len(self.metrics) else self.metrics
-        shown = last[[name for name in ("round", "group", "accuracy", "loss") if name in last]]
+        shown = last[[name for name in ("round", "group", self._main.name, "loss") if name in last]]
         table = shown.to_html(index=False, float_format="{:.4f}".format)
         return f"<p><code>{html.escape(self.name)}</code>: {html.escape(self.state)}</p>{table}"
 
@@ -66,8 +67,12 @@ class Run:
         return read_summary(self.path)
 
     @property
+    def _main(self) -> MainFigure:
+        return read_main(self.summary)
+
+    @property
     def metrics(self) -> pd.DataFrame:
-        """All evaluations: a row per round and group of clients, with accuracy and loss (fractions), bytes, seconds."""
+        """All evaluations: a row per round and group of clients, with figures (shares as fractions), bytes, seconds."""
         rows = [
             {"round": line["round"], "group": group, **line[group]}
             | {name: value for name, value in line.items() if name not in (*GROUPS, TRAINING, "round")}
@@ -89,7 +94,7 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """The last evaluation, a row per client: group, numbers of examples, accuracy, loss."""
+        """The last evaluation, a row per client: group, numbers of examples, figures, loss."""
         lines = read_clients(self.path)
         if not lines:
             return pd.DataFrame(columns=["client", "group"])
@@ -144,7 +149,7 @@ class Run:
         return table_of_predictions(self.model(client), x, spec)
 
     def plot(self) -> Figure:
-        """Return a figure: accuracy over rounds, accuracy over bytes, and a histogram of the clients' accuracies."""
+        """Return a picture: the main figure over rounds and over bytes, and its distribution over the clients."""
         from florilegium.apps.reports.pictures import plot_pools
         from florilegium.apps.reports.pools import Pool
         from florilegium.apps.reports.run_records import read_run
@@ -212,6 +217,11 @@ def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
 
 
 def list_runs(runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """Return a table of all runs in a folder, the newest first: state, method, dataset, seed, rounds, accuracy."""
-    runs = list_folder(str(runs_dir or defaults()["runs-dir"]))
-    return pd.DataFrame([vars(run) for run in runs], columns=[field.name for field in fields(ListedRun)])
+    """Return a table of all runs in a folder, the newest first: state, method, dataset, seed, rounds, and the main
+    figure in a column of its name, such as "accuracy".
+    """
+    runs = [*list_folder(str(runs_dir or defaults()["runs-dir"]))]
+    facts = [field.name for field in fields(ListedRun) if field.name not in ("figure", "value")]
+    rows = [{name: getattr(run, name) for name in facts} | {run.figure: run.value} for run in runs]
+    figures = dict.fromkeys(run.figure for run in runs or [ListedRun("", "unknown")])
+    return pd.DataFrame(rows, columns=[*facts, *figures])

@@ -73,7 +73,7 @@ def runs(
     method: Annotated[str, typer.Option(help="only runs of this method", autocompletion=complete_method)] = "",
     last: Annotated[int, typer.Option("--last", "-n", help="number of runs to list; 0: all", min=0)] = 20,
 ) -> None:
-    """List the runs, the newest first: state, method, dataset, seed, rounds evaluated, and accuracy."""
+    """List the runs, the newest first: state, method, dataset, seed, rounds evaluated, and main figure."""
     from florilegium.apps.methods.registry import METHODS
     from florilegium.apps.runs.run_list import State, list_folder
     from florilegium.common.settings import folder
@@ -94,11 +94,15 @@ def runs(
     if not shown:
         print(f"There are no {'such ' if state or method else ''}runs in {root}.", file=sys.stderr)
         return
-    rows = [
-        ["" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value) for value in run.values()]
-        for run in map(vars, shown)
-    ]
-    show(["run", "state", "method", "dataset", "seed", "rounds", "accuracy"], rows)
+    figures = {run.figure for run in shown}
+    rows = []
+    for run in shown:
+        value = "" if run.value is None else f"{run.value:.4f}"
+        named = value if len(figures) == 1 or not value else f"{run.figure} {value}"
+        facts = (run.name, run.state, run.method, run.dataset, run.seed, run.rounds)
+        rows.append([*("" if fact is None else str(fact) for fact in facts), named])
+    head = ["run", "state", "method", "dataset", "seed", "rounds"]
+    show([*head, *figures] if len(figures) == 1 else [*head, "figure"], rows)
     if next(found, None):
         print(f"Older runs are left out; --last 0 lists all in {root}.", file=sys.stderr)
 

@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from florilegium.strategies.folder.main_figure import read_main
+
 Show = Callable[[Mapping[str, Any]], None]
 """Receives the contents of ``status.json`` whenever they change."""
 Display = Callable[[str, int], Any]
@@ -25,9 +27,9 @@ Display = Callable[[str, int], Any]
 
 
 def figures_of(status: Mapping[str, Any]) -> str:
-    """Return the figures of the last evaluation in a few words: accuracies by group of clients, or losses."""
+    """Return the figures of the last evaluation in a few words: main figures by group of clients, or losses."""
     figures = status.get("figures") or {}
-    name = "accuracy" if any("accuracy" in values for values in figures.values()) else "loss"
+    name = read_main(status).shown({name: 0 for values in figures.values() for name in values})
     shown = [f"{group} {values[name]:.3f}" for group, values in figures.items() if name in values]
     return f"{name} {'  '.join(shown)}" if shown else ""
 

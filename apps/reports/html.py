@@ -43,7 +43,7 @@ FILE = "report.html"
 _FOLDERS = ("--runs-dir", "--output")
 """Options that name a folder of whoever typed a command."""
 TARGETS = (0.8, 0.9, 0.95)
-"""Accuracies to be reached, as shares of the best method's final accuracy."""
+"""Figures to be reached, as shares of the best method's final one."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ def write_html(
 def _section(section: Section, varied: Collection[str], compared: bool) -> dict[str, Any]:
     """Return everything that the template shows of a section."""
     pools, between = section.pools, pairs(section) if compared else []
-    figure = figure_of(pools)
-    drawn = compared and any(len(curve(pool, reader(group, figure), "round")[0]) for pool in pools for group in GROUPS)
+    figure, main = figure_of(pools), pools[0].main
+    curves = (curve(pool, reader(group, figure, main), "round") for pool in pools for group in GROUPS)
+    drawn = compared and any(len(x) for x, _, _ in curves)
     pictures = [
         picture_of(plot_curves(pools, x), f"Mean {figure} of clients over {PLACES[x][0]}")
         for x in places(pools)
@@ -110,8 +111,8 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
     ]
     if compared and any(len(curve(pool, reader(TRAINING, "loss"), "round")[0]) for pool in pools):
         pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
-    if compared and any(run.figures("accuracy") for pool in pools for run in pool.runs):
-        pictures.append(picture_of(plot_clients(pools), "Distribution of the clients' final accuracies"))
+    if compared and any(run.figures(main.name) for pool in pools for run in pool.runs):
+        pictures.append(picture_of(plot_clients(pools), f"Distribution of the clients' final {main.name}"))
     partition, why = _partition(pools[0])
     return {
         "title": section.title(),
@@ -120,7 +121,8 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
         "pairs": pairs_table(between) if between else None,
         "differences": picture_of(plot_pairs(between), "Paired differences between methods") if between else None,
         "pictures": pictures,
-        "reached": _reached(pools) if figure == "accuracy" else None,
+        "reached": _reached(pools) if figure == main.name and main.percent else None,
+        "figure": figure,
         "partition": partition,
         "no_partition": why,
         "privacy": _privacy(pools),
@@ -156,8 +158,8 @@ def _partition(pool: Pool) -> tuple[Picture | None, str]:
 
 
 def _reached(pools: Sequence[Pool]) -> Table:
-    """Return rounds, MB, seconds and minutes of simulated time until each pool's mean accuracy reached the targets."""
-    curves = {pool.label: [curve(pool, reader("seen", "accuracy"), x) for x in PLACES] for pool in pools}
+    """Return rounds, MB, seconds and minutes of simulated time until each pool's main figure reached the targets."""
+    curves = {pool.label: [curve(pool, reader("seen", pool.main.name, pool.main), x) for x in PLACES] for pool in pools}
     best = max((float(own[0][1][-1]) for own in curves.values() if len(own[0][1])), default=0.0)
     rows = []
     for label, (rounds, traffic, seconds, simulated) in curves.items():

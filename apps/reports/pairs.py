@@ -8,6 +8,7 @@ from itertools import combinations
 from florilegium.apps.reports.pools import GROUPS, Pool, Section
 from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Difference, difference, holm
+from florilegium.strategies.folder.main_figure import MainFigure
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,11 @@ class Pair:
     Attributes:
         first, second: labels; differences are second − first.
         group: the group of clients.
-        figure: "accuracy", in fractions, or "loss".
+        figure: the main figure, shares in fractions, or "loss".
         difference: mean, and errors over clients and over seeds.
         seeds: the common seeds.
         p: p-value of no difference over seeds, adjusted for all pairs of the section; NaN with fewer than two seeds.
+        main: the main figure of the runs' task.
     """
 
     first: str
@@ -30,6 +32,7 @@ class Pair:
     difference: Difference
     seeds: tuple[int, ...]
     p: float
+    main: MainFigure
 
 
 def pairs(section: Section, figure: str = "", group: str = "") -> list[Pair]:
@@ -39,19 +42,20 @@ def pairs(section: Section, figure: str = "", group: str = "") -> list[Pair]:
 
     Args:
         section: the methods.
-        figure: the clients' figure; "": "accuracy", or "loss" where there is none.
+        figure: the clients' figure; "": the main one, or "loss" where there is none.
         group: the group of clients; "": each.
     """
     found: list[tuple[str, str, str, str, Difference, tuple[int, ...]]] = []
+    main = section.pools[0].main if section.pools else MainFigure()
     for first, second in combinations(section.pools, 2):
         for own in [group] if group else GROUPS:
-            for name in [figure] if figure else ["accuracy", "loss"]:
+            for name in [figure] if figure else [main.name, "loss"]:
                 gains = _gains(first, second, own, name)
                 if sum(map(len, gains.values())) > 1:
                     found.append((first.label, second.label, own, name, difference(gains), tuple(gains)))
                     break
     adjusted = holm([each[4].over_seeds.p for each in found])
-    return [Pair(*each, p) for each, p in zip(found, adjusted, strict=True)]
+    return [Pair(*each, p, main) for each, p in zip(found, adjusted, strict=True)]
 
 
 def not_compared(section: Section) -> list[str]:

@@ -1,4 +1,4 @@
-"""A report's pictures: curves with bands over seeds, clients' accuracies, and paired differences."""
+"""A report's pictures: curves with bands over seeds, clients' main figures, and paired differences."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from florilegium.apps.reports.pairs import Pair
 from florilegium.apps.reports.pools import GROUPS, Pool
 from florilegium.apps.reports.tables import scale
 from florilegium.common.figures import ShownFigure
+from florilegium.strategies.folder.main_figure import MainFigure
 from florilegium.strategies.folder.metrics_file import SIMULATED, TRAINING
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a7a7a", "#f0e442", "#000000")
@@ -48,12 +49,12 @@ def places(pools: Sequence[Pool]) -> list[str]:
     return [x for x in PLACES if clocked or x != "simulated"]
 
 
-def reader(group: str, name: str) -> Reader:
+def reader(group: str, name: str, main: MainFigure = MainFigure()) -> Reader:  # noqa: B008  (a constant)
     """Return the reader of a figure, as tables show it, of a group of clients; or of the entry ``training``."""
 
     def read(line: Mapping[str, Any]) -> float | None:
         value = line.get(group, {}).get(name)
-        return None if value is None else scale(name) * float(value)
+        return None if value is None else scale(name, main)[0] * float(value)
 
     return read
 
@@ -81,12 +82,13 @@ def curve(pool: Pool, read: Reader, x: str) -> tuple[NDArray[np.float64], NDArra
 
 
 def figure_of(pools: Sequence[Pool]) -> str:
-    """Return the figure that pictures show: "accuracy", or "loss" where there is none."""
-    return "accuracy" if any(pool.figure(group, "accuracy") for pool in pools for group in pool.groups()) else "loss"
+    """Return the figure that pictures show: the main one, or "loss" where there is none."""
+    main = pools[0].main.name
+    return main if any(pool.figure(group, main) for pool in pools for group in pool.groups()) else "loss"
 
 
 def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
-    """Plot accuracy (or loss) over rounds, bytes and simulated time, and the distribution of the final accuracies.
+    """Plot the main figure (or loss) over rounds, bytes and simulated time, and its final distribution over clients.
 
     Bands are the standard error over seeds; the distribution pools the clients of all seeds.
     """
@@ -101,7 +103,7 @@ def plot_pools(pools: Sequence[Pool]) -> ShownFigure:
 
 
 def plot_curves(pools: Sequence[Pool], x: str) -> ShownFigure:
-    """Plot accuracy, or the loss where there is none, over one of ``PLACES``."""
+    """Plot the main figure, or the loss where there is none, over one of ``PLACES``."""
     return _single(pools, lambda axes: draw_curves(axes, pools, x))
 
 
@@ -119,7 +121,7 @@ def plot_training(pools: Sequence[Pool]) -> ShownFigure:
 
 
 def plot_clients(pools: Sequence[Pool]) -> ShownFigure:
-    """Plot the distribution of the clients' final accuracies in a figure of its own."""
+    """Plot the distribution of the clients' final main figures in a picture of its own."""
     return _single(pools, lambda axes: draw_clients(axes, pools))
 
 
@@ -143,15 +145,16 @@ def _legend(figure: ShownFigure, axes: Axes) -> None:
 
 
 def draw_curves(axes: Axes, pools: Sequence[Pool], x: str) -> None:
-    """Draw each pool's mean accuracy, or loss, with a band of its standard error; groups of clients differ in style."""
+    """Draw each pool's mean main figure, or loss, with a band of its standard error; groups differ in style."""
     figure = figure_of(pools)
     for index, pool in enumerate(pools):
         for group, style in zip(GROUPS, STYLES, strict=True):
             label = pool.label if group == "seen" else f"{pool.label}, {group}"
-            _draw_curve(axes, curve(pool, reader(group, figure), x), index, style, label)
+            _draw_curve(axes, curve(pool, reader(group, figure, pool.main), x), index, style, label)
     if x == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set(xlabel=PLACES[x][0], ylabel=f"mean {figure} of clients" + (" (%)" if figure == "accuracy" else ""))
+    unit = " (%)" if pools[0].main.is_percent(figure) else ""
+    axes.set(xlabel=PLACES[x][0], ylabel=f"mean {figure} of clients{unit}")
     plain(axes)
 
 
@@ -175,13 +178,15 @@ def _draw_curve(
 
 
 def draw_clients(axes: Axes, pools: Sequence[Pool]) -> None:
-    """Draw for each pool the share of clients, of all seeds, whose final accuracy is at most x."""
+    """Draw for each pool the share of clients, of all seeds, whose final main figure is at most x."""
+    main = pools[0].main
     for index, pool in enumerate(pools):
-        values = [100 * value for run in pool.runs for value in run.figures("accuracy").values()]
+        factor, _ = scale(main.name, main)
+        values = [factor * value for run in pool.runs for value in run.figures(main.name).values()]
         if final := sorted(value for value in values if not np.isnan(value)):
             shares = np.arange(len(final) + 1) / len(final)
             axes.step([final[0], *final], shares, where="post", color=colour(index), label=pool.label)
-    axes.set(xlabel="final accuracy (%)", ylabel="share of clients at or below")
+    axes.set(xlabel=f"final {main.name}" + (" (%)" if main.percent else ""), ylabel="share of clients at or below")
     plain(axes)
 
 
@@ -193,7 +198,7 @@ def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
     figure = ShownFigure(6.4, 1.2 + (0.45 if long else 0.32) * len(found))
     axes = figure.subplots()
     for place, pair in enumerate(found):
-        factor, over = scale(pair.figure), pair.difference
+        (factor, _), over = scale(pair.figure, pair.main), pair.difference
         mean = factor * over.over_seeds.mean
         for level, width in ((over.over_seeds, 1.2), (over.over_clients, 4.0)):
             if not np.isnan(level.margin):
@@ -203,7 +208,9 @@ def plot_pairs(found: Sequence[Pair]) -> ShownFigure:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(found)), names, fontsize="small")
     axes.set_ylim(len(found) - 0.4, -0.6)
-    unit = "percentage points" if all("accuracy" in pair.figure for pair in found) else "accuracy in points, or loss"
+    figures = {pair.figure: pair.main.is_percent(pair.figure) for pair in found}
+    unit = "percentage points" if all(figures.values()) else ", or ".join(
+        f"{name} in points" if percent else name for name, percent in figures.items())  # fmt: skip
     axes.set_xlabel(f"difference ({unit})\nthick: over clients, thin: over seeds", fontsize="small")
     plain(axes)
     return figure

@@ -14,6 +14,7 @@ from florilegium.apps.methods.registry import table_of
 from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.apps.settings.configuration import TARGET, defaults
+from florilegium.strategies.folder.main_figure import MainFigure, read_main
 
 GROUPS = ("seen", "unlabeled", "unseen")
 SHOWN_KEYS = 3
@@ -31,6 +32,11 @@ class Pool:
 
     label: str
     runs: tuple[RunRecord, ...]
+
+    @property
+    def main(self) -> MainFigure:
+        """The main figure of the runs' task."""
+        return read_main(self.runs[0].summary)
 
     @property
     def seeds(self) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import is_evaluated
 from florilegium.strategies.folder.run_folder import newest_runs
 
@@ -31,7 +32,8 @@ class ListedRun:
         state: how far it is.
         method, dataset, seed: keys of its configuration; None if the run is damaged.
         rounds: the last finished round; None if the run is damaged.
-        accuracy: mean accuracy of the seen clients in the last evaluation, 0 to 1; None if there is none.
+        figure: the name of the task's main figure.
+        value: its mean over the seen clients in the last evaluation (shares as 0 to 1); None if there is none.
     """
 
     name: str
@@ -40,7 +42,8 @@ class ListedRun:
     dataset: Value | None = None
     seed: Value | None = None
     rounds: int | None = None
-    accuracy: float | None = None
+    figure: str = MainFigure.name
+    value: float | None = None
 
 
 def list_folder(runs_dir: str) -> Iterator[ListedRun]:
@@ -55,13 +58,21 @@ def listed(path: Path) -> ListedRun:
         common, _, _ = (path / "config.toml").read_text(encoding="utf-8").partition("\n[")
         keys = tomllib.loads("\n".join(_LISTED.findall(common)))
         rounds, last = _last_records(path)
-        accuracy = last.get("seen", {}).get("accuracy")
+        figure = read_main(_status(path)).name
+        value = last.get("seen", {}).get(figure)
         return ListedRun(
             path.name, state_of(path), keys["method"], keys["dataset"], keys["seed"], rounds,
-            None if accuracy is None else float(accuracy),
+            figure, None if value is None else float(value),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ListedRun(path.name, "damaged")
+
+
+def _status(path: Path) -> Mapping[str, Any]:
+    try:
+        return read_status(path)
+    except (OSError, ValueError):
+        return {}
 
 
 def state_of(path: Path) -> State:

@@ -17,6 +17,7 @@ from rich.text import Text
 from florilegium.common.errors import RunError
 from florilegium.strategies.core.telemetry import FILE
 from florilegium.strategies.folder.claim import read_status
+from florilegium.strategies.folder.main_figure import read_main
 
 LAST_FAILURES = 5
 
@@ -39,9 +40,10 @@ def page(run: Path) -> Group:
         parts.append(Text(error, style="red"))
     figures = status.get("figures") or {}
     if figures:
-        shown = Table("clients", "accuracy", "loss", title=f"evaluated in round {status.get('evaluated')}")
+        names = (read_main(status).name, "loss")
+        shown = Table("clients", *names, title=f"evaluated in round {status.get('evaluated')}")
         for group, values in figures.items():
-            shown.add_row(group, *(f"{values[name]:.4f}" if name in values else "" for name in ("accuracy", "loss")))
+            shown.add_row(group, *(f"{values[name]:.4f}" if name in values else "" for name in names))
         parts.append(shown)
     phases = rows.get("florilegium_exchanges_total", {})
     if phases:

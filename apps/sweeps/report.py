@@ -99,17 +99,19 @@ def write_sweep(
                 raise ConfigurationError(
                     f"sweep: run {run.path} has no figures of clients = '{sweep.clients}', only of {', '.join(final)}"
                 )
-            figure = sweep.figure or ("accuracy" if "accuracy" in final[sweep.clients] else "loss")
+            figure = sweep.figure or pool.main.shown(final[sweep.clients])
             if figure not in final[sweep.clients]:
                 raise ConfigurationError(
                     f"sweep: run {run.path} has no figure = '{figure}', only {', '.join(final[sweep.clients])}"
                 )
     found = {place: estimate for place, pool in pools.items() if (estimate := pool.figure(sweep.clients, figure))}
     labels, values = list(dict.fromkeys(label for label, _ in pools)), list(dict.fromkeys(value for _, value in pools))
-    words = "accuracy, weighted by test examples" if figure == "accuracy_weighted" else figure.replace("_", " ")
-    unit = words + ("" if "loss" in figure else " (%)")
+    known = next(iter(pools.values())).main
+    whole = figure == known.pooled
+    words = f"{known.name}, weighted by test examples" if whole else figure.replace("_", " ")
+    unit = words + (" (%)" if known.is_percent(figure) else "")
     rows = [
-        [unit if value is None else str(value), *(shown(found[label, value], figure) for label in labels)]
+        [unit if value is None else str(value), *(shown(found[label, value], figure, known) for label in labels)]
         for value in values
     ]
     of = "" if sweep.clients == TARGET else f" of {sweep.clients} clients"
@@ -118,13 +120,13 @@ def write_sweep(
     main = Table(meaning, [sweep.over, *labels], rows)
     sections_of = [Section(tuple(pool for place, pool in pools.items() if place[1] == value)) for value in values]
     tables = [main]
-    by_client, unweighted = figure.removesuffix("_weighted"), ", clients unweighted"  # a client has no weighted mean
+    by_client, unweighted = (known.name if whole else figure), ", clients unweighted"  # a client has no weighted mean
     for value, section in zip(values, sections_of, strict=True):
         if sweep.clients != TARGET and (between := pairs(section, by_client, sweep.clients)):
             heading = f"{sweep.over} = {value}" if sweep.over else "paired differences"
             tables.append(pairs_table(between, heading + (unweighted if by_client != figure else "")))
     remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
-    picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure))
+    picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure, known)[0])
     remove_report(target)
     write_picture(picture, target / "report.png")
     report = Report(tables, remarks)

@@ -6,7 +6,7 @@
     values = [20, 50, 100]
     seeds = [1, 2, 3]                       # default: the recipe's seed
     clients = "unseen"                      # group to report, default "seen"; "target": figures after a transfer
-    figure = "validation_accuracy"          # figure to report, default "accuracy", or "loss" in regression
+    figure = "validation_accuracy"          # figure to report; default: the task's main one, or "loss"
 
 Runs are named after their settings, so that an interrupted sweep continues where it stopped.
 """
@@ -25,8 +25,11 @@ from florilegium.apps.runs.experiment import pick, read_layers, read_recipe, rec
 from florilegium.apps.runs.transfer import check_target
 from florilegium.apps.settings.configuration import Settings, complete, defaults, parse
 from florilegium.apps.sweeps.named_runs import NamedRun
-from florilegium.common.errors import ConfigurationError
+from florilegium.clients.core.reports import validation
+from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import Section, Value
+from florilegium.partitions.loading import task_of
+from florilegium.tasks.task import LOSS
 
 
 class Sweep(BaseModel):
@@ -39,7 +42,7 @@ class Sweep(BaseModel):
     values: list[bool | int | float | str] = []
     seeds: list[int] = []
     clients: Literal["seen", "unlabeled", "unseen", "target"] = "seen"
-    figure: Literal["", "accuracy", "accuracy_weighted", "loss", "validation_accuracy", "validation_loss"] = ""
+    figure: str = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Sweep:
@@ -63,13 +66,23 @@ def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
         raise ConfigurationError(
             f"sweep '{name}': figure = '{sweep.figure}', but validation-fraction is 0: nothing is held back"
         )
-    if "accuracy" in sweep.figure and METHODS[settings.method].task != "targets":
+    known = figures_of(settings)
+    if sweep.figure and sweep.figure not in known:
         raise ConfigurationError(
-            f"sweep '{name}': figure = '{sweep.figure}', but method '{settings.method}' has no classes to predict; "
-            "leave figure out, or set it to 'loss'"
+            f"sweep '{name}': there is no figure = '{sweep.figure}' of method '{settings.method}' and its task"
+            f"{nearest(sweep.figure, known)} Known: {', '.join(known)}"
         )
     if settings.transfer_target:
         check_target(settings, hyper)
+
+
+def figures_of(settings: Settings) -> list[str]:
+    """Return the figures that a run's summary has of a group of clients, as far as the task says."""
+    if METHODS[settings.method].task != "targets":
+        return [LOSS]
+    task = task_of(settings)
+    whole = [f"{name}_{figure.pooled}" for name, figure in task.figures.items()]
+    return [LOSS, *task.figures, *whole, *validation(task)]
 
 
 def read_sweep(recipe: str, name: str) -> Sweep:

@@ -92,6 +92,6 @@ class Tracker(ABC):
             state: "completed", "stopped" (may be resumed), "failed", or "running" (more follows later).
             summary: the figures of ``summary.json``, flat; {} unless the run has completed.
             files: what describes the run: configuration and, once it has completed, results. Never data or models.
-            clients: accuracy of each client in the last evaluation, by group: ``{"seen": [0.9, …]}``; {} unless the
-                run has completed.
+            clients: the main figure of each client in the last evaluation, by group and figure:
+                ``{"seen/accuracy": [0.9, …]}``; {} unless the run has completed.
         """

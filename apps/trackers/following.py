@@ -18,6 +18,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
 from florilegium.partitions.dealing import partitioner_table
+from florilegium.strategies.folder.main_figure import read_main
 from florilegium.strategies.folder.results import CLIENTS, SUMMARY, read_clients, read_summary
 
 SENT = "trackers.json"
@@ -102,7 +103,7 @@ class Following:
         path, completed = self._run.path, state == "completed"
         files = [path / name for name in (*_DESCRIPTION, *(_RESULTS if completed else ())) if (path / name).exists()]
         summary = numbers(read_summary(path)) if completed else {}
-        self._tracker.end(state, summary, files, _accuracies(path) if completed else {})
+        self._tracker.end(state, summary, files, _of_clients(path) if completed else {})
         self._note(state=state)
         self._open = False
 
@@ -134,10 +135,11 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
         raise RunError(f"{file} is damaged: {error}; delete it, then everything is sent anew") from error
 
 
-def _accuracies(path: Path) -> dict[str, list[float]]:
-    """Return the accuracies in a run's ``clients.csv`` by group of clients; {} if there are none."""
+def _of_clients(path: Path) -> dict[str, list[float]]:
+    """Return the main figures in a run's ``clients.csv`` by group of clients, as "seen/accuracy"; {} without any."""
+    main = read_main(read_summary(path)).name
     groups: dict[str, list[float]] = {}
     for row in read_clients(path):
-        if row.get("accuracy"):
-            groups.setdefault(row["group"], []).append(float(row["accuracy"]))
+        if row.get(main):
+            groups.setdefault(f"{row['group']}/{main}", []).append(float(row[main]))
     return groups

@@ -55,6 +55,6 @@ class TensorBoard(Tracker):
     ) -> None:
         """Write the summary's figures and a histogram over clients, and close the event file."""
         self.log(self._round, {f"summary/{name}": value for name, value in summary.items()})
-        for group, accuracies in clients.items():
-            self._writer.add_histogram(f"clients/{group}/accuracy", np.array(accuracies), self._round)
+        for name, values in clients.items():
+            self._writer.add_histogram(f"clients/{name}", np.array(values), self._round)
         self._writer.close()

@@ -66,8 +66,8 @@ class WeightsAndBiases(Tracker):
         """Send a histogram over clients, the summary's figures and the files, and finish the run."""
         import wandb
 
-        for group, accuracies in clients.items():
-            self._run.log({f"clients/{group}/accuracy": wandb.Histogram(list(accuracies))}, step=self._round)
+        for name, values in clients.items():
+            self._run.log({f"clients/{name}": wandb.Histogram(list(values))}, step=self._round)
         self._run.summary.update({f"summary/{name}": value for name, value in summary.items()})
         artifact = wandb.Artifact(self.run.name, type="run")
         for file in files:

@@ -11,10 +11,13 @@ from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.runs.experiment import read_layers, recipe_name, resolve, short_name
 from florilegium.apps.settings.configuration import PACKAGE_KEYS, TransferSettings, complete, parse
 from florilegium.apps.tuning.space import Range, Tune, read_tune
+from florilegium.clients.core.reports import validation
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
+from florilegium.partitions.loading import task_of
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.folder.run_folder import FREE_ON_RESUME, find_initial
+from florilegium.tasks.task import Figure, Task
 
 log = logging.getLogger("flwr")
 
@@ -50,13 +53,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tuning of a recipe: its name, table, folder and methods."""
+    """A tuning of a recipe: its name, table, folder, methods, and what is learned."""
 
     recipe: str
     name: str
     table: Tune
     folder: Path
     subjects: list[Subject]
+    task: Task
+
+    @property
+    def objective(self) -> Figure:
+        """The figure that is tuned: which direction is better, and how it is shown."""
+        name = self.table.figure.removeprefix("validation_")
+        return self.task.figures.get(name, Figure(higher=False))
 
     @property
     def title(self) -> str:
@@ -86,13 +96,19 @@ def read_plan(recipe: str, name: str, overrides: Mapping[str, Value]) -> Plan:
     try:
         subjects = [_subject(recipe, table, entry, overrides, path) for entry in table.methods]
         _check_keys(table, subjects)
+        task = task_of(parse(complete(subjects[0].keys))[0])
+        figure = table.figure or f"validation_{task.main}"
+        if figure not in (known := validation(task)):
+            raise ConfigurationError(
+                f"figure: there is no '{figure}'{nearest(figure, known)} Known: {', '.join(known)}"
+            )
     except ConfigurationError as error:
         raise ConfigurationError(f"recipe '{recipe}', [tune.{name}]: {error}") from error
     if any(str(complete(subject.keys)["privacy.unit"]) != "none" for subject in subjects):
         log.warning("privacy: the account of a tuned run does not include the trials, which used the same data")
     if len(budgets := {int(complete(subject.keys)["rounds"]) for subject in subjects}) > 1:
         log.warning("the methods' trials have different numbers of rounds, as in the recipe: %s", sorted(budgets))
-    return Plan(recipe, name, table, path, subjects)
+    return Plan(recipe, name, table.model_copy(update={"figure": figure}), path, subjects, task)
 
 
 def _subject(recipe: str, table: Tune, entry: str, overrides: Mapping[str, Value], path: Path) -> Subject:

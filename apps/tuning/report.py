@@ -55,7 +55,7 @@ def plot_tuning(tuning: Tuning) -> Figure:
         _draw_curve(curves, index, result, _unit(tuning)[0])
     curves.set(xlabel="trial (0: the recipe's own values)", ylabel=_unit(tuning)[1], title="Best objective so far")
     measured = any(trial.objective is not None for result in tuning.results for trial in result.trials)
-    if measured and tuning.plan.table.figure == "validation_loss":
+    if measured and not tuning.plan.objective.higher:
         curves.set_yscale("log")  # a few trials are often far worse than all others
     curves.xaxis.set_major_locator(MaxNLocator(integer=True))
     if measured and any(result.count("failed") for result in tuning.results):
@@ -99,15 +99,14 @@ def _draw_importances(axes: Axes, tuning: Tuning, keys: list[str]) -> None:
 
 def _unit(tuning: Tuning) -> tuple[float, str]:
     """Return the factor and the name with which the objective is shown."""
-    if tuning.plan.table.figure == "validation_accuracy":
-        return 100, "validation accuracy, mean of seen clients (%)"
-    return 1, "validation loss, mean of seen clients"
+    words = f"{tuning.plan.table.figure.replace('_', ' ')}, mean of seen clients"
+    return (100, f"{words} (%)") if tuning.plan.objective.percent else (1, words)
 
 
 def _number(tuning: Tuning, value: float | None) -> str:
     if value is None:
         return "none"
-    return f"{_unit(tuning)[0] * value:.{1 if tuning.plan.table.figure == 'validation_accuracy' else 4}f}"
+    return f"{_unit(tuning)[0] * value:.{1 if tuning.plan.objective.percent else 4}f}"
 
 
 def about(tuning: Tuning) -> str:

@@ -4,7 +4,7 @@
 methods = ["", "fedprox", "local"]          # variants of the recipe, or methods; "" is the recipe itself
 trials = 20                                 # of every method
 rounds = 30                                 # of every trial; default: the recipe's
-figure = "validation_accuracy"              # or "validation_loss"
+figure = "validation_loss"                  # default: the task's main figure, such as "validation_accuracy"
 [tune.rates.keys]
 learning-rate = { low = 0.001, high = 0.3, log = true }
 local-epochs = { low = 1, high = 5 }
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -111,8 +111,15 @@ class Tune(BaseModel):
     methods: list[str] = Field(default=[""], min_length=1)
     trials: int = Field(ge=1)
     rounds: int | None = Field(default=None, ge=1)
-    figure: Literal["validation_accuracy", "validation_loss"] = "validation_accuracy"
+    figure: str = ""
     keys: dict[str, Range] = Field(min_length=1)
+
+    @field_validator("figure")
+    @classmethod
+    def _is_of_held_out_examples(cls, figure: str) -> str:
+        if figure and not figure.startswith("validation_"):
+            raise ValueError("name a figure of held-out examples, such as 'validation_accuracy' or 'validation_loss'")
+        return figure
 
     @field_validator("keys", mode="before")
     @classmethod

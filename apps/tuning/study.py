@@ -86,7 +86,7 @@ class MethodStudy:
         import optuna
 
         self._plan, self.subject = plan, subject
-        self.maximised = plan.table.figure == "validation_accuracy"
+        self.maximised = plan.objective.higher
         config = complete(subject.keys)
         self._settings = parse(config)[0]
         self._study = optuna.create_study(

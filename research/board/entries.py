@@ -14,6 +14,7 @@ from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import RunRecord
 from florilegium.apps.reports.statistics import Estimate, estimate
 from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import is_evaluated
 
 TARGET = 0.9
@@ -24,19 +25,20 @@ APART = 2.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One method on a board, for one group of clients; accuracies are fractions, means over clients, then over seeds.
+    """One method on a board, for one group of clients; shares are fractions, means over clients, then over seeds.
 
     Attributes:
         label: the method's name on the board.
         rank: the best and the worst rank that it may have: methods that cannot be told apart share ranks.
-        last: accuracy in the last evaluation.
-        chosen: accuracy in the evaluation with the best accuracy on held-back training examples of the seen clients;
+        last: the main figure in the last evaluation.
+        chosen: the main figure in the evaluation with the best one on held-back training examples of the seen clients;
             None if none are held back.
-        best: the best accuracy of all evaluations on the test examples, which no user could choose.
-        worst: mean accuracy of the worst tenth of the clients.
-        megabytes, seconds: sent both ways for all clients, and spent in training rounds, until the accuracy reached
-            ``TARGET`` of its final value; means over seeds.
+        best: the best main figure of all evaluations on the test examples, which no user could choose.
+        worst: mean main figure of the worst tenth of the clients.
+        megabytes, seconds: sent both ways for all clients, and spent in training rounds, until the main figure
+            reached ``TARGET`` of its final value; means over seeds.
         memory: peak memory of all processes in MB, mean over seeds; NaN if unknown.
+        main: which figure it is.
     """
 
     label: str
@@ -48,45 +50,58 @@ class Entry:
     megabytes: float
     seconds: float
     memory: float
+    main: MainFigure
+
+    @property
+    def estimates(self) -> tuple[Estimate | None, ...]:
+        """The figures in the order of tables: last, by validation, best, worst decile."""
+        return self.last, self.chosen, self.best, self.worst
 
 
 def entries(section: Section, group: str) -> list[Entry]:
     """Return the methods that have figures of a group of clients, the best first."""
-    shown = [pool for pool in section.pools if pool.figure(group, "accuracy")]
+    shown = [pool for pool in section.pools if pool.figure(group, pool.main.name)]
     ranked = ranks(Section(tuple(shown)), group)
     found = [_entry(pool, group, ranked[pool.label]) for pool in shown]
-    return sorted(found, key=lambda entry: -entry.last.mean if math.isfinite(entry.last.mean) else math.inf)
+    sign = -1 if found and found[0].main.higher else 1
+    return sorted(found, key=lambda entry: sign * entry.last.mean if math.isfinite(entry.last.mean) else math.inf)
 
 
 def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
-    last = pool.figure(group, "accuracy")
+    name, best = pool.main.name, max if pool.main.higher else min
+    last = pool.figure(group, name)
     assert last is not None
     curves = [lines for run in pool.runs if (lines := _evaluations(run, group))]
-    chosen = [own for lines in curves if (own := _by_validation(lines, group)) is not None]
-    megabytes, seconds = np.mean([_effort(lines, group) for lines in curves], axis=0)
+    chosen = [own for lines in curves if (own := _by_validation(lines, group, pool.main)) is not None]
+    megabytes, seconds = np.mean([_effort(lines, group, pool.main) for lines in curves], axis=0)
     return Entry(
         pool.label, rank, last, estimate(chosen) if len(chosen) == len(curves) else None,
-        estimate([max(line[group]["accuracy"] for line in lines) for lines in curves]),
+        estimate([best(line[group][name] for line in lines) for lines in curves]),
         pool.figure(group, "worst_decile"), megabytes, seconds, float(np.mean([_memory(run) for run in pool.runs])),
+        pool.main,
     )  # fmt: skip
 
 
 def _evaluations(run: RunRecord, group: str) -> list[Mapping[str, Any]]:
     """Return the lines of the evaluations in which some client of the group was measured."""
-    return [line for line in run.metrics if is_evaluated(line) and "accuracy" in line.get(group, {})]
+    return [line for line in run.metrics if is_evaluated(line) and read_main(run.summary).name in line.get(group, {})]
 
 
-def _by_validation(lines: Sequence[Mapping[str, Any]], group: str) -> float | None:
-    known = [line for line in lines if math.isfinite(line.get("seen", {}).get("validation_accuracy", math.nan))]
+def _by_validation(lines: Sequence[Mapping[str, Any]], group: str, main: MainFigure) -> float | None:
+    held = f"validation_{main.name}"
+    known = [line for line in lines if math.isfinite(line.get("seen", {}).get(held, math.nan))]
     if not known:
         return None
-    return float(max(known, key=lambda line: line["seen"]["validation_accuracy"])[group]["accuracy"])
+    best = max if main.higher else min
+    return float(best(known, key=lambda line: line["seen"][held])[group][main.name])
 
 
-def _effort(lines: Sequence[Mapping[str, Any]], group: str) -> tuple[float, float]:
-    """Return MB and seconds until ``TARGET`` of the final accuracy was reached for the first time."""
-    enough = TARGET * lines[-1][group]["accuracy"]
-    first = next((line for line in lines if line[group]["accuracy"] >= enough), lines[-1])
+def _effort(lines: Sequence[Mapping[str, Any]], group: str, main: MainFigure) -> tuple[float, float]:
+    """Return MB and seconds until the final main figure, to the share ``TARGET``, was reached for the first time."""
+    final = lines[-1][group][main.name]
+    values = [line[group][main.name] for line in lines]
+    near = [value >= TARGET * final if main.higher else TARGET * value <= final for value in values]
+    first = next((line for line, reached in zip(lines, near, strict=True) if reached), lines[-1])
     return (first["bytes_down"] + first["bytes_up"]) / 1e6, first["seconds"]
 
 
@@ -99,17 +114,18 @@ def _memory(run: RunRecord) -> float:
 def ranks(section: Section, group: str) -> dict[str, tuple[int, int]]:
     """Return the best and the worst rank that each method may have.
 
-    Two methods are told apart if the mean paired difference of their clients' accuracies exceeds ``APART`` standard
+    Two methods are told apart if the mean paired difference of their clients' main figures exceeds ``APART`` standard
     errors, the larger one of those over clients and over seeds. A method's best rank counts those that are better than
     it beyond doubt, its worst rank those that are not worse beyond doubt.
     """
     better, worse = ({pool.label: 0 for pool in section.pools} for _ in range(2))
-    for pair in pairs(section, "accuracy", group):
+    main = section.pools[0].main if section.pools else MainFigure()
+    for pair in pairs(section, main.name, group):
         over = pair.difference
         errors = [error for error in (over.over_clients.error, over.over_seeds.error) if not math.isnan(error)]
         mean = over.over_seeds.mean
         if errors and abs(mean) > APART * max(errors):
-            first, second = (pair.first, pair.second) if mean > 0 else (pair.second, pair.first)
+            first, second = (pair.first, pair.second) if (mean > 0) == main.higher else (pair.second, pair.first)
             better[first] += 1
             worse[second] += 1
     return {label: (1 + better[label], len(better) - worse[label]) for label in better}

@@ -27,16 +27,17 @@ from florilegium.research.board.carry_out import TABLE, Board
 from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
 from florilegium.research.board.published import published
 from florilegium.strategies.folder.attempts import read_provenance
+from florilegium.strategies.folder.main_figure import MainFigure
 
-BEST = "best on test (%)"
+BEST = "best on test"
 MEANING = (
-    "Accuracies are means over clients, then over seeds; ± is the standard error over seeds. *last*: after the last "
-    "round. *by validation*: in the evaluation with the best accuracy on held-back training examples of seen clients. "
+    "Figures are means over clients, then over seeds; ± is the standard error over seeds. *last*: after the last "
+    "round. *by validation*: in the evaluation with the best figure on held-back training examples of seen clients. "
     "*best on test*: the best of all evaluations on test examples, as many published tables have it; nobody can choose "
-    "it without the test labels. *worst decile*: the worst tenth of the clients. *rank*: by the last accuracy; methods "
+    "it without the test labels. *worst decile*: the worst tenth of the clients. *rank*: by the last figure; methods "
     f"share ranks unless their paired difference exceeds {APART:g} standard errors, the larger of those over clients "
     f"and over seeds. *MB*, *s*: sent both ways for all clients, and spent in training rounds, until {TARGET:.0%} of "
-    "the final accuracy was reached. *peak MB*: memory of all processes together."
+    "the final one was reached. *peak MB*: memory of all processes together."
 )
 _GROUP_WORDS = {
     "seen": "Clients that train", "unlabeled": "Clients without labels", "unseen": "Clients that were never seen"
@@ -100,17 +101,19 @@ def _tuning(board: Board) -> str:
 
 
 def _table(found: Sequence[Entry], sources: dict[str, dict[str, str]], title: str) -> Table:
-    head = ["method", "rank", "last (%)", "by validation (%)", BEST, "worst decile (%)", "MB", "s", "peak MB", *sources]
+    unit = " (%)" if not found or found[0].main.percent else ""
+    head = ["method", "rank", *(f"{name}{unit}" for name in ("last", "by validation", BEST, "worst decile"))]
+    head += ["MB", "s", "peak MB", *sources]
     rows = [
         [
             entry.label, text_of(entry.rank),
-            *(shown(value, "accuracy") for value in (entry.last, entry.chosen, entry.best, entry.worst)),
+            *(shown(value, entry.main.name, entry.main) for value in entry.estimates),
             *(_number(value) for value in (entry.megabytes, entry.seconds, entry.memory)),
             *(table.get(entry.label, "") for table in sources.values()),
         ]
         for entry in found
     ]  # fmt: skip
-    return Table(title, head, rows, {BEST, *sources})
+    return Table(title, head, rows, {f"{BEST}{unit}", *sources})
 
 
 def _number(value: float) -> str:
@@ -121,31 +124,33 @@ def _number(value: float) -> str:
 
 
 def draw(groups: dict[str, list[Entry]]) -> ShownFigure:
-    """Plot the accuracy of each method and group of clients, and MB until it is nearly reached; the best first."""
+    """Plot the main figure of each method and group of clients, and MB until it is nearly reached; the best first."""
     labels = list(dict.fromkeys(entry.label for found in groups.values() for entry in found))
     figure = ShownFigure(9.5, 1.6 + 0.23 * len(labels))
-    accuracy, effort = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
+    main = next((entry.main for found in groups.values() for entry in found), MainFigure())
+    factor = 100 if main.percent else 1
+    final, effort = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
     for index, (group, found) in enumerate(groups.items()):
         places = np.array([labels.index(entry.label) for entry in found]) + 0.18 * index
-        means = [100 * entry.last.mean for entry in found]
-        errors = [0.0 if math.isnan(entry.last.error) else 100 * entry.last.error for entry in found]
-        accuracy.errorbar(
+        means = [factor * entry.last.mean for entry in found]
+        errors = [0.0 if math.isnan(entry.last.error) else factor * entry.last.error for entry in found]
+        final.errorbar(
             means, places, xerr=errors, fmt="osD"[index], markersize=5, capsize=2, color=colour(index),
             label=_GROUP_WORDS[group], linestyle="none",
         )  # fmt: skip
         if index == 0:
             sent = [entry.megabytes or np.nan for entry in found]
             effort.plot(sent, places, "o", color=colour(index), markersize=5)
-    accuracy.set_yticks(range(len(labels)), labels, fontsize="small")
-    accuracy.set_ylim(len(labels) - 0.3, -0.7)
-    accuracy.set_xlabel("accuracy after the last round (%)")
+    final.set_yticks(range(len(labels)), labels, fontsize="small")
+    final.set_ylim(len(labels) - 0.3, -0.7)
+    final.set_xlabel(f"{main.name} after the last round" + (" (%)" if main.percent else ""))
     effort.set_xlabel(f"MB until {TARGET:.0%} of it")
     effort.set_xscale("log")
     low, high = effort.get_xlim()
     effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,), numticks=6))
     effort.xaxis.set_major_formatter("{x:g}")
     effort.minorticks_off()
-    for axes in (accuracy, effort):
+    for axes in (final, effort):
         plain(axes)
     if len(groups) > 1:
         figure.legend(loc="outside lower center", ncols=len(groups), frameon=False, fontsize="small")

@@ -12,6 +12,7 @@ from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.hooks import Hooks
 from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.folder.main_figure import recorded
 
 
 def summary_of(
@@ -34,6 +35,7 @@ def summary_of(
         "method": s.method,
         "dataset": s.dataset,
         "seed": s.seed,
+        **recorded(strategy.task),
         "rounds": len(seconds),
         "clients": len(roster.clients),
         "nodes": len(roster.nodes),

@@ -218,7 +218,7 @@ class Hooks:
                 {"client": client} | ({"name": member.name} if member.name else {})
                 | {"group": groups[i], "train_examples": self.clients.trained_on(member),
                    "test_examples": int(examples[i])}
-                | {name: float(values[i]) for name, values in measured.items()}
+                | {name: float(values[i]) for name, values in measured.items() if name not in self.task.sums}
                 | ({"epsilon": epsilons[client]} if client in epsilons else {})
             )  # fmt: skip
         return Evaluation({

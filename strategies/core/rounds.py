@@ -22,6 +22,7 @@ from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.telemetry import Telemetry
 from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.folder.main_figure import recorded
 from florilegium.strategies.folder.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.folder.run_folder import Checkpoint, earlier_version
 
@@ -238,7 +239,7 @@ class Rounds:
         federation = self._federation
         federation.run.status(
             state, round=server_round, rounds=rounds, loss=self._loss, evaluated=self._evaluated,
-            figures=self._found.figures,
+            figures=self._found.figures, **recorded(federation.task),
         )  # fmt: skip
         self._telemetry.progress(server_round, rounds, len(federation.clients))
         self._telemetry.write(federation.run.path)

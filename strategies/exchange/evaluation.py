@@ -45,7 +45,8 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
         figure also ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one);
         these count only clients with test examples, since a device may have none.
     """
-    figures = {name: float(np.nanmean(values)) for name, values in metrics.items() if not np.isnan(values).all()}
+    told = {name: values for name, values in metrics.items() if name not in task.sums and not np.isnan(values).all()}
+    figures = {name: float(np.nanmean(values)) for name, values in told.items()}
     validated = metrics.get(VALIDATION_LOSS, np.empty(0))
     if not np.isnan(validated).all():
         figures[MEDIAN] = float(np.nanmedian(validated))

@@ -40,9 +40,10 @@ class Totals:
 
     def figures(self, task: Task) -> Figures:
         """Return summary figures, as ``summarise`` does of single clients' numbers, where sums tell them."""
-        figures = {name: total / known for name, (known, total, _, _) in self.metrics.items() if known >= 1}
+        told = {name: numbers for name, numbers in self.metrics.items() if numbers[0] >= 1}
+        figures = {name: total / known for name, (known, total, _, _) in told.items() if name not in task.sums}
         if task.main in figures and self.examples >= 1:
             known, _, squares, _ = self.metrics[task.main]
-            figures |= pooled(task, lambda name: self.metrics[name][3] / self.examples, [*figures])
+            figures |= pooled(task, lambda name: self.metrics[name][3] / self.examples, told)
             figures["std"] = math.sqrt(max(0.0, squares / known - figures[task.main] ** 2))
         return figures

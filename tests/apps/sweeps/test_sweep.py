@@ -244,7 +244,7 @@ def test_mistakes(recipe: str, tmp_path: Path) -> None:
         ("methods", {"resume": "old"}, "--set resume: a sweep sets it"),
         ("rates", {"learning-rate": 0.1}, "--set learning-rate: a sweep sets it"),
         ("twice", {}, "has the run small-seed1 twice"),
-        ("numbers", {}, "figure = 'accuracy', but method 'ppfe-linear' has no classes to predict"),
+        ("numbers", {}, "figure = 'accuracy' of method 'ppfe-linear' and its task"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             runs_of(recipe, name, {**_overrides(tmp_path), **wrong})

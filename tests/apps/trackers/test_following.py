@@ -124,7 +124,7 @@ def test_a_run_is_followed_in_the_server(tmp_path: Path) -> None:
     assert summary["bytes_up"] == written["bytes_up"]
     assert files == ["config.toml", "provenance.json", "summary.json", "clients.csv"]
     table = fl.open(path).clients
-    assert clients == {"seen": pytest.approx(list(table["accuracy"]))}
+    assert clients == {"seen/accuracy": pytest.approx(list(table["accuracy"]))}
     assert len(table) == 4
 
 

@@ -60,7 +60,7 @@ def test_trials_measure_on_held_back_examples_alone(tmp_path: Path) -> None:
         ("trials = 2\nmethods = ['', 'fedavg']", LR, "methods: 'fedavg' is given twice"),
         ("trials = 2\nmethods = ['local']", "fedprox.mu = { low = 0, high = 1 }", "'fedprox.mu' is read by none"),
         ("trials = 2\nmethods = ['', 'prox']", "fedprox.mu = { low = 0, high = 1 }", "'fedavg' reads none of the keys"),
-        ("trials = 2\nmethods = ['k-fed']", LR, "(?s)model: 'k-fed' finds centres|'k-fed' predicts no classes"),
+        ("trials = 2\nmethods = ['k-fed']", LR, "(?s)model: 'k-fed' finds centres|'k-fed' predicts no targets"),
         ("trials = 2", "", "keys: dictionary should have at least 1 item"),
         ("trials = 2", "learning-rate = 0.1", "keys.learning-rate: .*dictionary"),
         ("trials = 2", "learning-rate = { low = 0.3, high = 0.1 }", "keys.learning-rate: low must be less than high"),

@@ -18,6 +18,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.research.board.entries import Entry
 from florilegium.research.board.page import _made, draw
 from florilegium.research.board.published import published
+from florilegium.strategies.folder.main_figure import MainFigure
 from tests.support import CACHE
 
 RECIPE = f"""
@@ -122,7 +123,7 @@ def _part(day: str, *, commit: str, modified: bool = False) -> dict[str, Any]:
 
 def test_a_method_may_have_figures_of_new_clients_alone() -> None:
     value = Estimate(0.5, 0.1, 2, 1)
-    one, other = (Entry(label, (1, 1), value, None, value, None, 1.0, 1.0, 1.0) for label in "ab")
+    one, other = (Entry(label, (1, 1), value, None, value, None, 1.0, 1.0, 1.0, MainFigure()) for label in "ab")
     accuracy = draw({"seen": [one], "unseen": [other, one]}).axes[0]
     assert [label.get_text() for label in accuracy.get_yticklabels()] == ["a", "b"]
 
