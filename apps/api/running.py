@@ -40,10 +40,10 @@ def run(
     """Run one experiment and return the run.
 
     Args:
-        recipe: a recipe's name such as "ppfe-cifar10-s2" or, with a variant, "ppfe-cifar10-s2:fedper"; or a TOML file.
-        engine: "process": in this process and worker processes of its own; "ray": Flower's simulation on Ray; "auto":
-            "process", unless ``RAY_ADDRESS`` names a cluster or several workers are to share several GPUs.
-        workers: number of worker processes; with one, this process trains one client after the other.
+        recipe: a recipe's name, or a TOML file. A variant follows a colon: "ppfe-cifar10-s2:fedper".
+        engine: process: local worker processes; ray: Flower's simulation; auto: ray for a cluster or several GPUs. A
+            cluster is what ``RAY_ADDRESS`` names. Engines of other packages are named as there.
+        workers: worker processes, one CPU each. With one, "process" trains one client after the other in this process.
         progress: whether to show a progress bar.
         on_evaluation: called after every evaluation with the round and the figures of each group of clients, such as
             ``{"seen": {"accuracy": 0.91, …}}``. If it returns true, the run ends with this evaluation (with "ray", with
@@ -129,7 +129,12 @@ class Comparison:
         return plot_pools(self._section.pools)
 
     def report(self, target: str | Path, *, html: bool = False) -> Path:
-        """Write a report to a folder, as ``florilegium report`` does; ``html``: also as one file. Return the folder."""
+        """Write a report, as ``florilegium report`` does; return its folder.
+
+        Args:
+            target: the folder.
+            html: also write report.html: one file with all tables and pictures.
+        """
         from florilegium.apps.reports.writing import write_report
 
         paths = [run.path for runs in self.runs.values() for run in runs]
@@ -158,11 +163,11 @@ def compare(
     the others are compared.
 
     Args:
-        methods: names of methods, or your own (:func:`run`).
+        methods: methods to run on the same clients with the same seeds. They are names, or your own (:func:`run`).
         recipe, engine, workers, progress, keys: as for :func:`run`.
         seeds: seeds to run every method with; default: the seed of the configuration.
-        tuned: a table ``[tune.<name>]`` of the recipe, or a file ``tuned.toml``: each method gets the values that
-            :func:`tune` has chosen for it.
+        tuned: use values found by `tune RECIPE NAME`: NAME, or tuned.toml. Each method gets what :func:`tune` has
+            chosen for it.
 
     Raises:
         ConfigurationError: before the first run, if the configuration of one is wrong.
@@ -210,7 +215,7 @@ def sweep(
 
     Args:
         recipe: a recipe's name, or a TOML file.
-        name: one of its sweeps.
+        name: one of the recipe's sweeps: a table or figure of a paper.
         engine, workers, progress, keys: as for :func:`run`; the keys apply to all runs.
 
     Raises:

@@ -179,7 +179,13 @@ class Run:
         )  # fmt: skip
 
     def export(self, target: str | Path, client: str | int, *, onnx: bool = False) -> Path:
-        """Write a client's model to a folder, as ``florilegium export`` does; return the folder."""
+        """Write a client's model to a folder, as ``florilegium export`` does; return the folder.
+
+        Args:
+            target: folder for model.safetensors and card.json.
+            client: the client's number, or the name of a natural client.
+            onnx: also write model.onnx.
+        """
         from florilegium.apps.runs.personal import personalise
 
         return personalise(self.path, Path(target), str(client), onnx=onnx)
@@ -188,8 +194,8 @@ class Run:
         """Send the run to a tracker, as ``florilegium track`` does; what the tracker has already is not sent again.
 
         Args:
-            to: "tensorboard", "mlflow", "wandb", or a reference to a class of your own.
-            project: the name under which the tracker groups runs; "": the run's key ``tracker-project``.
+            to: tensorboard, mlflow, wandb, or package.module:Class.
+            project: name that groups runs (default: the run's key tracker-project).
 
         Returns:
             The number of rounds of which something was sent.

@@ -23,11 +23,13 @@ from florilegium.apps.cli.options import (
     of_recipe,
     of_run,
     runs_folder,
+    said,
 )
 from florilegium.apps.cli.tables import Cell, show, show_report
 from florilegium.common.errors import ConfigurationError, nearest
 
 looking = Group(INSPECT)
+EXPORT_SAYS, TRACK_SAYS = said("runs", "Run.export"), said("runs", "Run.track")
 
 
 @looking.add("florilegium watch RUN")
@@ -125,8 +127,8 @@ def predict(
 @looking.add("florilegium export RUN --client 3 --output model")
 def export(
     run: RunName,
-    client: Annotated[str, typer.Option(help="the client's number, or the name of a natural client")],
-    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    client: Annotated[str, typer.Option(help=EXPORT_SAYS["client"])],
+    output: Annotated[Path, typer.Option(help=EXPORT_SAYS["target"])],
     onnx: OnnxToo = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -140,7 +142,7 @@ def export(
 @looking.add("florilegium personalise RUN --data site --output model")
 def personalise(
     run: RunName,
-    output: Annotated[Path, typer.Option(help="folder for model.safetensors and card.json")],
+    output: Annotated[Path, typer.Option(help=EXPORT_SAYS["target"])],
     client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="instead of --client: folder with train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
@@ -268,9 +270,9 @@ def track(
     run: RunName,
     to: Annotated[
         str,
-        typer.Option(help="tensorboard, mlflow, wandb, or package.module:Class", autocompletion=complete_tracker),
+        typer.Option(help=TRACK_SAYS["to"], autocompletion=complete_tracker),
     ],
-    project: Annotated[str, typer.Option(help="name that groups runs (default: the run's key tracker-project)")] = "",
+    project: Annotated[str, typer.Option(help=TRACK_SAYS["project"])] = "",
     runs_dir: RunsDir = None,
 ) -> None:
     """Send a run's figures to a tracker; those that it already has are not sent again."""

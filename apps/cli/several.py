@@ -10,6 +10,7 @@ import typer
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
     CORES,
+    RUN_SAYS,
     Assignments,
     EngineOption,
     Html,
@@ -26,11 +27,13 @@ from florilegium.apps.cli.options import (
     options_of,
     read_seeds,
     runs_dir_of,
+    said,
     stoppable,
 )  # fmt: skip
 from florilegium.apps.cli.tables import show, show_report
 
 together = Group(RUN)
+COMPARE_SAYS = said("running", "compare")
 
 
 def several(
@@ -66,11 +69,9 @@ def several(
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(help="methods to run on the same clients with the same seeds", autocompletion=complete_method),
+        typer.Argument(help=COMPARE_SAYS["methods"], autocompletion=complete_method),
     ],
-    recipe: Annotated[
-        str | None, typer.Option(help="a recipe's name, or a TOML file", autocompletion=complete_recipe)
-    ] = None,
+    recipe: Annotated[str | None, typer.Option(help=RUN_SAYS["recipe"], autocompletion=complete_recipe)] = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
     workers: Workers = CORES,
@@ -78,7 +79,7 @@ def compare(
     runs_dir: RunsDir = None,
     output: ReportFolder = None,
     html: Html = False,
-    tuned: Annotated[str, typer.Option(help="use values found by `tune RECIPE NAME`: NAME, or tuned.toml")] = "",
+    tuned: Annotated[str, typer.Option(help=COMPARE_SAYS["tuned"])] = "",
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
     numbers = [] if seeds is None else read_seeds(seeds)
@@ -87,10 +88,10 @@ def compare(
 
 @together.add("florilegium sweep ppfe-cifar10-s2 table-1")
 def sweep(
-    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
+    recipe: Annotated[str, of_recipe(RUN_SAYS["recipe"])],
     name: Annotated[
         str,
-        typer.Argument(help="one of the recipe's sweeps: a table or figure of a paper", autocompletion=complete_sweep),
+        typer.Argument(help=said("running", "sweep")["name"], autocompletion=complete_sweep),
     ],
     assignments: Assignments = None,
     workers: Workers = CORES,
@@ -112,10 +113,8 @@ def sweep(
 
 @together.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
 def tune(
-    recipe: Annotated[str, of_recipe("a recipe's name, or a TOML file")],
-    name: Annotated[
-        str, typer.Argument(help="one of the recipe's tables [tune.<name>]", autocompletion=complete_tuning)
-    ],
+    recipe: Annotated[str, of_recipe(RUN_SAYS["recipe"])],
+    name: Annotated[str, typer.Argument(help=said("tuning", "tune")["name"], autocompletion=complete_tuning)],
     assignments: Assignments = None,
     workers: Workers = CORES,
     engine: EngineOption = "auto",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import florilegium as fl
 from florilegium.apps.cli.app import cli
+from florilegium.apps.cli.options import RUN_SAYS, said
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.runs.recipes import recipe_names
 from florilegium.partitions.datasets import DATASETS
@@ -107,3 +110,32 @@ print({"torch", "pandas", "matplotlib"} & sys.modules.keys())
     assert sweeps == ["table-1", "table-3", "table-4", "table-5", "table-b6"]  # of the recipe that it extends
     assert (tunings, nothing, trackers) == (["all"], [], ["wandb"])
     assert imported == ["set()"]
+
+
+SAME = {"run": fl.run, "compare": fl.compare, "sweep": fl.sweep, "tune": fl.tune, "track": fl.Run.track}
+"""Commands, and the functions of the Python interface that do the same."""
+PYTHON_ONLY = {"self", "progress", "on_evaluation", "keys"}
+FROM_THE_MACHINE = {"workers"}
+"""Options whose default depends on the machine."""
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_commands_take_what_the_python_interface_takes(name: str) -> None:
+    """Its parameters, their defaults, and the first sentence that its docstring has about each."""
+    assert isinstance(TOP, click.Group)
+    options = {one.name: one for one in TOP.commands[name].params}
+    told = RUN_SAYS | said("runs" if name == "track" else "tuning" if name == "tune" else "running",
+                           "Run.track" if name == "track" else name)  # fmt: skip
+    for parameter in inspect.signature(SAME[name]).parameters.values():
+        if parameter.name in PYTHON_ONLY:
+            continue
+        own = options[parameter.name]
+        default = () if parameter.default is parameter.empty else parameter.default
+        assert parameter.name in FROM_THE_MACHINE or (own.default or ()) == (default or ())
+        assert parameter.name == "seeds" or getattr(own, "help", "") == told[parameter.name]
+
+
+def test_a_docstring_says_what_the_help_shows() -> None:
+    assert said("running", "Comparison.report")["html"] == (
+        "also write report.html: one file with all tables and pictures"
+    )
