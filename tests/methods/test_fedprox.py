@@ -1,4 +1,4 @@
-"""FedProx's adaptive μ: the rule, where it starts, and that clients get it. Its steps: ``strategies/core/test_rounds.py``."""
+"""FedProx's adaptive μ: the rule, where it starts, and that clients get it (its steps: ``test_rounds.py``)."""
 
 from __future__ import annotations
 
