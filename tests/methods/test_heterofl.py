@@ -302,8 +302,8 @@ def test_methods_that_send_whole_networks_leave_small_devices_out(run: Runs) -> 
             {"model": "resnet20", "method": "fedrolex"}, "'resnet20' does not compute the same", marks=pytest.mark.long
         ),
         ({"server-momentum": 0.9}, "server-momentum: method 'heterofl' averages each entry"),
-        ({"aggregation": "median"}, "aggregation: method 'heterofl' averages sub-networks"),
-        ({"secure-aggregation": True, "max-update-norm": 10.0}, "secure-aggregation: .*a sum for each capacity"),
+        ({"aggregation": "median"}, "aggregation: 'median' .*'heterofl': it averages each group"),
+        ({"secure-aggregation": True, "max-update-norm": 10.0}, "secure-aggregation: .*a sum for each group"),
         ({"capacity.levels": "1,0"}, "capacity.levels: .*above 0 and at most 1"),
         ({"capacity.levels": ""}, "capacity.levels: .*above 0"),
         ({"capacity.shares": "1,2"}, "capacity.shares: give 3 numbers"),
