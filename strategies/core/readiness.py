@@ -22,9 +22,8 @@ def check_ready(strategy: Hooks) -> None:
     if federation.settings.mode == "buffered":
         _check_buffer(federation)
     strategy.check_roster()
-    groups = strategy.groups()
     for layer in federation.layers:
-        layer.check(groups)
+        layer.check(strategy.groups)
 
 
 def _check_training(federation: Federation) -> None:

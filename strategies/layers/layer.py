@@ -69,8 +69,8 @@ class Layer:
 
     # ------------------------------------------------------------------------------------------ start
 
-    def check(self, groups: Mapping[str, Sequence[str]]) -> None:
-        """Check the settings with the clients that are there; ``groups``: those to evaluate.
+    def check(self, groups: Callable[[], Mapping[str, Sequence[str]]]) -> None:
+        """Check the settings with the clients that are there; ``groups``: returns those to evaluate.
 
         Raises:
             ConfigurationError: if they are not possible.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -55,7 +55,7 @@ class Robust(Layer):
         """Return the layer if ``aggregation`` is a robust rule."""
         return cls(running) if running.settings.aggregation != "mean" else None
 
-    def check(self, groups: Mapping[str, Sequence[str]]) -> None:
+    def check(self, groups: Callable[[], Mapping[str, Sequence[str]]]) -> None:
         """Raise :class:`ConfigurationError` if a cohort is too small for the rule."""
         running, s = self._running, self._running.settings
         of = len(running.trainable())

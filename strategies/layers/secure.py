@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from flwr.serverapp import Grid
@@ -48,11 +48,11 @@ class Secure(Layer):
         """Return the layer if sums are secure."""
         return cls(running) if running.settings.secure_aggregation else None
 
-    def check(self, groups: Mapping[str, Sequence[str]]) -> None:
+    def check(self, groups: Callable[[], Mapping[str, Sequence[str]]]) -> None:
         """Raise :class:`ConfigurationError` if too few clients take part in an exchange."""
         running, s = self._running, self._running.settings
         sizes = [(f"the cohort of round {r}", running.cohort_size(r)) for r in range(1, s.rounds + 1)]
-        for group, members in groups.items():
+        for group, members in groups().items():
             sizes.append((f"the group of {group} clients, which are evaluated,", len(members)))
         check_sizes(s, sizes)
 

@@ -494,7 +494,7 @@ class TestAPPLE:
 
 def test_robust_aggregation_is_refused_rather_than_ignored(run: Runs) -> None:
     for method in ("fedamp", "fedproto"):
-        with pytest.raises(ConfigurationError, match=f"aggregation: method '{method}' .*; use 'mean'"):
+        with pytest.raises(ConfigurationError, match=f"aggregation: 'median' .* method '{method}': .*; use 'mean'"):
             run("run", method=method, aggregation="median")
 
 

@@ -19,6 +19,7 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.preprocessing import MinMaxScaler
 from torch.nn.functional import cross_entropy
 
+from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.settings.configuration import parse
 from florilegium.clients.core.reports import ALWAYS
@@ -242,11 +243,12 @@ def test_stock_strategies_send_one_model_and_no_clusters(tmp_path: Path) -> None
         client.fit([*get_arrays(network).values()], {})
 
 
-@pytest.mark.parametrize("keys", [{"server-optimizer": "fedadam"}, {"server-momentum": 0.9}, {"aggregation": "median"}])
+@pytest.mark.parametrize("keys", [{"server-optimizer": "fedadam"}, {"server-momentum": 0.9}])
 @pytest.mark.parametrize("method", ["ifca", "cfl"])
 def test_clusters_are_plain_means(method: str, keys: dict[str, Value]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(keys))}.*method '{method}' averages"):
         _strategy(method, **keys)
+    assert "averages each group" in why_not(METHODS[method], "robust aggregation")
 
 
 # ------------------------------------------------------------------------------------------ CFL and FL+HC

@@ -24,6 +24,7 @@ from florilegium.common.settings import Value
 from florilegium.models.generator import build_generator, diversity_loss
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.loading import task_of
 from florilegium.strategies.core.server_step import ServerStep
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedgen import FedGen
@@ -129,6 +130,7 @@ def _server(**keys: Any) -> Any:
     strategy = object.__new__(FedGen)
     strategy.hyper = FedGenHyper(noise_size=NOISE, generator_width=WIDTH, generator_batch=8, **keys)
     strategy.settings = settings(method="fedgen")
+    strategy.task = task_of(strategy.settings)
     strategy.step = ServerStep(strategy.settings)
     return strategy
 
