@@ -20,9 +20,9 @@ from florilegium.common.settings import Value
 def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
     """Return keywords as flat configuration keys.
 
-    ``learning_rate=0.1`` sets ``learning-rate``; ``fedprox={"mu": 0.1}`` sets ``fedprox.mu``. A method, model, dataset,
-    partitioner or tracker may be your own class, function or object, defined at the top level of a module or notebook;
-    a dataset may also be arrays (:func:`florilegium.partitions.sources.arrays.array_dataset`).
+    ``learning_rate=0.1`` sets ``learning-rate``; ``fedprox={"mu": 0.1}`` sets ``fedprox.mu``. A method, model, task,
+    dataset, partitioner or tracker may be your own class, function or object, defined at the top level of a module or
+    notebook; a dataset may also be arrays (:func:`florilegium.partitions.sources.arrays.array_dataset`).
 
     Raises:
         ConfigurationError: if a value is of no suitable type.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.trackers.registry import TRACKERS
@@ -17,8 +18,11 @@ from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.tasks.registry import TASKS
 
-KINDS: Mapping[str, Registry] = {"method": METHODS, "model": NETWORKS, "partitioner": PARTITIONERS, "dataset": DATASETS}  # type: ignore[type-arg]
+KINDS: Mapping[str, Registry[Any]] = {
+    "method": METHODS, "model": NETWORKS, "task": TASKS, "partitioner": PARTITIONERS, "dataset": DATASETS,
+}  # fmt: skip
 """Configuration keys whose values may name code of other packages."""
 NOT_INSTALLED = "(not installed)"
 NOTEBOOK = "__main__"
@@ -53,7 +57,7 @@ def version_of(module: str) -> str:
 
 def versions(config: Mapping[str, Value]) -> list[str]:
     """Return :func:`version_of` each module outside this package that a run needs, and names that are unknown here."""
-    named = {key: str(config[key]) for key in KINDS if key in config}
+    named = {key: str(config[key]) for key in KINDS if config.get(key)}
     unknown = [name for key, name in named.items() if not (set("/:") & set(name) or name in [*KINDS[key]])]
     return [version_of(module) for module in modules(config)] + [f"{name} {NOT_INSTALLED}" for name in unknown]
 

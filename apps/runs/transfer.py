@@ -49,14 +49,17 @@ class Transferred:
         run: the run's id.
         target: the target dataset.
         trained: the part that was trained there: "classifier" or "whole".
-        losses, accuracies: on the target's test split, after every epoch.
+        losses, values: loss and main figure on the target's test split, after every epoch.
+        figure: the name of the main figure.
     """
 
     run: str
     target: str
     trained: str
     losses: list[float]
-    accuracies: list[float]
+    values: list[float]
+    figure: str
+    percent: bool
 
 
 def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transferred:
@@ -90,12 +93,15 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     if settings.transfer_train == "classifier":
         body, model = body_and_classifier(network)
         parts = [Examples(features(body, part), part.y) for part in parts]
-    result = Transferred(run.name, settings.transfer_target, settings.transfer_train, [], [])
+    task = spec.learned
+    percent = task.figures[task.main].percent
+    trained = settings.transfer_train
+    result = Transferred(run.name, settings.transfer_target, trained, [], [], task.main, percent)
 
     def note() -> None:
-        found = evaluate(model, parts[1], spec.learned)
+        found = evaluate(model, parts[1], task)
         result.losses.append(found[LOSS])
-        result.accuracies.append(found[spec.learned.main])
+        result.values.append(found[task.main])
 
     train(
         model,
@@ -110,7 +116,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
             }
         ),
         torch_generator(settings.seed, "transfer"),
-        task=spec.learned,
+        task=task,
         epochs=settings.transfer_epochs,
         after_epoch=note,
     )
@@ -130,9 +136,9 @@ def transfer_once(run: Path) -> str:
         return ""
     result = transfer(run, {}, run / "transfer")
     write_transfers([result], [run.name], run / "transfer")
-    summary["final"][TARGET] = {"loss": result.losses[-1], "accuracy": result.accuracies[-1]}
+    summary["final"][TARGET] = {"loss": result.losses[-1], result.figure: result.values[-1]}
     write_text(run / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    return f"transferred to {result.target}: accuracy {result.accuracies[-1]:.3f}"
+    return f"transferred to {result.target}: {result.figure} {result.values[-1]:.3f}"
 
 
 def check_target(settings: Settings, hyper: Section) -> None:
@@ -207,17 +213,20 @@ def _examples(
 
 
 def write_transfers(results: Sequence[Transferred], labels: Sequence[str], output: Path) -> str:
-    """Write ``transfer.md`` and ``transfer.png``, the curves, to ``output``; return the table, accuracies in %."""
-    lines = ["| run | target | trained | epochs | accuracy (%) |", "|---|---|---|---|---|"]
+    """Write ``transfer.md`` and ``transfer.png``, the curves, to ``output``; return the table, shares in %."""
+    names = dict.fromkeys(result.figure + (" (%)" if result.percent else "") for result in results)
+    heading = ", ".join(names)
+    lines = [f"| run | target | trained | epochs | {heading} |", "|---|---|---|---|---|"]
     figure = ShownFigure(6.4, 4.2)
     axes = figure.subplots()
     for result, label in zip(results, labels, strict=True):
-        accuracies = [100 * accuracy for accuracy in result.accuracies]
-        lines.append(f"| {label} | {result.target} | {result.trained} | {len(accuracies)} | {accuracies[-1]:.1f} |")
-        axes.plot(range(1, len(accuracies) + 1), accuracies, label=label)
+        values = [100 * value for value in result.values] if result.percent else result.values
+        last = f"{values[-1]:.{1 if result.percent else 3}f}"
+        lines.append(f"| {label} | {result.target} | {result.trained} | {len(values)} | {last} |")
+        axes.plot(range(1, len(values) + 1), values, label=label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    axes.set(xlabel="epochs on the target", ylabel="test accuracy (%)")
+    axes.set(xlabel="epochs on the target", ylabel=f"test {heading}")
     axes.legend(frameon=False)
     write_picture(figure, output / "transfer.png")
     text = "\n".join(lines)

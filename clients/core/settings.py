@@ -68,7 +68,7 @@ class SharedSettings(SourceSettings):
     validation_fraction: float = key(
         0.0,
         "share of each labeled client's training examples that is held out, stratified by class, to report "
-        "`validation_loss` and `validation_accuracy`",
+        "`validation_loss`, and `validation_accuracy` or the task's other figures",
         ge=0, lt=1,
     )  # fmt: skip
     evaluate_on: Literal["test", "validation"] = key(

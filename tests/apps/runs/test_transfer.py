@@ -61,11 +61,11 @@ def test_extractor_is_frozen_and_the_classifier_new(run: Runs, tmp_path: Path) -
     last = list(before)[-1].partition(".")[0]
     for name, array in before.items():
         assert np.array_equal(after[name], array) == (not name.startswith(last))
-    assert len(result.accuracies) == 4
-    assert result.accuracies[-1] > 0.8  # of ten classes; the features are those of these very digits
+    assert len(result.values) == 4
+    assert result.values[-1] > 0.8  # of ten classes; the features are those of these very digits
     model, card = load_model(tmp_path / "out")
     assert card.client == TARGET
-    assert json.loads((tmp_path / "out" / "transfer.json").read_text())["accuracies"] == result.accuracies
+    assert json.loads((tmp_path / "out" / "transfer.json").read_text())["values"] == result.values
     assert isinstance(model, torch.nn.Module)
 
 
@@ -92,7 +92,7 @@ def test_classifier_is_as_good_as_logistic_regression(run: Runs, tmp_path: Path)
             for split in (dataset.train, dataset.test)
         )
     best = LogisticRegression(C=1e3, max_iter=5000).fit(train, dataset.train.y).score(test, dataset.test.y)
-    assert result.accuracies[-1] == pytest.approx(best, abs=0.03)
+    assert result.values[-1] == pytest.approx(best, abs=0.03)
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
 def test_who_has_no_gap_has_an_extractor(name: str, run: Runs, tmp_path: Path) -> None:
     """Of every method that says so the run can be transferred."""
     path = run("run", method=name, rounds=1, **{"min-success": 1.0})
-    assert len(transfer(path, {"transfer-epochs": 1}, tmp_path / "out").accuracies) == 1
+    assert len(transfer(path, {"transfer-epochs": 1}, tmp_path / "out").values) == 1
 
 
 def test_what_cannot_be_is_said_before_the_run(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_pictures_of_another_size_and_of_ones_own(run: Runs, tmp_path: Path) -> 
     write_picture_folders(tmp_path / "in", tmp_path / "own", 24)
     path = run("run", rounds=1, dataset="mnist_rgb", model="lenet", **{"data-dir": str(_digits_as_mnist(tmp_path))})
     target: dict[str, Value] = {"transfer-target": str(tmp_path / "own"), "data-dir": "", "transfer-epochs": 30}
-    assert transfer(path, target, tmp_path / "out").accuracies[-1] == 1.0
+    assert transfer(path, target, tmp_path / "out").values[-1] == 1.0
     model, card = load_model(tmp_path / "out")
     assert tuple(card.shape) == (3, 28, 28)
     dataset = load(str(tmp_path / "own"), "", str(CACHE))
@@ -188,12 +188,12 @@ def _digits_as_mnist(folder: Path) -> Path:
 
 @pytest.mark.long
 def test_methods_with_a_shared_body_transfer_too(run: Runs, tmp_path: Path) -> None:
-    assert len(transfer(run("run", method="fedper"), {}, tmp_path / "out").accuracies) == 4
+    assert len(transfer(run("run", method="fedper"), {}, tmp_path / "out").values) == 4
 
 
 @pytest.mark.long
 def test_curves(run: Runs, tmp_path: Path) -> None:
     results = [transfer(run("run"), {}, tmp_path / "out")] * 2
     table = write_transfers(results, ["one", "two"], tmp_path / "report")
-    assert f"| one | digits | classifier | 4 | {100 * results[0].accuracies[-1]:.1f} |" in table
+    assert f"| one | digits | classifier | 4 | {100 * results[0].values[-1]:.1f} |" in table
     assert (tmp_path / "report" / "transfer.png").stat().st_size > 1000
