@@ -264,16 +264,19 @@ def privacy(
     parameters: Annotated[int, typer.Option(help="parameters of the network, to compare signal and noise")] = 0,
 ) -> None:
     """Plan a privacy budget before any run: the noise it needs, and the remaining signal-to-noise ratio."""
-    from florilegium.apps.assembly.privacy_plan import Devices, check_shown, make_plan
     from florilegium.common.errors import ConfigurationError
     from florilegium.privacy.delta import delta_warning
+    from florilegium.privacy.plan import Devices, check_shown, make_plan
+    from florilegium.strategies.settings.server import ServerSettings
 
     check_shown(clip_norm, parameters)
     if noise_at == "server" and (failing or secure_aggregation):
         raise ConfigurationError("failing, secure-aggregation: these change the account only with --noise-at device")
+    keys = ServerSettings()
+    devices = Devices(failing, secure_aggregation, keys.secure_colluding, keys.secure_vanishing)
     plan = make_plan(
         clients, cohort, rounds, delta, epsilon=epsilon, noise_multiplier=noise_multiplier, sampling=sampling,
-        mechanism=mechanism, devices=Devices(failing, secure_aggregation) if noise_at == "device" else None,
+        mechanism=mechanism, devices=devices if noise_at == "device" else None,
     )  # fmt: skip
     if warning := delta_warning("delta", delta, clients, "clients"):
         log.warning("%s", warning)

@@ -12,7 +12,6 @@ from florilegium.privacy.correlated import MECHANISMS, Kind, squared_sensitivity
 from florilegium.privacy.correlated import Mechanism as Correlated
 from florilegium.privacy.delta import MOST_DELTA
 from florilegium.privacy.noise import colluding, least_honest
-from florilegium.strategies.settings.server import ServerSettings
 
 Sampling = Literal["poisson", "fixed", "slots"]
 
@@ -24,10 +23,13 @@ class Devices:
     Attributes:
         failing: f, number of clients of every cohort whose noise does not arrive.
         secure: whether sums are secure; then the noise is discrete, and some devices may collude or vanish.
+        colluding, vanishing: the shares of a cohort that may (keys ``secure-colluding``, ``secure-vanishing``).
     """
 
     failing: int = 0
     secure: bool = False
+    colluding: float = 0.0
+    vanishing: float = 0.0
 
     @property
     def kind(self) -> Literal["gaussian", "discrete"]:
@@ -36,12 +38,11 @@ class Devices:
 
     def adding(self, cohort: int) -> int:
         """Return by how many clients the variance of the noise is divided: all, or the fewest that may be honest."""
-        defaults = ServerSettings()
-        return least_honest(cohort, defaults.secure_colluding, defaults.secure_vanishing) if self.secure else cohort
+        return least_honest(cohort, self.colluding, self.vanishing) if self.secure else cohort
 
     def arriving(self, cohort: int) -> float:
         """Return the share of the planned variance that arrives and that nobody knows, if f clients fail."""
-        knowing = colluding(cohort, ServerSettings().secure_colluding) if self.secure else 0
+        knowing = colluding(cohort, self.colluding) if self.secure else 0
         return max(0, cohort - self.failing - knowing) / self.adding(cohort)
 
 

@@ -10,12 +10,12 @@ import pytest
 from opacus.accountants import PRVAccountant
 from typer.testing import CliRunner
 
-from florilegium.apps.assembly.privacy_plan import Devices, make_plan
 from florilegium.apps.cli.app import cli
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.privacy.correlated import noise
 from florilegium.privacy.delta import delta_warning
+from florilegium.privacy.plan import Devices, make_plan
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.folder.run_folder import RunFolder
 from florilegium.strategies.layers.client_privacy import ClientPrivacy
@@ -143,7 +143,7 @@ def test_noise_that_devices_add_is_accounted_as_in_a_run(tmp_path: Path) -> None
     plan = make_plan(100, 25, 10, 1e-5, noise_multiplier=5.0, sampling="fixed", devices=Devices(5))
     assert plan.left == make_plan(100, 25, 10, 1e-5, noise_multiplier=5 * 0.8**0.5, sampling="fixed").epsilon
     assert "| each device adds, z·C/√25 | 2 |" in plan.table(2.0, 0)
-    secure = make_plan(100, 25, 10, 1e-5, epsilon=8.0, sampling="fixed", devices=Devices(2, secure=True))
+    secure = make_plan(100, 25, 10, 1e-5, epsilon=8.0, sampling="fixed", devices=Devices(2, True, 0.1, 0.2))
     keys: dict[str, Value] = {"privacy.epsilon": 8.0, "privacy.sampling": "fixed", "privacy.noise-at": "device"}
     run = _run(tmp_path, **{"secure-aggregation": True, **keys})
     run.plan([25] * 10, 100)
