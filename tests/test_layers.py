@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,18 @@ def test_rooms_import_only_lower_rooms(layer: str, room: str) -> None:
         imported = {name.removeprefix(prefix).partition(".")[0] for name in _modules(path) if name.startswith(prefix)}
         assert not imported & higher, f"{path.relative_to(ROOT)} imports {imported & higher}, above {room}"
         assert layer != "apps" or not imported & {"client_app", "server_app"}, path
+
+
+@pytest.mark.parametrize("layer", ALLOWED)
+def test_no_modules_import_each_other(layer: str) -> None:
+    """Also inside functions. A circle is an error of :class:`graphlib.TopologicalSorter`, which names its modules."""
+    paths = {".".join(("florilegium", *path.relative_to(ROOT).with_suffix("").parts)): path
+             for path in (ROOT / layer).rglob("*.py") if path.stem != "__init__"}  # fmt: skip
+    imports = {
+        module: {own for name in _modules(path) for own in (name, name.rpartition(".")[0]) if own in paths}
+        for module, path in paths.items()
+    }
+    assert {*TopologicalSorter(imports).static_order()} == {*paths}
 
 
 def test_processes_start_without_what_few_runs_need() -> None:

@@ -44,10 +44,17 @@ class Ray(Engine):
         return torch.cuda.device_count() > 1
 
     def __enter__(self) -> Self:
-        """Start a SuperLink and Ray, without waiting for them."""
+        """Start a SuperLink and Ray, without waiting for them.
+
+        Raises:
+            ConfigurationError: if ``RAY_ADDRESS`` names no cluster that can be reached.
+        """
+        if cluster := named_cluster():
+            check_cluster(cluster)
         from florilegium.apps.engines.ray_simulation import Simulation
 
-        self._simulation = Simulation(self.workers, import_path(self.configs[0]) if self.configs else "").__enter__()
+        path = import_path(self.configs[0]) if self.configs else ""
+        self._simulation = Simulation(self.workers, path, cluster).__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -6,7 +6,7 @@ command here starts its own SuperLink: in a new empty folder, with its own Flowe
 per worker, no installation of packages at run time. It ends with the command; the exit status tells whether the run
 succeeded.
 
-If ``RAY_ADDRESS`` names a Ray cluster, workers are placed there instead. The cluster keeps running afterwards.
+On a Ray cluster workers are placed there instead. The cluster keeps running afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ import tomli_w
 import typer
 
 from florilegium.apps.engines.progress import Show
-from florilegium.apps.engines.ray import check_cluster, named_cluster
 from florilegium.apps.origins.app_folder import write_app
 from florilegium.apps.origins.provenance import COMMAND_VARIABLE, passed_on
 from florilegium.apps.settings.configuration import complete, packed
@@ -68,17 +67,16 @@ class Simulation:
     Args:
         workers: number of worker processes, one CPU each; in total, if they run on a Ray cluster.
         import_path: folders with modules of other packages that the runs need (:func:`packages.import_path`).
+        cluster: address of the Ray cluster on which the workers are placed; "": Ray is started here.
 
     Raises:
-        ConfigurationError: if ``RAY_ADDRESS`` names no cluster that can be reached, or ``TMPDIR`` is too long.
+        ConfigurationError: if ``TMPDIR`` is too long.
     """
 
-    def __init__(self, workers: int, import_path: str = "") -> None:
+    def __init__(self, workers: int, import_path: str = "", cluster: str = "") -> None:
         self._workers = workers
         self._import_path = import_path or os.environ.get(PATH_VARIABLE, "")
-        self._cluster = named_cluster()
-        if self._cluster:
-            check_cluster(self._cluster)
+        self._cluster = cluster
         # Ray, if it is started here, puts sockets in this folder, and the length of their paths is limited.
         # Nobody else may enter it.
         self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=None if self._cluster else short_temporary_folder()))
