@@ -459,6 +459,10 @@ class Outdated(fl.FedAvgClient):
 
 
 class TestFailure:
+    def test_names_of_earlier_versions_say_what_has_replaced_them(self) -> None:
+        with pytest.raises(AttributeError, match=r"fl\.Training"):
+            fl.only_gradients  # noqa: B018
+
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
