@@ -33,7 +33,6 @@ class APFLClient(BaseClient):
     """Trains a global and a personal model at once, and learns how to mix them."""
 
     training = Training("it has losses and steps of its own")
-
     hyper: APFLHyper
     reports: ClassVar[Reports] = {ALPHA: SHARE}
 

@@ -38,7 +38,6 @@ class APPLEClient(BankedClient):
     training = Training(
         "it learns relationships from products of gradients with other clients' models, which are not clipped"
     )
-
     hyper: APPLEHyper
 
     @phase

@@ -20,7 +20,6 @@ class DittoClient(BaseClient):
     """Trains two models: one for the federation, one for the client."""
 
     training = Training("gradients", stacked=True)
-
     uses_finetuning = "never"
     hyper: DittoHyper
 

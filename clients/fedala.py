@@ -35,7 +35,6 @@ class FedALAClient(BaseClient):
     """Starts its training from a learned mixture of the global model and its own."""
 
     training = Training("the weights of its mixture are made of all examples together", stacked=True)
-
     hyper: FedALAHyper
     model: nn.Sequential
 

@@ -19,7 +19,6 @@ class FedAMPClient(BankedClient):
     """Trains its model under a pull towards the received mixture."""
 
     training = Training("gradients", stacked=True)
-
     hyper: FedAMPHyper
 
     @phase

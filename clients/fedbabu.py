@@ -19,7 +19,6 @@ class FedBABUClient(DecoupledClient):
     """Trains a shared body with a fixed random head, the same for all clients."""
 
     training = Training("gradients", stacked=True)
-
     keeps_personal = False
     uses_finetuning = "always"
     hyper: FedBABUHyper

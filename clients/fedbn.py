@@ -13,5 +13,4 @@ class FedBNClient(DecoupledClient):
     """Trains a shared network with the client's own batch-norm layers."""
 
     training = Training("batch norm mixes examples")
-
     needs_blocks = False

@@ -33,7 +33,6 @@ class FedCPClient(BaseClient):
     """Trains a body and a policy for the federation, and a head of its own."""
 
     training = Training("its losses are of whole batches")
-
     needs = frozenset({VECTOR})
 
     needs_blocks = True

@@ -35,7 +35,6 @@ class FedDBEClient(BaseClient):
     """Trains the global model on representations whose personal bias it learns itself."""
 
     training = Training()
-
     needs = frozenset({VECTOR})
 
     needs_blocks = True

@@ -28,7 +28,6 @@ class FedDistillClient(ClasswiseClient):
     """Distils the other clients' mean logits of each class into its own model."""
 
     training = Training()
-
     needs = frozenset({CLASSES})
 
     hyper: FedDistillHyper

@@ -21,7 +21,6 @@ class FedDynClient(BaseClient):
     """Local SGD on a dynamically regularised objective."""
 
     training = Training("gradients", stacked=True)
-
     hyper: FedDynHyper
 
     @phase

@@ -38,7 +38,6 @@ class FedFomoClient(BankedClient):
     """Combines received models by how much they improve on its own, then trains."""
 
     training = Training(stacked=True)
-
     hyper: FedFomoHyper
 
     @phase

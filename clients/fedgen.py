@@ -35,7 +35,6 @@ class FedGenClient(BaseClient):
     """Adds losses on generated features to local training."""
 
     training = Training()
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

@@ -34,7 +34,6 @@ class FedGTSTClient(BaseClient):
     """Trains with a regulariser on the gradient's norm, and reports that norm."""
 
     training = Training()
-
     hyper: FedGTSTHyper
     reports: ClassVar[Reports] = dict.fromkeys(("norm", "standard_norm", "square"), Range(0.0, math.inf))
 

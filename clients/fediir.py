@@ -25,7 +25,6 @@ class FedIIRClient(BaseClient):
     """Trains with a regulariser on the classifier's gradient."""
 
     training = Training()
-
     needs_blocks = True
     hyper: FedIIRHyper
 

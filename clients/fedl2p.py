@@ -76,7 +76,6 @@ class FedL2PClient(BaseClient):
     """Fine-tunes the model with learned personal hyper-parameters, and trains the meta-nets that give these."""
 
     training = Training()
-
     uses_finetuning = "always"
     augments = False
     hyper: FedL2PHyper

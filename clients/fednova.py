@@ -50,7 +50,6 @@ class FedNovaClient(BaseClient):
     """Local SGD whose update is scaled to τ_eff steps."""
 
     training = Training("gradients", stacked=True)
-
     hyper: FedNovaHyper
 
     @phase

@@ -27,7 +27,6 @@ class FedProtoClient(ClasswiseClient):
     """Pulls the features of each class towards the class's global prototype."""
 
     training = Training()
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

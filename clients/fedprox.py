@@ -18,7 +18,6 @@ class FedProxClient(BaseClient):
     """Local SGD with a proximal term that keeps it near the global model."""
 
     training = Training("gradients", stacked=True)
-
     hyper: FedProxHyper
     _mu = 0.0
 

@@ -18,7 +18,6 @@ class FedRepClient(DecoupledClient):
     """Trains a personal head on the shared body, then the shared body with that head."""
 
     training = Training("gradients", stacked=True)
-
     uses_finetuning = "never"
     hyper: FedRepHyper
 

@@ -32,7 +32,6 @@ class FedRoDClient(BaseClient):
     """Trains a generic and a personal head on common features."""
 
     training = Training("class counts are made of all examples together")
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

@@ -27,7 +27,6 @@ class FedSRClient(BaseClient):
     """Trains with regularisers on the representation."""
 
     training = Training("it has losses and steps of its own")
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

@@ -31,7 +31,6 @@ class FedTTAClient(BaseClient):
     """Trains the network and the loss that it adapts with; adapts the network before a test."""
 
     training = Training("it has losses and steps of its own")
-
     needs = frozenset({VECTOR})
 
     uses_finetuning = "never"

@@ -31,7 +31,6 @@ class FLowDUPClient(SubspaceClient):
     """Makes its own model by one forward pass of h over its inputs."""
 
     training = Training(stacked=True)
-
     hyper: FLowDUPHyper
 
     @phase

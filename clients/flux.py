@@ -36,7 +36,6 @@ class FLUXClient(BaseClient):
     """Trains the received model; describes its data by moments of their features."""
 
     training = Training(stacked=True)
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

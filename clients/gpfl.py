@@ -31,7 +31,6 @@ class GPFLClient(BaseClient):
     """Trains body, embeddings and valve for the federation, and a head of its own."""
 
     training = Training("its losses are of all labels together")
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

@@ -26,7 +26,6 @@ class HyperFedZeroClient(BaseClient):
     """Trains extractor and hypernetwork, and predicts with what they make of each input."""
 
     training = Training("the balancing penalty is of a batch's examples together")
-
     needs = frozenset({VECTOR})
 
     hyper: HyperFedZeroHyper

@@ -31,7 +31,6 @@ class IFCAClient(BaseClient):
     """Chooses a cluster by its training loss, and trains that cluster's model."""
 
     training = Training(stacked=True)
-
     hyper: IFCAHyper
     reports: ClassVar[Reports] = {CLUSTER: POSITIVE}
     model: nn.Sequential

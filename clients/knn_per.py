@@ -29,7 +29,6 @@ class KNNPerClient(BaseClient):
     """Predicts with the global model and nearest neighbours among the client's own examples."""
 
     training = Training("the examples themselves are its memory", stacked=True)
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

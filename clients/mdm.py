@@ -36,7 +36,6 @@ class MDMClient(BaseClient):
     """Computes how well every component describes the client's histogram."""
 
     training = Training("it protects its sums itself; set mdm.privacy-unit and mdm.epsilon")
-
     uses_finetuning = "never"
     augments = False
     hyper: MDMHyper

@@ -26,7 +26,6 @@ class MoonClient(BaseClient):
     """Local SGD with a model-contrastive loss."""
 
     training = Training("it has a loss of its own")
-
     needs_blocks = True
     augments = False
     hyper: MoonHyper

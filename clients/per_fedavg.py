@@ -25,7 +25,6 @@ class PerFedAvgClient(BaseClient):
     """Trains a model that is a good starting point for adaptation."""
 
     training = Training("it has losses and steps of its own")
-
     uses_finetuning = "always"
     hyper: PerFedAvgHyper
 

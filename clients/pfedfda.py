@@ -76,7 +76,6 @@ class PFedFDAClient(BaseClient):
     """Trains a shared extractor; its classifier follows from Gaussians that mix global and own estimates."""
 
     training = Training("it learns means and covariances of all examples together", stacked=True)
-
     needs = frozenset({CLASSES})
 
     needs_blocks = True

@@ -23,7 +23,6 @@ class PFedMeClient(BaseClient):
     """Trains two models: one for the federation, and one near it for the client."""
 
     training = Training("it has losses and steps of its own")
-
     uses_finetuning = "always"
     hyper: PFedMeHyper
 

@@ -59,7 +59,6 @@ class PPFELinearClient(BaseClient):
 
     needs = frozenset({NUMBERS})
     training = Training()
-
     uses_finetuning = "never"
     augments = False
     hyper: PPFELinearHyper

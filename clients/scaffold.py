@@ -24,7 +24,6 @@ class ScaffoldClient(BaseClient):
     """Local SGD whose steps are corrected towards the mean gradient of all clients."""
 
     training = Training(stacked=True)
-
     hyper: ScaffoldHyper
 
     @phase

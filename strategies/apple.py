@@ -37,7 +37,6 @@ class APPLE(Banked):
     """
 
     messages = MODELS_REACH_CLIENTS
-
     hyper: APPLEHyper
 
     def __init__(self, setup: Setup) -> None:

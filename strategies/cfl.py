@@ -35,7 +35,6 @@ class CFL(Splits):
     """Recursive bipartition of clusters."""
 
     messages = Messages("single", features=NO_COMMON_NETWORK)
-
     hyper: CFLHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -49,7 +49,6 @@ class FedAMP(Banked):
         features="whole",
         individual="the server keeps every client's own model, and other clients receive mixtures of these models",
     )
-
     hyper: FedAMPHyper
 
     def train_cohort(self, round: Round, model: Arrays, cohort: Sequence[str]) -> Outcome:

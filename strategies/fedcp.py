@@ -14,7 +14,6 @@ class FedCP(Conditional):
     """Averages bodies, heads and policy networks; personal heads never reach it."""
 
     messages = Messages("sum", step="mean", features="whole")
-
     hyper: FedCPHyper
 
     def companion(self, network: Arrays) -> Policy:

@@ -23,7 +23,6 @@ class FedDBE(FedAvg):
     """FedAvg whose clients keep their representations near a common mean."""
 
     messages = Messages("sum", features="whole", beside="sums of representations are sent besides")
-
     hyper: FedDBEHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -26,7 +26,6 @@ class FedDyn(FedAvg):
     """FedAvg with a server state that makes up for the clients' regularisers."""
 
     messages = Messages("sum", features="whole")
-
     hyper: FedDynHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -30,7 +30,6 @@ class FedFomo(Banked):
     """
 
     messages = MODELS_REACH_CLIENTS
-
     hyper: FedFomoHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -36,7 +36,6 @@ class FedGen(FedAvg):
     """FedAvg, with a generator of features beside the model."""
 
     messages = Messages("sum", features="whole")
-
     hyper: FedGenHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -33,7 +33,6 @@ class FedGTST(FedAvg):
     """FedAvg whose clients regularise their gradient norms towards a common guide norm."""
 
     messages = Messages("sum", features="whole", individual="the guide norm is the largest that a client has sent")
-
     hyper: FedGTSTHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -21,7 +21,6 @@ class FedIIR(FedAvg):
     """FedAvg whose clients regularise their classifiers' gradients towards the mean gradient."""
 
     messages = Messages("sum", features="whole", beside="the mean gradient of the classifier is sent besides")
-
     hyper: FedIIRHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

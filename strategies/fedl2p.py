@@ -37,7 +37,6 @@ class FedL2P(FedAvg):
         features="it learns how to fine-tune features, not features",
         individual="the λ of the lowest validation loss is chosen, and the clients' losses are not protected",
     )
-
     hyper: FedL2PHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -14,7 +14,6 @@ class FedRoD(Conditional):
     """FedAvg of body and generic head, and of the hypernetwork that makes personal heads, if there is one."""
 
     messages = Messages("sum", step="mean", features="whole")
-
     hyper: FedRoDHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -14,7 +14,6 @@ class FedSR(Accompanied):
     """FedAvg of the model, and of the representation's parameters beside it."""
 
     messages = Messages("sum", step="mean", features="whole")
-
     hyper: FedSRHyper
 
     def companion(self, network: Arrays) -> Representation:

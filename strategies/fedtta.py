@@ -17,7 +17,6 @@ class FedTTA(FedAvg):
     """FedAvg of the network and of φ, which computes the loss for its adaptation."""
 
     messages = Messages("sum", features="whole")
-
     hyper: FedTTAHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -30,7 +30,6 @@ class FLHC(Splits):
     """One-shot clustering of clients by their updates."""
 
     messages = Messages("single", features=NO_COMMON_NETWORK)
-
     hyper: FLHCHyper
 
     def __init__(self, setup: Setup) -> None:

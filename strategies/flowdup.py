@@ -22,7 +22,6 @@ class FLowDUP(Subspace):
     """FedAvg of a hypernetwork that clients with and without labels train."""
 
     messages = Messages("sum", features=SUBSPACE, cohorts="labeled and unlabeled clients in fixed shares")
-
     hyper: FLowDUPHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -45,7 +45,6 @@ class FLUX(Assigned):
         features=NO_COMMON_NETWORK,
         individual="clients send descriptors of their data, and nothing protects these",
     )
-
     hyper: FLUXHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -14,7 +14,6 @@ class GPFL(Conditional):
     """Averages bodies, class embeddings and valves; heads never reach it."""
 
     messages = Messages("sum", step="mean", features="whole")
-
     hyper: GPFLHyper
 
     def server_part(self, arrays: Arrays) -> Arrays:

@@ -48,7 +48,6 @@ class HeteroFL(FedAvg):
     """
 
     messages = Messages("groups", features="whole")
-
     hyper: CapacityHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -22,7 +22,6 @@ class HyperFedZero(FedAvg):
     """FedAvg of what makes the parameters of a network."""
 
     messages = Messages("sum", step="mean", features=HYPERNETWORK)
-
     hyper: HyperFedZeroHyper
 
     def __init__(self, setup: Setup) -> None:

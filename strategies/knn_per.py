@@ -12,7 +12,6 @@ class KNNPer(FedAvg):
     """FedAvg; clients may need held-out examples, which then cannot measure them."""
 
     messages = Messages("sum", step="mean", features="whole")
-
     hyper: KNNPerHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -21,7 +21,6 @@ class Local(CohortStrategy):
     """Has each client train its own model, without sharing anything."""
 
     messages = Messages("nothing", features="every client has a network of its own")
-
     models: ClassVar[Literal["global", "own", "none"]] = "own"
 
     def trainable(self) -> list[str]:

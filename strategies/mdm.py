@@ -48,7 +48,6 @@ class MDM(OwnPrivacy):
     """Fits a mixture model to the clients' histograms, from sums over clients alone."""
 
     messages = Messages("statistics", own_privacy="it protects its sums itself; set mdm.privacy-unit and mdm.epsilon")
-
     models: ClassVar[Literal["global", "own", "none"]] = "none"
     hyper: MDMHyper
 

@@ -36,7 +36,6 @@ class PeFLL(Generated):
     """Trains an embedding network, used by clients, together with a hypernetwork on the server."""
 
     messages = Messages("single", features=HYPERNETWORK)
-
     hyper: PeFLLHyper
 
     def __init__(self, setup: Setup) -> None:

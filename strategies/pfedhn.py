@@ -31,7 +31,6 @@ class PFedHN(Generated):
     """Trains a hypernetwork, and a descriptor for each client, on the server."""
 
     messages = Messages("single", features=HYPERNETWORK)
-
     hyper: PFedHNHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -30,7 +30,6 @@ class PPFE(FedAvg):
     """Progressive personalised federated ensembles."""
 
     messages = Messages("sum", features="later stages share fewer blocks, and the last one's are what is left")
-
     hyper: PPFEHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -31,7 +31,6 @@ class PPFELinear(CohortStrategy):
     """Stages of shared and personal ridge regression, with penalties that never increase."""
 
     messages = Messages("statistics", individual="the server learns every client's β, and nothing protects that")
-
     hyper: PPFELinearHyper
 
     def __init__(self, setup: Setup) -> None:

@@ -28,7 +28,6 @@ class Scaffold(FedAvg):
         features="whole",
         beside="control variates change as much as gradients do, and would be clipped with the model",
     )
-
     hyper: ScaffoldHyper
 
     def __init__(self, setup: Setup) -> None:

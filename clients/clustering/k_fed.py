@@ -17,7 +17,6 @@ class KFedClient(KMeansClient):
     """Finds cluster centres of the client's own points."""
 
     training = OWN_SUMS
-
     can_be_private = False
 
     @phase

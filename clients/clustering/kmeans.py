@@ -43,7 +43,6 @@ class KMeansClient(BaseClient):
     """Takes part in a clustering of all clients' points."""
 
     training = OWN_SUMS
-
     uses_finetuning = "never"
     augments = False
     can_be_private: ClassVar[bool] = True

@@ -29,7 +29,6 @@ class FedDPKMeans(KMeans):
     """Differentially private federated clustering with server data."""
 
     messages = OWN_SUMS
-
     chooses_k = True
 
     def __init__(self, setup: Setup) -> None:

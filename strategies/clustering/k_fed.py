@@ -20,7 +20,6 @@ class KFed(KMeans):
     """Merges the centres that clients have found in their own points."""
 
     messages = replace(OWN_SUMS, individual="the server needs the centres of single clients")
-
     refines = False
 
     def queries(self, steps: int) -> list[Query]:

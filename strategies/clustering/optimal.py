@@ -24,7 +24,6 @@ class Optimal(KMeans):
     """Clusters all points centrally."""
 
     messages = replace(OWN_SUMS, individual="the server reads all points in one place")
-
     refines = False
 
     def queries(self, steps: int) -> list[Query]:

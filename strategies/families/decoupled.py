@@ -57,5 +57,4 @@ class SharedHead(Decoupled):
     """Shared head, personal bodies. Strategy of LG-FedAvg."""
 
     messages = Messages("sum", step="mean", features="the body is each client's own")
-
     shares_head = True
