@@ -12,11 +12,12 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from florilegium.common.errors import FileError
+from florilegium.common.errors import DataError, FileError
 
 
 class Draft:
@@ -70,6 +71,23 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         FileError: if the file cannot be written (disk full, no permission). ``path`` is then unchanged.
     """
     Draft(path, write).publish()
+
+
+def make_once(done: Path, make: Callable[[], object], lock: Path) -> None:
+    """Let ``make`` make something in the cache, unless the file ``done``, its last, is there; one process at a time.
+
+    Raises:
+        DataError: if the folder of ``lock`` cannot be made.
+    """
+    if done.exists():
+        return
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cache-dir: {lock.parent} cannot be made ({error.strerror}); name another folder") from error
+    with FileLock(lock):
+        if not done.exists():
+            make()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from florilegium.common.settings import folder
 from florilegium.partitions.asking import check_tests, split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import PARTITIONERS, deal, matched, partition
-from florilegium.partitions.loading import dataset_of, load_dataset
+from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.natural_clients import (
     HELD_BACK,
     check_names,
@@ -79,7 +78,7 @@ def contents(settings: FederationSettings) -> str:
 
 @remembered(4)
 def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
-    dataset = whole_dataset(settings)
+    dataset = load_dataset(settings)
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})
     key += contents + dataset.fingerprint + str(_FORMAT)
     if settings.mdm_params:
@@ -99,21 +98,6 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
         if not path.exists():
             _save(build(settings, dataset), path)
     return _restore(path), _arranged(settings, table, dataset)
-
-
-def whole_dataset(settings: FederationSettings) -> Dataset:
-    """Load or generate the dataset of ``settings``, with its training and test split as they are.
-
-    Raises:
-        ConfigurationError: for an unknown dataset, or keys that a generated dataset cannot use.
-        DataError: if the data are missing.
-    """
-    spec = dataset_of(settings)
-    if spec.made:
-        module, _, function = spec.made.partition(":")
-        made: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
-        return made.read_by(settings.task)
-    return load_dataset(settings, settings.embeddings)
 
 
 def _arranged(settings: FederationSettings, table: SplitTable | None, dataset: Dataset) -> Dataset:

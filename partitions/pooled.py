@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from florilegium.common.files import write_atomically
+from florilegium.common.files import make_once, write_atomically
 from florilegium.common.settings import folder
 from florilegium.partitions.spec import Dataset, Split
 
@@ -33,11 +32,11 @@ def pooled(dataset: Dataset, cache_dir: str) -> Dataset:
     if dataset.spec.made:  # in memory, and different for every seed
         x: NDArray[Any] = np.concatenate([train.x, test.x])
     else:
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / "lock"):
-            if not (cache / "x.npy").exists():
-                write_atomically(cache / "x.npy", lambda path: _concatenate(path, (train.x, test.x)))
-        x = np.load(cache / "x.npy", mmap_mode="r")
+        file = cache / "x.npy"
+        make_once(
+            file, lambda: write_atomically(file, lambda path: _concatenate(path, (train.x, test.x))), cache / "lock"
+        )
+        x = np.load(file, mmap_mode="r")
     names = [column for column in train.clients if column in test.clients]
     clients = {column: np.concatenate([train.clients[column], test.clients[column]]) for column in names}
     split = Split(x, np.concatenate([train.y, test.y]), clients)

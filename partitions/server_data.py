@@ -27,7 +27,8 @@ def server_examples(settings: FederationSettings, *, deployed: bool = False) -> 
     """
     spec = dataset_of(settings)
     if settings.server_data:
-        from florilegium.partitions.sources.decode import decode_inputs, read_parquet
+        from florilegium.partitions.sources.decode import decode_inputs
+        from florilegium.partitions.sources.table_files import read_parquet
 
         path = folder(settings.server_data)
         x = decode_inputs(spec, read_parquet(path), str(path))

@@ -19,6 +19,9 @@ from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.loading import load_dataset
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.spec import Dataset
 from florilegium.tasks.registry import make_task
 from florilegium.tasks.task import Targets
 
@@ -61,6 +64,11 @@ def perform(client: BaseClient, phase: str, arrays: Arrays, *, round: int = 1, *
 def mostly_long(values: Iterable[str], *always: str) -> list[Any]:
     """Return parameters of a test: those that run with every change, and the others, marked as long."""
     return [value if value in always else pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
+def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
+    """Load the dataset that these keys name."""
+    return load_dataset(FederationSettings(dataset=name, data_dir=data_dir, cache_dir=cache_dir))
 
 
 def settings(**overrides: Value) -> Settings:

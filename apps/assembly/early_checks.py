@@ -31,7 +31,7 @@ def check_early(config: Mapping[str, Value]) -> None:
     """
     settings, _ = parse(config)
     dataset = dataset_of(settings)
-    check_local(dataset, settings.data_dir)
+    check_local(settings)
     strata = dataset.learned.num_strata
     if settings.partitioner == "classes" and strata:
         check_classes(class_range(settings.classes_per_client)[1], strata)

@@ -74,10 +74,10 @@ def partition(
             write_device(federation, dataset, client, devices / str(client))
         print(devices)
     if save:
-        from florilegium.partitions.federation import whole_dataset
+        from florilegium.partitions.loading import load_dataset
         from florilegium.partitions.split_files import of_federation, write_split
 
-        whole = whole_dataset(settings)
+        whole = load_dataset(settings)
         examples = (len(whole.train), 0 if whole.test is None else len(whole.test))
         write_split(of_federation(federation, dataset, examples), save)
         print(save)
@@ -231,7 +231,7 @@ def split(
     from florilegium.partitions.split_files import write_split
 
     settings, _ = parse(complete(resolve(None, assignments or [], {"dataset": dataset})))
-    data = load_dataset(settings, settings.embeddings)
+    data = load_dataset(settings)
     write_split(read_foreign(suite, source, data, validation), output)
     print(output)
 

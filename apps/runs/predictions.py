@@ -21,8 +21,8 @@ from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.rows import laid_out
+from florilegium.partitions.sources.table_files import refuse_twins
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.registry import CLASSIFICATION, make_task

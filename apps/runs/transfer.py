@@ -86,7 +86,7 @@ def transfer(run: Path, overrides: Mapping[str, Value], output: Path) -> Transfe
     check_target(settings, hyper)
     spec = _target(settings)
     network = _pretrained(run, settings, spec).to(device)
-    dataset = load_dataset(_target_settings(settings), settings.embeddings)
+    dataset = load_dataset(_target_settings(settings))
     shape = dataset_of(settings).shape
     parts = [_examples(settings, dataset, split, shape, device) for split in (dataset.train, dataset.test)]
     model: nn.Module = network

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.memo import remembered
 from florilegium.common.settings import NAME, folder
 from florilegium.common.text import encode
 from florilegium.partitions.sources.names import names_of
@@ -73,8 +74,9 @@ def read_entry(found: Any, reference: str) -> DatasetSpec | ArrayFunction:
     return ArrayFunction(re.sub(r"[^A-Za-z0-9_-]", "-", reference.partition(":")[2]).strip("-") or "arrays", found)
 
 
-def from_function(function: ArrayFunction, cache_dir: str) -> Path:
-    """Call a function, write what it returns to the cache, and return the folder.
+@remembered(16)
+def from_function(function: ArrayFunction, cache: Path) -> Path:
+    """Call a function, once per process, write what it returns to the cache, and return the folder.
 
     Raises:
         ConfigurationError: if it fails.
@@ -93,7 +95,7 @@ def from_function(function: ArrayFunction, cache_dir: str) -> Path:
             f"dataset: function '{function.name}' gave {len(parts)} parts; expected (x, y) for training, and perhaps "
             "another for tests"
         )
-    return Path(array_dataset(*parts, name=function.name, cache_dir=cache_dir))
+    return _stored(function.name, cache, *parts)
 
 
 def _yields(returned: Any) -> bool:
@@ -135,13 +137,17 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
     """
     if not re.fullmatch(NAME, name):
         raise ConfigurationError(f"name: '{name}' cannot name a file; use letters, digits, '.', '_' and '-'")
+    return str(_stored(name, folder(cache_dir), train, test))
+
+
+def _stored(name: str, cache: Path, train: Any, test: Any = None) -> Path:
     given = {"train": train} | ({} if test is None else {"test": test})
     parts = {part: _read(value, f"{name}, {part}") for part, value in given.items()}
     schema, splits = _described(name, parts)
-    target = folder(cache_dir).absolute() / "arrays" / _hash(schema, splits)
+    target = cache.absolute() / "arrays" / _hash(schema, splits)
     if not has_splits(target):
         write_dataset(target, schema, splits, ())
-    return str(target)
+    return target
 
 
 def _hash(schema: Mapping[str, Any], splits: Mapping[str, Split]) -> str:

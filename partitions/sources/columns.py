@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import html
 import json
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from florilegium.common.errors import DataError
-
-
-def refuse_twins(names: Iterable[str], where: str) -> None:
-    """Raise :class:`DataError` if two columns of the table ``where`` have one name, so that neither can be meant."""
-    counts = Counter(names)
-    if twins := [name for name, times in counts.items() if times > 1]:
-        raise DataError(f"{where} has {counts[twins[0]]} columns '{twins[0]}'; rename all but one, or leave them out")
 
 
 def _features(table: pa.Table) -> dict[str, Any]:

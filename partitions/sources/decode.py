@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet
+import pyarrow
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET, encode
-from florilegium.partitions.sources.columns import refuse_twins
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import arrays_of, targets_of
 from florilegium.partitions.sources.pictures import pixels, read_picture, read_pictures
@@ -22,24 +20,6 @@ from florilegium.partitions.spec import DatasetSpec, Split
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
-
-
-def read_parquet(path: Path, *, may_be_empty: bool = False) -> pyarrow.Table:
-    """Read a parquet file.
-
-    Raises:
-        DataError: if the file is missing or unreadable, or has no rows unless it ``may_be_empty``.
-    """
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    try:
-        refuse_twins(pyarrow.parquet.read_schema(path).names, str(path))
-        table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} is not a readable parquet file: {error}") from error
-    if table.num_rows == 0 and not may_be_empty:
-        raise DataError(f"{path} has no rows")
-    return table
 
 
 def decode(

@@ -9,19 +9,19 @@ own/carol/train/<class>/*.png           pictures of a client: also carol/<class>
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
-from florilegium.partitions.sources.columns import refuse_twins
-from florilegium.partitions.sources.decode import read_parquet
 from florilegium.partitions.sources.names import name_of
 from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
 from florilegium.partitions.sources.schema import FILE
+from florilegium.partitions.sources.source import Unread
+from florilegium.partitions.sources.table_files import read_parquet, read_texts
 
 CLIENT = "client"
 """The column that names each row's client."""
@@ -47,14 +47,22 @@ def has_clients(folder: Path) -> bool:
     return not _is_one(folder) and bool(_entries(folder))
 
 
-def files_of(folder: Path) -> list[Path]:
-    """Return all data files in ``folder``, sorted; a hash of their names, sizes and times changes with the data."""
+def found(folder: Path) -> Unread:
+    """Return the rows of ``folder``, not read yet; their files are all data files in it, sorted.
+
+    Raises:
+        ConfigurationError: if the path is relative.
+    """
+    if not folder.is_absolute():
+        raise ConfigurationError(f"dataset: '{folder}' is a relative path; give an absolute one")
     read = {*TABLES, *suffixes()}
-    return sorted(
+    files = sorted(
         file for file in folder.glob("**/*")
         if (file.suffix.lower() in read or file == folder / FILE)
         and not any(part.startswith(HIDDEN) for part in file.relative_to(folder).parts)
     )  # fmt: skip
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in folder.name).strip("-_")
+    return Unread(safe or "own", str(folder), files, partial(read_folder, folder))
 
 
 def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
@@ -164,18 +172,8 @@ def _parts(entry: Path) -> dict[str, _Rows]:
 def _table(file: Path) -> pa.Table:
     if file.suffix.lower() == ".parquet":
         return read_parquet(file, may_be_empty=True)
-    try:
-        with pyarrow.csv.open_csv(file) as reader:
-            names = reader.schema.names
-        refuse_twins(names, str(file))
-        # Types are decided over all clients' files, so that "007" stays what it is.
-        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-        table = pyarrow.csv.read_csv(file, convert_options=options)
-    except (OSError, pa.ArrowException) as error:
-        if file.is_file() and not file.read_bytes().strip():
-            raise DataError(f"{file} is empty; a CSV file starts with a line of column names") from error
-        raise DataError(f"{file} is not a readable CSV file: {error}") from error
-    return table.replace_schema_metadata({b"csv": b"yes"})
+    # Types are decided over all clients' files, so that "007" stays what it is.
+    return read_texts(file).replace_schema_metadata({b"csv": b"yes"})
 
 
 def _pictures(folder: Path) -> _Rows:

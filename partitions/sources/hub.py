@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.partitions.sources.decode import read_parquet
+from florilegium.partitions.sources.source import DATA_VARIABLE, Source, Unread
+from florilegium.partitions.sources.table_files import read_parquet
+from florilegium.partitions.spec import DatasetSpec
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -22,28 +24,43 @@ PREFIX = "hub:"
 SPLITS = ("train", "test", "validation")
 
 
-def parse_reference(reference: str) -> tuple[str, str | None]:
-    """Return the id ``org/name`` and the configuration of a reference ``hub:org/name`` or ``hub:org/name/config``.
+def found(source: Source) -> Unread:
+    """Return the rows of the dataset ``hub:org/name`` or ``hub:org/name/config``, not read yet.
 
     Raises:
-        ConfigurationError: if it is written differently.
+        ConfigurationError: if the reference is written differently.
+        DataError: if it is to be in ``data-dir``, and is not.
     """
-    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?", reference)
-    if match is None or ".." in reference:
+    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?:/([\w.-]+))?", source.name)
+    if match is None or ".." in source.name:
         raise ConfigurationError(
-            f"dataset: '{reference}' is no dataset of the hub; expected 'hub:org/name' or 'hub:org/name/config'"
+            f"dataset: '{source.name}' is no dataset of the hub; expected 'hub:org/name' or 'hub:org/name/config'"
         )
-    return match[1], match[2]
+    name, config = match[1], match[2]
+    local = source.local_copy(f"{name}/{config}" if config else name)
+    short = name.rpartition("/")[2]
+    if local is None:
+        return Unread(short, source.name, [], partial(read_hub, name, config))
+    files = {file.stem: file for file in sorted(local.glob("*.parquet"))}
+    return Unread(short, source.name, [*files.values()], lambda: _splits(files, source.name, read_parquet))
 
 
-def local_files(folder: Path) -> list[Path]:
-    """Return the parquet files of a local copy, named after their splits."""
-    return sorted(folder.glob("*.parquet"))
+def load(spec: DatasetSpec, split: str) -> HubDataset:
+    """Load a split of a described dataset from the hub.
 
+    Raises:
+        DataError: if it cannot be loaded.
+    """
+    from flwr_datasets import FederatedDataset
 
-def read_local(folder: Path, name: str) -> tuple[dict[str, pa.Table], list[str]]:
-    """Read the splits of a local copy; see :func:`read_hub`."""
-    return _splits({file.stem: file for file in local_files(folder)}, name, read_parquet)
+    try:
+        federated = FederatedDataset(dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False)
+        return federated.load_split(split)
+    except Exception as error:  # the network, the hub or the dataset may fail in any way
+        raise DataError(
+            f"dataset '{spec.name}' is neither in a local folder (key data-dir, or ${DATA_VARIABLE}) nor could it be "
+            f"loaded from the hub as '{spec.hub}': {type(error).__name__}: {error}"
+        ) from error
 
 
 def read_hub(name: str, config: str | None) -> tuple[dict[str, pa.Table], list[str]]:

@@ -37,6 +37,7 @@ from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
 from florilegium.partitions.sources.schema import Schema
+from florilegium.partitions.sources.source import Inference
 from florilegium.partitions.sources.store import scales
 from florilegium.partitions.spec import Split
 
@@ -54,27 +55,6 @@ NUMBERING = ("", "id", "idx", "index", "unnamed: 0", "__index_level_0__")
 _CATEGORIES = 100
 """Text columns with more values than this are no categories, and numeric labels with more may be targets."""
 _LONGEST_TEXT = 200
-
-
-@dataclass(frozen=True)
-class Inference:
-    """The keys that help to infer a schema; empty where the data decide.
-
-    Attributes:
-        input_column: input columns, joined by "+".
-        label_column: the label's column.
-        text_length: characters of a text.
-        image_size: height and width of images.
-    """
-
-    input_column: str = ""
-    label_column: str = ""
-    text_length: int = 0
-    image_size: int = 0
-
-    def given(self) -> list[str]:
-        """Return the keys that are set."""
-        return [name.replace("_", "-") for name, value in vars(self).items() if value]
 
 
 @dataclass(frozen=True)

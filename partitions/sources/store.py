@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -52,6 +52,11 @@ def map_splits(folder: Path) -> dict[str, Split]:
             f"{folder} holds no readable arrays ({error}); delete the folder to have it made anew"
         ) from error
     return found
+
+
+def stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Return name, size and modification time of each file, which change with the data."""
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def has_splits(folder: Path) -> bool:

@@ -14,11 +14,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.common.files import write_array, write_text
+from florilegium.common.files import make_once, write_array, write_text
 from florilegium.common.settings import folder
 
 UNKNOWN = 0
@@ -78,12 +77,13 @@ def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
     stamp = path.stat()
     key = hashlib.sha256(f"{path} {stamp.st_size} {stamp.st_mtime_ns} {size}".encode()).hexdigest()[:16]
     cache = folder(cache_dir) / "embeddings" / f"{path.stem}-{key}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / "lock"):
-        if not (cache / "words.txt").exists():
-            words, vectors = _read(path, size)
-            write_array(cache / "vectors.npy", vectors)
-            write_text(cache / "words.txt", "\n".join(words))
+
+    def make() -> None:
+        words, vectors = _read(path, size)
+        write_array(cache / "vectors.npy", vectors)
+        write_text(cache / "words.txt", "\n".join(words))
+
+    make_once(cache / "words.txt", make, cache / "lock")
     return Vocabulary(cache)
 
 

@@ -18,7 +18,8 @@ from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes
-from florilegium.partitions.loading import dataset_of, decisions
+from florilegium.partitions.describing import decisions
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round

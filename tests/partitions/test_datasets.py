@@ -15,9 +15,11 @@ from sklearn.datasets import load_digits
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
 from florilegium.partitions.clientdata import to_inputs
 from florilegium.partitions.datasets import DATASETS, find_spec
-from florilegium.partitions.loading import DATA_VARIABLE, load
-from florilegium.partitions.sources.decode import decode, read_parquet
+from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.source import DATA_VARIABLE
+from florilegium.partitions.sources.table_files import read_parquet
 from tests.partitions.made import SCHEMAS, make, write
+from tests.support import load
 
 REAL = Path(os.environ.get(DATA_VARIABLE, "/nowhere"))
 REAL_NAMES = [name for name in SCHEMAS if (REAL / name / "train.parquet").is_file()]
@@ -162,7 +164,6 @@ class TestWhere:
 
 class TestCache:
     def _load(self, tmp_path):
-        load.cache_clear()  # as another process would find it
         return load("mnist", str(tmp_path), str(tmp_path / "cache"))
 
     def test_files_are_decoded_once(self, tmp_path):

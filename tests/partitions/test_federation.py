@@ -17,12 +17,11 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import _federate, build, federate
-from florilegium.partitions.loading import load
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Shares
 from florilegium.partitions.spec import Dataset, Split
 from tests.partitions.made import write
-from tests.support import settings
+from tests.support import load, settings
 
 KINDS = {
     "iid": {"partitioner": "iid"},
@@ -282,7 +281,6 @@ class TestCache:
         for rows in (30, 40):
             write(tmp_path, "mnist", train=rows, test=10)
             _federate.cache_clear()
-            load.cache_clear()
             sizes.append(len(federate(settings(num_clients=3, **chosen))[0].train.rows))
         assert sizes == [30, 40]
 

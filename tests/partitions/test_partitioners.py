@@ -9,7 +9,8 @@ from florilegium.apps.reports.run_records import FEDERATION
 from florilegium.apps.settings.configuration import defaults, parse, sections
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_table
-from florilegium.partitions.federation import build, contents, federate, whole_dataset
+from florilegium.partitions.federation import build, contents, federate
+from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.folder.run_folder import differing_settings
 from florilegium.strategies.settings.server import TABLES
@@ -25,7 +26,7 @@ def _settings(name: str, **keys) -> FederationSettings:
 
 def _build(name: str, **keys):
     chosen = _settings(name, **keys)
-    return build(chosen, whole_dataset(chosen))
+    return build(chosen, load_dataset(chosen))
 
 
 class TestOtherPackages:
@@ -57,7 +58,7 @@ class TestOtherPackages:
         assert "head" in PARTITIONERS
         assert partitioner_table("head") == "head"
         assert (
-            len(build(_settings("").model_copy(update={"partitioner": "head"}), whole_dataset(_settings("HEAD")))) == 2
+            len(build(_settings("").model_copy(update={"partitioner": "head"}), load_dataset(_settings("HEAD")))) == 2
         )
 
     def test_the_table_of_a_reference_is_its_attribute(self):

@@ -15,7 +15,8 @@ from florilegium.apps.cli.app import cli
 from florilegium.apps.runs.experiment import resolve
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
 from florilegium.partitions.clientdata import decoded
-from florilegium.partitions.federation import build, federate, whole_dataset
+from florilegium.partitions.federation import build, federate
+from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.partitioners.keys import FileKeys
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.split_files import file_hash, of_federation, read_split, write_split
@@ -42,7 +43,7 @@ def _settings(path: Path, **keys: Any) -> FederationSettings:
 
 def _build(path: Path, **keys: Any):
     chosen = _settings(path, **keys)
-    return build(chosen, whole_dataset(chosen))
+    return build(chosen, load_dataset(chosen))
 
 
 def _lists(federation) -> dict[str, tuple[list[int], list[int]]]:
@@ -94,7 +95,7 @@ def test_clients_without_names_are_counted(tmp_path) -> None:
 
 class TestTestRows:
     def test_without_test_rows_they_follow_the_clients_classes(self, tmp_path) -> None:
-        dataset = whole_dataset(settings())
+        dataset = load_dataset(settings())
         rows = [np.flatnonzero(dataset.train.y == c)[:20].tolist() for c in (3, 7)]
         federation = _build(_write(tmp_path / "s.json", [{"train": part} for part in rows]))
         assert federation.class_counts(dataset, "test").tolist() == federation.class_counts(dataset).tolist()
@@ -124,7 +125,7 @@ class TestPooled:
                      "part": np.array(["train"] * 3 + ["test"] * 2)},
         }[suffix]  # fmt: skip
         federation, dataset = federate(_settings(_write(tmp_path / f"s{suffix}", content), cache_dir=str(tmp_path)))
-        whole = whole_dataset(settings())
+        whole = load_dataset(settings())
         x, y = decoded(federation, dataset, 0, "train")
         np.testing.assert_array_equal(x, np.stack([whole.train.x[3], whole.test.x[0], whole.test.x[359]]))
         assert y.tolist() == [whole.train.y[3], whole.test.y[0], whole.test.y[359]]

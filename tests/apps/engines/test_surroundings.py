@@ -28,9 +28,9 @@ from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, DataError, FileError
 from florilegium.common.places import read_utf8, short_temporary_folder
 from florilegium.partitions.device_data import read_device_schema
-from florilegium.partitions.sources.decode import read_parquet
 from florilegium.partitions.sources.folders import _table
 from florilegium.partitions.sources.schema import read_schema
+from florilegium.partitions.sources.table_files import read_parquet
 from florilegium.strategies.folder.claim import read_status
 from florilegium.strategies.folder.run_folder import RunFolder, read_config
 from tests.support import config

@@ -22,10 +22,9 @@ from florilegium.apps.origins.code import LAYERS, code_version, layer_folder
 from florilegium.common.commit import commit_of
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import load
 from tests import processes
 from tests.processes import BIN, ROOT
-from tests.support import CACHE, settings
+from tests.support import CACHE, load, settings
 
 SHORT = ["--set", "rounds=1", "--set", "num-clients=3", "--set", "participation=1.0", "--set", "local-epochs=1"]
 

@@ -30,12 +30,11 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import set_arrays
 from florilegium.partitions.clientdata import resize, to_inputs
-from florilegium.partitions.loading import load
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE, TASK, config, mostly_long
+from tests.support import CACHE, TASK, config, load, mostly_long
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,

@@ -17,11 +17,11 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.text import encode
 from florilegium.partitions.clientdata import to_inputs
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import dataset_of, load, load_dataset
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.settings import SourceSettings
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.partitions.spec import Dataset, DatasetSpec
-from tests.support import settings
+from tests.support import load, settings
 
 N = 6
 Y = np.array([0, 1, 2, 0, 1, 2])

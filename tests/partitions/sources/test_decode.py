@@ -16,7 +16,8 @@ from PIL import Image
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.sources.decode import decode, decode_image, read_parquet
+from florilegium.partitions.sources.decode import decode, decode_image
+from florilegium.partitions.sources.table_files import read_parquet
 from tests.partitions.made import IMAGE, make, png
 
 

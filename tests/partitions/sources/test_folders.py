@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.describing import decisions
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import dataset_of, decisions, load_dataset
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.settings import SourceSettings
 from tests.support import settings
 

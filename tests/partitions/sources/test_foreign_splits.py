@@ -15,13 +15,12 @@ from florilegium.apps.cli.app import cli
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.clientdata import decoded
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import load
 from florilegium.partitions.sources.foreign_splits import read_foreign
 from florilegium.partitions.sources.restricted_pickle import read_object, read_pickle
 from florilegium.partitions.sources.torchvision_files import read_torchvision
 from florilegium.partitions.spec import Dataset
 from tests.partitions.made import write
-from tests.support import CACHE, settings
+from tests.support import CACHE, load, settings
 
 TOTAL = 1797
 TRAIN = 1437

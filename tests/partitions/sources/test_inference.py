@@ -15,8 +15,9 @@ from PIL import Image
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.clientdata import to_inputs
 from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.describing import decisions
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import dataset_of, decisions, load_dataset
+from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.settings import SourceSettings
 from tests.partitions.made import IMAGE, png
 from tests.support import settings
@@ -174,13 +175,12 @@ class TestHub:
             find_spec(NAME)
 
     def test_changed_data_are_imported_anew(self, tmp_path: Path) -> None:
-        from florilegium.partitions.loading import _imported, load
+        from florilegium.partitions.describing import _imported
 
         _write(tmp_path, train=TABLE)
         first = load_dataset(_keys(tmp_path))
         _write(tmp_path, train={**TABLE, "label": ["x", "y", "y", "x"]})
-        for memory in (_imported, load):  # as another process would find it
-            memory.cache_clear()
+        _imported.cache_clear()  # as another process would find it
         second = load_dataset(_keys(tmp_path))
         assert second.spec.labels == ("x", "y")
         assert first.fingerprint != second.fingerprint

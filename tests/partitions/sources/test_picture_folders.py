@@ -14,10 +14,9 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import load
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from tests.runs import Runs
-from tests.support import CACHE, settings
+from tests.support import CACHE, load, settings
 
 COLOURS = {"red": (200, 10, 10), "green": (10, 200, 10)}
 

@@ -16,8 +16,9 @@ from PIL import Image, TiffImagePlugin
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.describing import decisions
 from florilegium.partitions.device_data import read_device, report
-from florilegium.partitions.loading import decisions, load_dataset
+from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.settings import SourceSettings
 from florilegium.partitions.sources.decode import decode, decode_image
 from florilegium.partitions.sources.picture_files import pictures_in, suffixes

@@ -10,9 +10,8 @@ from scipy.io import wavfile
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.federation import federate
-from florilegium.partitions.loading import load
 from florilegium.partitions.sources.speech import BANDS, FRAMES, LABELS, RATE, mel_filters, spectrogram, write_speech
-from tests.support import CACHE, settings
+from tests.support import CACHE, load, settings
 
 WORDS = {"yes": 300, "no": 900, "cat": 2000, "bed": 4000}
 """Pitch of each made word, in hertz."""

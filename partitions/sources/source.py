@@ -1,0 +1,120 @@
+"""Where a dataset is, and which keys help to describe it: the first step of a row, before anything is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.settings import folder
+from florilegium.partitions.settings import FederationSettings, SourceSettings
+
+DATA_VARIABLE = "FLORILEGIUM_DATA"
+"""Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
+
+Tables = tuple[dict[str, pa.Table], list[str]]
+"""The rows of "train" and perhaps "test", and a line of text for each decision."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The keys that help to infer a schema; empty where the data decide.
+
+    Attributes:
+        input_column: input columns, joined by "+".
+        label_column: the label's column.
+        text_length: characters of a text.
+        image_size: height and width of images.
+    """
+
+    input_column: str = ""
+    label_column: str = ""
+    text_length: int = 0
+    image_size: int = 0
+
+    def given(self) -> list[str]:
+        """Return the keys that are set."""
+        return [name.replace("_", "-") for name, value in vars(self).items() if value]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a dataset is. Paths have their home folder.
+
+    Attributes:
+        name: its name, a reference ``hub:…``, or the path of a folder: the value of key ``dataset``.
+        path: the folder that this name is, if it is a path.
+        cache: the folder of the cache.
+        data: the folder of local copies of datasets, which ``data-dir`` or $FLORILEGIUM_DATA names; None without.
+        demanded: whether it is ``data-dir``, so that the dataset must be there.
+        embeddings: the file of word vectors, for datasets of words; "" without.
+        keys: what helps to infer its schema.
+    """
+
+    name: str
+    path: Path
+    cache: Path
+    data: Path | None
+    demanded: bool
+    embeddings: str
+    keys: Inference
+
+    @staticmethod
+    def of(settings: SourceSettings) -> Source:
+        """Return where the dataset of ``settings`` is."""
+        s, data = settings, settings.data_dir or os.environ.get(DATA_VARIABLE)
+        path = folder(s.dataset) if "/" in s.dataset else Path(s.dataset)
+        local = None if data is None else folder(data)
+        embeddings = s.embeddings if isinstance(s, FederationSettings) else ""
+        keys = Inference(s.input_column, s.label_column, s.text_length, s.image_size)
+        return Source(s.dataset, path, folder(s.cache_dir), local, bool(s.data_dir), embeddings, keys)
+
+    def local_copy(self, name: str) -> Path | None:
+        """Return the folder of local parquet files of dataset ``name``; None if there is none.
+
+        Raises:
+            DataError: if ``data-dir`` is set but does not contain the dataset. For the environment variable's folder
+                this is no error, unless its path is relative.
+        """
+        if self.data is None:
+            return None
+        path = self.data / name
+        if not self.demanded and not path.is_absolute():
+            raise DataError(f"{DATA_VARIABLE}: '{self.data}' is a relative path; give an absolute one")
+        if (path / "train.parquet").is_file():
+            return path
+        if self.demanded:
+            raise DataError(
+                f"data-dir: there is no {path / 'train.parquet'}. Expected {self.data}/<dataset>/train.parquet "
+                "and test.parquet in the hub's own schema; leave data-dir empty to load from the hub."
+            )
+        return None
+
+    def refuse_keys(self) -> None:
+        """Raise :class:`ConfigurationError` if keys describe the columns, for a dataset that is described already."""
+        if given := self.keys.given():
+            raise ConfigurationError(
+                f"{given[0]}: the columns of '{self.name}' are described already; the key is for data without a "
+                "schema. Leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Rows without a schema, which nobody has read yet.
+
+    Attributes:
+        name: name of the dataset in messages and in the names of files.
+        where: where the rows are, for messages.
+        files: the files of which a change is noticed; none for rows that come from the hub.
+        read: reads the rows.
+    """
+
+    name: str
+    where: str
+    files: Sequence[Path]
+    read: Callable[[], Tables]
