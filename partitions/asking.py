@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from florilegium.common.errors import DataError, FlorilegiumError
+from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
+from florilegium.common.seeds import entropy
 from florilegium.partitions.partitioning import Partitioning
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Rows
+from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable
 
 if TYPE_CHECKING:
@@ -19,7 +23,97 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 
-def made(settings: FederationSettings, partitioning: Partitioning, rows: HubDataset, seed: int) -> Partitioner:
+def ask(
+    settings: FederationSettings,
+    dataset: Dataset,
+    rows: Rows,
+    names: NDArray[np.str_] | None,
+    rng: np.random.Generator,
+    domain: str = "",
+) -> tuple[list[Rows], list[list[str]]]:
+    """Divide the training ``rows`` among clients; return each client's rows and the natural clients it consists of.
+
+    Args:
+        settings: settings of the federation.
+        dataset: the data.
+        rows: rows of its training split to divide.
+        names: name of the natural client that holds each row of the split; None if a partitioner makes the clients.
+        rng: generator that chooses natural clients if not all of them take part.
+        domain: domain that the rows belong to; "" without domains.
+
+    Raises:
+        ConfigurationError: if ``num-clients`` is 0 without natural clients, or the partitioner cannot divide numbers.
+        DataError: if there are not enough rows, or the partitioner cannot divide them.
+    """
+    from datasets import Dataset as HubDataset
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    n, m = settings.num_clients, settings.samples_per_client
+    partitioning = PARTITIONERS[settings.partitioner]
+    task = dataset.spec.learned
+    if not partitioning.numbers and not task.num_strata:
+        fitting = [name for name in PARTITIONERS.own if PARTITIONERS[name].numbers]
+        raise ConfigurationError(
+            f"partitioner: '{settings.partitioner}' cannot divide '{settings.dataset}', whose targets have no "
+            f"classes (the task {task.title}). Partitioners that can: {', '.join(fitting)}"
+        )
+    if n == 0 and names is None:
+        raise ConfigurationError(
+            "num-clients: 0 (all there are) goes with partitioner = 'natural', 'grouped-natural' and 'file' only; give "
+            "a number"
+        )
+    if n > len(rows):
+        raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
+    if m and names is None and not partitioning.chooses_rows:
+        if n * m > len(rows):
+            raise DataError(
+                f"samples-per-client: {n} clients with {m} samples each need {n * m} training examples; "
+                f"'{settings.dataset}' has {len(rows)}"
+            )
+        rows = rows[: n * m]
+    table: dict[str, NDArray[Any]] = {"row": rows, "label": _label_of(dataset, rows)}
+    if names is not None:
+        table["client"] = names[rows]
+    with _failures_named(settings):
+        table |= partitioning.extra(settings, dataset, rows)
+    purpose = ("federation", domain) if domain else ("federation",)
+    seed = entropy(settings.seed, *purpose) % 2**32
+    partitioner = _made(settings, partitioning, HubDataset.from_dict(table), seed)
+    chosen, parts = _asked(
+        settings, partitioner, lambda there: np.arange(there) if names is None else _chosen(settings, there, rng)
+    )
+    _check(settings, partitioning, rows, parts)
+    if names is None:
+        return parts, [[]] * len(parts)
+    if m:
+        parts = [part[:m] for part in parts]
+    if hasattr(partitioner, "partition_id_to_natural_ids"):
+        return parts, [partitioner.partition_id_to_natural_ids[int(i)] for i in chosen]
+    return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
+
+
+def _label_of(dataset: Dataset, rows: Rows) -> NDArray[Any]:
+    """Return the stratum of each training row or, without strata, its first target."""
+    task, y = dataset.spec.learned, dataset.train.y[rows]
+    return task.strata(y) if task.num_strata else y.reshape(len(y), -1)[:, 0]
+
+
+def _chosen(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
+    """Draw ``num-clients`` of the ``available`` natural clients, or all if it is 0; return their sorted indices.
+
+    Raises:
+        DataError: if fewer are available.
+    """
+    if settings.num_clients > available:
+        raise DataError(
+            f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
+            f"{settings.num_clients}; 0 takes all"
+        )
+    return np.sort(rng.permutation(available)[: settings.num_clients or available])
+
+
+def _made(settings: FederationSettings, partitioning: Partitioning, rows: HubDataset, seed: int) -> Partitioner:
     """Return the partitioner of ``settings`` for ``rows`` (:attr:`Partitioning.make`).
 
     Raises:
@@ -27,7 +121,7 @@ def made(settings: FederationSettings, partitioning: Partitioning, rows: HubData
     """
     from flwr_datasets.partitioner import Partitioner
 
-    with failures_named(settings):
+    with _failures_named(settings):
         partitioner = partitioning.maker()(settings, rows, seed)
     if not isinstance(partitioner, Partitioner):
         raise DataError(
@@ -38,7 +132,7 @@ def made(settings: FederationSettings, partitioning: Partitioning, rows: HubData
     return partitioner
 
 
-def asked(
+def _asked(
     settings: FederationSettings, partitioner: Partitioner, choose: Callable[[int], Rows]
 ) -> tuple[Rows, list[Rows]]:
     """Return the partitions that ``choose`` takes of all there are, and the rows of each.
@@ -47,7 +141,7 @@ def asked(
         DataError: if the rows cannot be divided as asked, or a partition does not say which rows it has.
     """
     name = f"partitioner '{settings.partitioner}'"
-    with failures_named(settings):
+    with _failures_named(settings):
         try:
             chosen = choose(partitioner.num_partitions)
             found = [partitioner.load_partition(int(number)) for number in chosen]
@@ -62,15 +156,16 @@ def asked(
         return chosen, [np.asarray(part["row"], dtype=np.int64) for part in found]
 
 
-def split_of(settings: FederationSettings, partitioning: Partitioning) -> SplitTable | None:
+def split_of(settings: FederationSettings) -> SplitTable | None:
     """Return the split that is fixed as a whole (:attr:`Partitioning.split`); None if the partitioner divides rows.
 
     Raises:
         DataError: if it cannot be read, or is no :class:`SplitTable`.
     """
+    partitioning = PARTITIONERS[settings.partitioner]
     if partitioning.split is None:
         return None
-    with failures_named(settings):
+    with _failures_named(settings):
         table: object = partitioning.table_of_rows(settings)
     if not isinstance(table, SplitTable):
         raise DataError(f"partitioner '{settings.partitioner}' returned {type(table).__name__}, expected a SplitTable")
@@ -93,7 +188,7 @@ def check_tests(settings: FederationSettings, federation: Federation) -> None:
 
 
 @contextmanager
-def failures_named(settings: FederationSettings) -> Iterator[None]:
+def _failures_named(settings: FederationSettings) -> Iterator[None]:
     """Context for calls of a partitioner, which may be another package's and raise anything.
 
     Raises:
@@ -107,7 +202,7 @@ def failures_named(settings: FederationSettings) -> Iterator[None]:
         raise DataError(f"partitioner '{settings.partitioner}' failed: {type(error).__name__}: {error}") from error
 
 
-def check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:
+def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:
     """Check what every partition must satisfy, whoever made it.
 
     Raises:

@@ -1,154 +1,126 @@
-"""Divide rows among clients: training rows by a partitioner, test rows in each client's own class proportions."""
+"""Deal out the rows of a dataset: to natural clients, to clients that a partitioner makes, or as a fixed split says."""
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
-from florilegium.common.plugins import Registry
-from florilegium.common.seeds import entropy
-from florilegium.common.settings import Section
-from florilegium.partitions.asking import asked, check, failures_named, made
-from florilegium.partitions.natural_clients import choose_natural, client_names
-from florilegium.partitions.own_partitioners import OWN_PARTITIONERS
-from florilegium.partitions.partitioning import Partitioning
+from florilegium.partitions.asking import ask
+from florilegium.partitions.held_out import HELD_BACK, hold_back, hold_out, matched
+from florilegium.partitions.natural_clients import (
+    check_names,
+    client_column,
+    client_names,
+    has_names,
+    rows_of,
+    with_enough_tests,
+)
+from florilegium.partitions.registry import PARTITIONERS
+from florilegium.partitions.server_rows import choose_rows
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
 from florilegium.partitions.spec import Dataset, Split
-
-if TYPE_CHECKING:
-    from datasets import Dataset as HubDataset
-    from flwr_datasets.partitioner import Partitioner
-
-    from florilegium.partitions.partitioning import Make
+from florilegium.partitions.split_table import SplitTable
 
 
-def _read(found: Any, reference: str) -> Partitioning:
-    """Return the partitioner that another package provides.
+@dataclass(frozen=True)
+class Dealt:
+    """Who holds which rows, before anything else is said of the clients.
 
-    It is a :class:`Partitioning`, a subclass of flwr-datasets' ``Partitioner``, or a function ``make``.
-
-    Raises:
-        TypeError: if ``found`` is none of these, or its parts are of other types.
+    Attributes:
+        train: training rows of each client.
+        test: test rows of each client.
+        names: natural name of each client, or its domain; "" without either.
+        test_from_train: whether test rows are of the training split.
+        server: the server's rows of the training split.
+        notes: what is to be said of rows that are not used; None if there is nothing to say.
     """
-    from flwr_datasets.partitioner import Partitioner
 
-    if isinstance(found, type) and issubclass(found, Partitioner):
-        found = Partitioning((found.__doc__ or found.__name__).strip().splitlines()[0], _maker(found))
-    elif inspect.isfunction(found):
-        found = Partitioning((found.__doc__ or found.__name__).strip().splitlines()[0], found)
-    if not isinstance(found, Partitioning):
-        raise TypeError(
-            "expected a Partitioning, a subclass of flwr_datasets.partitioner.Partitioner, or a function (settings, "
-            f"rows, seed) (found: {found!r:.80})"
-        )
-    section = found.section()
-    if not (isinstance(section, type) and issubclass(section, Section)):
-        raise TypeError(f"its keys must be a subclass of Section (found: {section!r:.80})")
-    if (found.make is None) == (found.split is None):
-        raise TypeError("it must have either make or split")
-    return found
+    train: list[Rows]
+    test: list[Rows]
+    names: list[str]
+    test_from_train: bool
+    server: Rows
+    notes: str | None = None
 
 
-def _maker(cls: type[Partitioner]) -> Make:
-    """Return the function that makes partitioners of a class from the arguments that it takes.
-
-    Raises:
-        TypeError: if it requires other arguments than ``num_partitions``, ``partition_by`` and ``seed``.
-    """
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    known = ("num_partitions", "partition_by", "seed")
-    unknown = [
-        parameter.name
-        for parameter in parameters
-        if parameter.name not in known
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if unknown:
-        raise TypeError(
-            f"{cls.__name__} requires the argument '{unknown[0]}'; only {', '.join(known)} are given. Provide a "
-            "function (settings, rows, seed) that returns a partitioner"
-        )
-    taken = {parameter.name for parameter in parameters}
-
-    def make(settings: FederationSettings, rows: HubDataset, seed: int) -> Partitioner:
-        values = {"num_partitions": settings.num_clients, "partition_by": "label", "seed": seed}
-        return cls(**{name: value for name, value in values.items() if name in taken})
-
-    return make
-
-
-PARTITIONERS: Registry[Partitioning] = Registry("partitioner", "a partitioner", OWN_PARTITIONERS, _read)
-"""All partitioners by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
-
-
-def partitioner_table(name: str) -> str:
-    """Return the name of the configuration table that holds a partitioner's own keys; "" if it has none.
-
-    Raises:
-        ConfigurationError: if there is no such partitioner, or its table has the name of one of the suite's own.
-    """
-    if not PARTITIONERS[name].section().model_fields:
-        return ""
-    if name in PARTITIONERS.own:
-        return name
-    table = PARTITIONERS[name].table or name.rpartition(":")[2].replace("_", "-").lower()
-    if table in PARTITIONERS.own:
-        raise ConfigurationError(
-            f"partitioner: the keys of '{name}' would stand in table [{table}], which is the suite's own; set "
-            "Partitioning.table"
-        )
-    return table
-
-
-def file_keys(partitioner: str) -> list[str]:
-    """Return the flat keys of a partitioner whose values are paths of files; empty for an unknown partitioner."""
-    if partitioner not in PARTITIONERS:
-        return []
-    return [f"{partitioner_table(partitioner)}.{name}" for name in PARTITIONERS[partitioner].files]
-
-
-RARE = 0.001
-"""Classes with a smaller share of the training examples do not limit the size of the clients' test sets."""
-
-
-def deal(
-    settings: FederationSettings,
-    dataset: Dataset,
-    rows: Rows,
-    test_split: Split,
-    test_rows: Rows,
-    rng: np.random.Generator,
-) -> tuple[list[Rows], list[Rows], list[str]]:
-    """Divide training and test rows among clients; return each client's training rows, test rows and domain name.
-
-    With ``domain-column``, each domain's rows are divided among the same number of clients.
+def divided(settings: FederationSettings, dataset: Dataset, rng: np.random.Generator) -> Dealt:
+    """Let the partitioner divide the rows.
 
     Raises:
         ConfigurationError: if keys contradict each other or the data.
         DataError: if there are not enough rows.
     """
-    train: list[Rows] = []
-    test: list[Rows] = []
-    names: list[str] = []
-    domains = {"": (rows, test_rows)}
+    partitioning = PARTITIONERS[settings.partitioner]
+    column = client_column(settings, dataset) if partitioning.natural else None
+    if settings.domain_column and partitioning.natural:
+        raise ConfigurationError(
+            "domain-column: natural clients are not dealt out; leave it empty, or use client-column"
+        )
+    if settings.domain_column and partitioning.held_out:
+        raise ConfigurationError(
+            f"domain-column: '{settings.partitioner}' divides the rows of all domains together; leave it empty"
+        )
+    if settings.min_test_examples and settings.partitioner != "natural":
+        raise ConfigurationError("min-test-examples: only partitioner = 'natural' leaves clients out; set it to 0")
+    rows, server = choose_rows(settings, dataset, rng.permutation(len(dataset.train)))
+    if partitioning.held_out:
+        parts, _ = ask(settings, dataset, rows, None, rng)
+        train, test = hold_out(parts, partitioning.held_out, rng)
+        return Dealt(train, test, [""] * len(parts), True, server)
+    if column is not None:
+        return _to_natural(settings, dataset, column, rows, server, rng)
+    return _to_made(settings, dataset, rows, server, rng)
+
+
+def _to_natural(
+    settings: FederationSettings, dataset: Dataset, column: str, rows: Rows, server: Rows, rng: np.random.Generator
+) -> Dealt:
+    """Give each natural client, or group of them, the training and test rows that carry its name."""
+    tests = dataset.test if dataset.test is not None and has_names(dataset.test, column) else None
+    notes = check_names(settings, dataset, column, rows)
+    if settings.min_test_examples:
+        rows = with_enough_tests(settings, dataset, rows, column, tests is None)
+    train, groups = ask(settings, dataset, rows, client_names(dataset.train, column), rng)
+    train, test = hold_back(train) if tests is None else (train, rows_of(tests, column, groups))
+    return Dealt(train, test, ["|".join(group) for group in groups], tests is None, server, notes)
+
+
+def _to_made(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, server: Rows, rng: np.random.Generator
+) -> Dealt:
+    """Divide training and test rows among clients that a partitioner makes.
+
+    With ``domain-column``, each domain's rows are divided among the same number of clients, which have its name.
+    """
+    test_split, tests = dataset.test, np.arange(0 if dataset.test is None else len(dataset.test))
+    if test_split is None:
+        held = int(len(rows) * HELD_BACK)
+        test_split, tests, rows = dataset.train, rows[:held], rows[held:]
+    named = has_names(dataset.train, settings.domain_column)
+    dealt = Dealt(
+        [],
+        [],
+        [],
+        dataset.test is None,
+        server,
+        check_names(settings, dataset, settings.domain_column, rows) if named else None,
+    )
+    domains = {"": (rows, tests)}
     if settings.domain_column:
-        domains = _domains(settings, dataset, rows, test_split, test_rows)
+        domains = _domains(settings, dataset, rows, test_split, tests)
     each = settings.model_copy(update={"num_clients": settings.num_clients // len(domains)})
-    for domain, (own, tests) in domains.items():
+    for domain, (own, own_tests) in domains.items():
         try:
-            dealt, _ = partition(each, dataset, own, None, rng, domain)
+            train, _ = ask(each, dataset, own, None, rng, domain)
         except DataError as error:
             raise DataError(f"domain '{domain}': {error}" if domain else str(error)) from error
-        train += dealt
-        test += matched(dataset, dealt, test_split, tests, rng)
-        names += [domain] * len(dealt)
-    return train, test, names
+        dealt.train.extend(train)
+        dealt.test.extend(matched(dataset, train, test_split, own_tests, rng))
+        dealt.names.extend([domain] * len(train))
+    return dealt
 
 
 def _domains(
@@ -174,113 +146,34 @@ def _domains(
     return found
 
 
-def partition(
-    settings: FederationSettings,
-    dataset: Dataset,
-    rows: Rows,
-    column: str | None,
-    rng: np.random.Generator,
-    domain: str = "",
-) -> tuple[list[Rows], list[list[str]]]:
-    """Divide the training ``rows`` among clients; return each client's rows and the natural clients it consists of.
+_DIVIDING_KEYS = (
+    "samples_per_client", "client_rows", "server_examples", "server_ood_examples", "domain_column", "min_test_examples",
+)  # fmt: skip
 
-    Args:
-        settings: settings of the federation.
-        dataset: the data.
-        rows: rows of its training split to divide.
-        column: column of natural clients' names; None if a partitioner makes the clients.
-        rng: generator that chooses natural clients if not all of them take part.
-        domain: domain that the rows belong to; "" without domains.
+
+def fixed(settings: FederationSettings, table: SplitTable, dataset: Dataset, rng: np.random.Generator) -> Dealt:
+    """Take the rows from a split that is fixed as a whole.
+
+    If it lists no test rows, they are dealt from the test split in each client's own class proportions; if there is no
+    test split, or training rows come from it too, a fifth of each client's training rows, drawn at random, is held out.
 
     Raises:
-        ConfigurationError: if ``num-clients`` is 0 without natural clients, or the partitioner cannot divide numbers.
-        DataError: if there are not enough rows, or the partitioner cannot divide them.
+        ConfigurationError: if a key asks for rows to be chosen or divided in another way.
+        DataError: if the split does not fit the dataset.
     """
-    from datasets import Dataset as HubDataset
-    from datasets import disable_progress_bars
-
-    disable_progress_bars()
-    n, m = settings.num_clients, settings.samples_per_client
-    partitioning = PARTITIONERS[settings.partitioner]
-    task = dataset.spec.learned
-    if not partitioning.numbers and not task.num_strata:
-        fitting = [name for name in PARTITIONERS.own if PARTITIONERS[name].numbers]
-        raise ConfigurationError(
-            f"partitioner: '{settings.partitioner}' cannot divide '{settings.dataset}', whose targets have no "
-            f"classes (the task {task.title}). Partitioners that can: {', '.join(fitting)}"
-        )
-    if n == 0 and column is None:
-        raise ConfigurationError(
-            "num-clients: 0 (all there are) goes with partitioner = 'natural', 'grouped-natural' and 'file' only; give "
-            "a number"
-        )
-    if n > len(rows):
-        raise DataError(f"num-clients: {n} clients cannot share {len(rows)} training examples of '{settings.dataset}'")
-    if m and column is None and not partitioning.chooses_rows:
-        if n * m > len(rows):
-            raise DataError(
-                f"samples-per-client: {n} clients with {m} samples each need {n * m} training examples; "
-                f"'{settings.dataset}' has {len(rows)}"
+    for name in _DIVIDING_KEYS:
+        if getattr(settings, name):
+            raise ConfigurationError(
+                f"{name.replace('_', '-')}: the split of partitioner '{settings.partitioner}' decides who holds which "
+                f"rows; leave the key at its default (found: {getattr(settings, name)!r})"
             )
-        rows = rows[: n * m]
-    table: dict[str, NDArray[Any]] = {"row": rows, "label": label_of(dataset, rows)}
-    if column is not None:
-        table["client"] = client_names(dataset.train, column)[rows]
-    with failures_named(settings):
-        table |= partitioning.extra(settings, dataset, rows)
-    purpose = ("federation", domain) if domain else ("federation",)
-    seed = entropy(settings.seed, *purpose) % 2**32
-    partitioner = made(settings, partitioning, HubDataset.from_dict(table), seed)
-    natural = column is not None
-    chosen, parts = asked(
-        settings, partitioner, lambda there: choose_natural(settings, there, rng) if natural else np.arange(there)
-    )
-    check(settings, partitioning, rows, parts)
-    if column is None:
-        return parts, [[]] * len(parts)
-    if m:
-        parts = [part[:m] for part in parts]
-    if hasattr(partitioner, "partition_id_to_natural_ids"):
-        return parts, [partitioner.partition_id_to_natural_ids[int(i)] for i in chosen]
-    return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
-
-
-def label_of(dataset: Dataset, rows: Rows) -> NDArray[Any]:
-    """Return the stratum of each training row or, without strata, its first target."""
-    task, y = dataset.spec.learned, dataset.train.y[rows]
-    return task.strata(y) if task.num_strata else y.reshape(len(y), -1)[:, 0]
-
-
-def matched(
-    dataset: Dataset, train: list[Rows], test_split: Split, test_rows: Rows, rng: np.random.Generator
-) -> list[Rows]:
-    """Draw test rows for every client in its own class proportions, without overlap.
-
-    The method is described in docs/architecture.md, "Data". Targets without strata count as one class.
-
-    Args:
-        dataset: the data.
-        train: training rows of each client.
-        test_split: the split that test rows come from.
-        test_rows: the rows of it to draw from.
-        rng: the generator.
-    """
-    task = dataset.spec.learned
-    classes, train_y, test_y = max(1, task.num_strata), task.strata(dataset.train.y), task.strata(test_split.y)
-    demand = np.stack([np.bincount(train_y[rows], minlength=classes) for rows in train])
-    pools = [rng.permutation(test_rows[test_y[test_rows] == c]) for c in range(classes)]
-    supply = np.array([len(pool) for pool in pools])
-    wanted = demand.sum(axis=0)
-    common = (wanted >= RARE * wanted.sum()) & (supply > 0)
-    t = min([1.0, *(supply[common] / wanted[common])])
-    parts: list[list[Rows]] = [[] for _ in train]
-    for c, pool in enumerate(pools):
-        exact = min(t, len(pool) / max(1, wanted[c])) * demand[:, c]
-        counts = np.floor(exact + 1e-9).astype(np.int64)
-        # The class's remaining rows go to the clients with the largest remainders, ties at random.
-        spare = min(int(np.floor(exact.sum() + 1e-9)), len(pool)) - int(counts.sum())
-        order = np.lexsort((rng.random(len(train)), -(exact - counts)))
-        counts[order[: max(0, spare)]] += 1
-        for client, part in enumerate(np.split(pool[: counts.sum()], np.cumsum(counts)[:-1])):
-            parts[client].append(part)
-    return [np.sort(np.concatenate(part)) for part in parts]
+    table.check()
+    table.check_against(dataset, settings.num_clients)
+    train, names, no_rows = list(table.train), list(table.names), np.zeros(0, np.int64)
+    if table.test is not None:
+        return Dealt(train, list(table.test), names, table.pooled, no_rows)
+    if table.pooled or dataset.test is None:
+        train, test = hold_back([rng.permutation(rows) for rows in train])
+        return Dealt(train, test, names, True, no_rows)
+    test = matched(dataset, train, dataset.test, np.arange(len(dataset.test)), rng)
+    return Dealt(train, test, names, False, no_rows)

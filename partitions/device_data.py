@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
-from florilegium.partitions.natural_clients import HELD_BACK
+from florilegium.partitions.held_out import HELD_BACK
 from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, numbers_to_predict
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures

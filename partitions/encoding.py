@@ -12,8 +12,7 @@ from pathlib import Path
 from florilegium.common.files import make_once, write_text
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import folders, hub
-from florilegium.partitions.sources.decode import decode, digits
-from florilegium.partitions.sources.fitting import fitted
+from florilegium.partitions.sources.decode import decode, digits, fitted
 from florilegium.partitions.sources.source import Source
 from florilegium.partitions.sources.store import PARTS, check_splits, has_splits, map_splits, stamps, write_splits
 from florilegium.partitions.sources.table_files import read_parquet

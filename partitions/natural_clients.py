@@ -1,20 +1,16 @@
-"""Natural clients, whose names are in the data: their rows, which clients are skipped, and their test rows."""
+"""Natural clients, whose names are in the data: the column that names them, their rows, and which are skipped."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.held_out import kept
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
 from florilegium.partitions.sources.names import MISSING
 from florilegium.partitions.spec import Dataset, Split
-
-HELD_BACK = 0.2
-"""Share of the rows that is held out for testing if the source has no test split."""
 
 
 def with_enough_tests(
@@ -29,7 +25,7 @@ def with_enough_tests(
     if test_from_train:
         names, counts = np.unique(owners, return_counts=True)
         counts = np.minimum(counts, settings.samples_per_client or counts)
-        counts = counts - np.array([_kept(int(count)) for count in counts])
+        counts = counts - np.array([kept(int(count)) for count in counts])
     else:
         assert dataset.test is not None
         names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
@@ -148,44 +144,3 @@ def rows_of(split: Split, column: str, groups: list[list[str]]) -> list[Rows]:
         return order[np.searchsorted(values, name, "left") : np.searchsorted(values, name, "right")]
 
     return [np.concatenate([rows(name) for name in group]) for group in groups]
-
-
-def choose_natural(settings: FederationSettings, available: int, rng: np.random.Generator) -> Rows:
-    """Draw ``num-clients`` of the ``available`` natural clients, or all if it is 0; return their sorted indices.
-
-    Raises:
-        DataError: if fewer are available.
-    """
-    if settings.num_clients > available:
-        raise DataError(
-            f"num-clients: '{settings.dataset}' has only {available} natural clients, not "
-            f"{settings.num_clients}; 0 takes all"
-        )
-    return np.sort(rng.permutation(available)[: settings.num_clients or available])
-
-
-def _kept(count: int) -> int:
-    """Return how many of a client's ``count`` examples remain for training after its test share is held out."""
-    return count - round(count * HELD_BACK)
-
-
-def hold_out(rows: list[Rows], share: float, rng: np.random.Generator) -> tuple[list[Rows], list[Rows]]:
-    """Hold out a random ``share`` (0..1) of every client's rows, rounded up, for testing.
-
-    Returns:
-        Training rows and test rows of each client, both sorted.
-    """
-    mixed = [rng.permutation(own) for own in rows]
-    cuts = [math.floor(len(own) * (1 - share)) for own in rows]
-    pairs = [(np.sort(own[:end]), np.sort(own[end:])) for own, end in zip(mixed, cuts, strict=True)]
-    return [train for train, _ in pairs], [test for _, test in pairs]
-
-
-def hold_back(train: list[Rows]) -> tuple[list[Rows], list[Rows]]:
-    """Hold out the last fifth of every client's rows for testing; return training rows and test rows of each client.
-
-    A client with a single row keeps it for training.
-    """
-    cuts = [_kept(len(rows)) for rows in train]
-    pairs = [(rows[:cut], rows[cut:]) for rows, cut in zip(train, cuts, strict=True)]
-    return [a for a, _ in pairs], [b for _, b in pairs]

@@ -71,4 +71,4 @@ OWN_PARTITIONERS: dict[str, Partitioning | str] = {
         files=("path",),
     ),
 }  # fmt: skip
-"""The suite's partitioners by name; ``dealing.PARTITIONERS`` has those of other packages too."""
+"""The suite's partitioners by name; ``registry.PARTITIONERS`` has those of other packages too."""

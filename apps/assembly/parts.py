@@ -38,9 +38,9 @@ from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import constant, validating
-from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.settings.checks import (
     check_buffered,

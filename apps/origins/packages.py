@@ -17,7 +17,7 @@ from florilegium.common.settings import Value
 from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.dealing import PARTITIONERS
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.tasks.registry import TASKS
 
 KINDS: Mapping[str, Registry[Any]] = {

@@ -15,7 +15,7 @@ from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.dealing import partitioner_table
+from florilegium.partitions.registry import partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.folder.attempts import read_provenance

@@ -24,8 +24,8 @@ from florilegium.common.errors import ConfigurationError, DataError, FileError, 
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
-from florilegium.partitions.dealing import file_keys, partitioner_table
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.registry import file_keys, partitioner_table
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.folder.claim import LOCK, refuse_if_claimed

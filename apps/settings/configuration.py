@@ -18,8 +18,8 @@ from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import NETWORKS, network_problem, takes
-from florilegium.partitions.dealing import PARTITIONERS, partitioner_table
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.registry import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.folder.run_folder import read_config

@@ -17,7 +17,7 @@ from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
-from florilegium.partitions.dealing import partitioner_table
+from florilegium.partitions.registry import partitioner_table
 from florilegium.strategies.folder.main_figure import read_main
 from florilegium.strategies.folder.results import CLIENTS, SUMMARY, read_clients, read_summary
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET, encode
+from florilegium.partitions.sources.columns import plain
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import arrays_of, targets_of
 from florilegium.partitions.sources.pictures import pixels, read_picture, read_pictures
@@ -52,6 +53,21 @@ def decode(
         if column in table.column_names
     }
     return Split(x, y, clients)
+
+
+def fitted(spec: DatasetSpec, table: pyarrow.Table, source: str) -> Split:
+    """Decode the rows of files that were not written for ``spec``: images are resized, and labels compared as text.
+
+    Raises:
+        DataError: as :func:`decode`.
+    """
+    table = plain(table)
+    if spec.labels and spec.y in table.column_names:
+        known = {str(label): label for label in spec.labels}
+        labels = [known.get(str(cell), cell) for cell in table.column(spec.y).to_pylist()]
+        index = table.column_names.index(spec.y)
+        table = table.set_column(index, spec.y, [labels])
+    return decode(spec, table, source, resize=True)
 
 
 def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[Any]:

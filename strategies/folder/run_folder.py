@@ -24,7 +24,7 @@ from florilegium.common.foreign import spreadsheet_cell
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
-from florilegium.partitions.dealing import partitioner_table
+from florilegium.partitions.registry import partitioner_table
 from florilegium.strategies.folder.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.folder.metrics_file import MetricsFile, is_evaluated
 from florilegium.strategies.folder.results import CLIENTS, SUMMARY

@@ -15,13 +15,13 @@ from scipy.stats import chi2_contingency
 import florilegium.partitions.federation
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import _federate, build, federate
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Shares
 from florilegium.partitions.spec import Dataset, Split
 from tests.partitions.made import write
-from tests.support import load, settings
+from tests.support import settings
 
 KINDS = {
     "iid": {"partitioner": "iid"},
@@ -249,7 +249,7 @@ class TestCache:
         first, dataset = federate(chosen)
         assert _fields(first) == _fields(build(chosen, dataset))
         _federate.cache_clear()  # as another process would find it
-        monkeypatch.setattr(florilegium.partitions.federation, "build", None)  # cannot be built again
+        monkeypatch.setattr(florilegium.partitions.federation, "_build", None)  # cannot be built again
         again, _ = federate(chosen)
         assert _fields(again) == _fields(first)
 

@@ -8,9 +8,9 @@ from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.reports.run_records import FEDERATION
 from florilegium.apps.settings.configuration import defaults, parse, sections
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.partitions.dealing import PARTITIONERS, file_keys, partitioner_table
 from florilegium.partitions.federation import build, contents, federate
 from florilegium.partitions.loading import load_dataset
+from florilegium.partitions.registry import PARTITIONERS, file_keys, partitioner_table
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.folder.run_folder import differing_settings
 from florilegium.strategies.settings.server import TABLES

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.federation import build
 from florilegium.partitions.partitioners import dirichlet_shares
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation
 from florilegium.partitions.sources.tables import TableSchema

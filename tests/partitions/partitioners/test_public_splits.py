@@ -16,7 +16,6 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.asking import check_tests
 from florilegium.partitions.clientdata import as_seen, decoded, simulated
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.dealing import PARTITIONERS
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import build, federate
 from florilegium.partitions.fingerprints import fingerprint_of_federation
@@ -26,6 +25,7 @@ from florilegium.partitions.partitioners.extended_dirichlet import draw_holders
 from florilegium.partitions.partitioners.noise import add_noise
 from florilegium.partitions.partitioners.pfllib import amounts, classes_of
 from florilegium.partitions.partitioners.quantity_skew import draw_sizes
+from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Shares
 from florilegium.partitions.spec import Dataset, Split
