@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
     from florilegium.apps.api.runs import open_run as open
     from florilegium.apps.api.tables import Partition, datasets, keys, methods, partition
     from florilegium.apps.api.tuning import Tuning, tune
+    from florilegium.apps.engines.base import Engine
     from florilegium.apps.methods.declaration import Method
     from florilegium.apps.trackers.base import TrackedRun, Tracker
     from florilegium.clients.core.base import Answer, BaseClient
@@ -91,6 +92,8 @@ _PUBLIC = {
     # to show figures elsewhere
     "Tracker": "apps.trackers.base:Tracker",
     "TrackedRun": "apps.trackers.base:TrackedRun",
+    # to carry out runs elsewhere
+    "Engine": "apps.engines.base:Engine",
     # errors
     "FlorilegiumError": "common.errors:FlorilegiumError",
     "ConfigurationError": "common.errors:ConfigurationError",

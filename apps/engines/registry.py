@@ -30,7 +30,7 @@ ENGINES: Registry[type[Engine]] = Registry(
         DEFAULT: "florilegium.apps.engines.process:InThisProcess",
         "ray": "florilegium.apps.engines.ray:Ray",
     },
-    subclass_of(Engine, "florilegium.apps.engines.base.Engine"),
+    subclass_of(Engine, "florilegium.Engine"),
 )
 
 
