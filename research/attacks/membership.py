@@ -25,7 +25,7 @@ from florilegium.common.files import write_text
 from florilegium.common.pages import table_of
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.clientdata import Examples
-from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.loading import task_of
 
 OUTSIDE = 16
 """Number of other clients whose models calibrate a client's scores."""
@@ -140,7 +140,7 @@ def attack(run: Path) -> Membership:
         RunError: if fewer than two seen clients have rows of both kinds, or nothing is classified.
     """
     with reopened(run) as again:
-        if dataset_of(again.settings).classes < 2:
+        if task_of(again.settings).num_strata < 2:
             raise RunError("membership is inferred from the confidence in classes; this run predicts a number")
         rows: dict[str, tuple[Examples, NDArray[np.bool_]]] = {}
         for client in again.strategy.clients.ids("seen"):
