@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,6 +15,7 @@ from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.common.memo import remembered
 from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import NETWORKS, network_problem, takes
@@ -165,6 +166,15 @@ def parse(config: Mapping[str, Value]) -> tuple[Settings, Section]:
     Raises:
         ConfigurationError: that lists every wrong key with its value, what is allowed, and the nearest known word.
     """
+    # The checks before a run, the run, and its parts ask for the same; 1, 1.0 and True are equal, but not the same.
+    given = tuple((name, type(value), value) for name, value in config.items())
+    usual = all(isinstance(value, Hashable) for value in config.values())  # others are refused
+    return (_parsed if usual else _parsed.__wrapped__)(given)
+
+
+@remembered(16)
+def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings, Section]:
+    config: Mapping[str, Value] = {name: value for name, _, value in given}
     problems = []
     known = {**defaults(), **_flat(package_sections(config))}
     for name in config.keys() - known.keys():
