@@ -44,7 +44,7 @@ def _sklearn(x: np.ndarray, y: np.ndarray, λ: float, ω: np.ndarray | None = No
 
 def _train(client: int, **keys: Value) -> tuple[np.ndarray, np.ndarray]:
     examples = SimulatedClients(settings(**{**KEYS, **keys}), CPU).data(str(client)).train
-    return examples.x.double().numpy(), examples.y.double().numpy()
+    return examples.x.double().numpy(), examples.y.double().flatten().numpy()
 
 
 class TestRidge:
@@ -84,7 +84,7 @@ class TestBaselines:
 
 def _error(client: int, w: np.ndarray) -> float:
     test = SimulatedClients(settings(**KEYS), CPU).data(str(client)).test
-    return float(((test.y.numpy() - test.x.double().numpy() @ w) ** 2).mean())
+    return float(((test.y.flatten().numpy() - test.x.double().numpy() @ w) ** 2).mean())
 
 
 def _losses(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -193,4 +193,4 @@ def test_the_exported_model_is_the_ensemble(run: Runs, tmp_path: Path, capsys: p
     predicted = np.array([float(line.split(",")[1]) for line in lines[lines.index("row,value") + 1 :]])
     with (path / "clients.csv").open() as file:
         reported = {row["client"]: float(row["loss"]) for row in csv.DictReader(file)}
-    np.testing.assert_allclose(((test.y.numpy() - predicted) ** 2).mean(), reported["1"], rtol=1e-4)
+    np.testing.assert_allclose(((test.y.flatten().numpy() - predicted) ** 2).mean(), reported["1"], rtol=1e-4)

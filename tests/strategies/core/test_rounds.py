@@ -649,7 +649,7 @@ class TestValidation:
             run("refused", patience=2)
         with pytest.raises(ConfigurationError, match="final-participation"):
             run("last", patience=2, **{**self.KEYS, "final-participation": 1.0})
-        with pytest.raises(ConfigurationError, match="no classes"):
+        with pytest.raises(ConfigurationError, match="no targets"):
             run("other", method="k-fed", model="centers", **self.KEYS)
         with pytest.raises(ConfigurationError, match="validate with"):
             run("small", patience=1, rounds=3, **{**self.KEYS, "validation-fraction": 0.001})
