@@ -17,7 +17,7 @@ from florilegium.apps.assembly.node_config import allowance_of, own_data, parse_
 from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
 from florilegium.apps.settings.configuration import received
-from florilegium.clients.core.wire import Announcement
+from florilegium.clients.core.wire import Announcement, Query
 from florilegium.clients.node.host import Host
 from florilegium.common.errors import DataError, RefusedError, RunError
 from florilegium.partitions.device_data import state_of
@@ -130,5 +130,7 @@ def roster(message: Message, context: Context) -> Message:
             answer = Announcement(True, "", packages=missing)
         else:
             host, code = _host_of(context)
-            answer = replace(host.announce(code), packages=versions(received(context.run_config)))
+            answer = replace(
+                host.announce(code, Query.unpack(message.content)), packages=versions(received(context.run_config))
+            )
     return Message(answer.pack(), reply_to=message)

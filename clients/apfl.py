@@ -23,7 +23,7 @@ from florilegium.clients.core.reports import SHARE, Reports
 from florilegium.clients.core.training import GradientHook, Group, gradients, make_optimizer
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mixing import APFLHyper
-from florilegium.models.parameters import Arrays, exchanged, frozen, get_arrays, set_arrays, trained
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays, trained
 
 ALPHA = "alpha"
 """Part of the client's state that holds α_i, and its name there."""
@@ -45,16 +45,13 @@ class APFLClient(BaseClient):
     def train(self, arrays: Arrays) -> Answer:
         """Train w and, with the same batches, v_i and α_i; keep the latter two."""
         self._mixed = copy.deepcopy(self.model).train()  # v̄_i
-        set_arrays(self._mixed, arrays)  # frozen parameters are the received ones
-        fixed = {*frozen(self._mixed)}
-        own = self.state.load() or {name: array for name, array in self.initial.items() if name not in fixed}
-        set_arrays(self._mixed, own)
+        set_arrays(self._mixed, self.state.load() or self.initial)
         self._v = [parameter.detach().clone() for parameter in trained(self._mixed).values()]
         self._α = self._weight()
         answer = super().train(arrays)
         with torch.no_grad():
             torch._foreach_copy_([*trained(self._mixed).values()], self._v)
-        self.state.save({name: array for name, array in get_arrays(self._mixed).items() if name not in fixed})
+        self.state.save(get_arrays(self._mixed))
         self.state.save({ALPHA: np.array([self._α], np.float32)}, ALPHA)
         return Answer(answer.arrays, answer.num_examples, answer.metrics | {ALPHA: self._α})
 

@@ -22,7 +22,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.banked import BankedClient
 from florilegium.clients.hyper.bank import APPLEHyper
 from florilegium.models.batch_norm import has_lone_channels
-from florilegium.models.parameters import Arrays, frozen, get_arrays, set_arrays, trained
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 
 RELATIONS, INITIAL = "relations:p", "relations:p0"
 """Names of the arrays with p_i and p_0 of the client itself and of those whose models it receives, in this order."""
@@ -95,14 +95,10 @@ class APPLEClient(BankedClient):
     def _first(self, received: Arrays, relations: NDArray[np.float32]) -> Arrays:
         """Return the first core model: the mean of all, which is what was received, combined, over 1 − p_ii."""
         p = relations.astype(np.float64)
-        unlearned = frozen(self.model)
         first = dict(self.initial)
         for name, sent in received.items():
-            if name not in unlearned:
-                total = np.tensordot(p[1:], sent[: len(p) - 1], axes=1) + sent[len(p) - 1 :].sum(
-                    axis=0, dtype=np.float64
-                )
-                first[name] = (total / (1 - p[0])).astype(sent.dtype)
+            total = np.tensordot(p[1:], sent[: len(p) - 1], axes=1) + sent[len(p) - 1 :].sum(axis=0, dtype=np.float64)
+            first[name] = (total / (1 - p[0])).astype(sent.dtype)
         return first
 
 

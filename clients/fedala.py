@@ -22,7 +22,7 @@ from florilegium.clients.core.training import batches, features, gradients, shuf
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.mixing import FedALAHyper
 from florilegium.models.blocks import block_names, block_of, cut
-from florilegium.models.parameters import Arrays, exchanged, trained
+from florilegium.models.parameters import Arrays, trained, whole
 from florilegium.partitions.clientdata import Examples
 
 WEIGHTS = "weights"
@@ -55,7 +55,7 @@ class FedALAClient(BaseClient):
 
     def _blocks(self) -> list[str]:
         """Return the names of the last p blocks."""
-        return block_names(exchanged(self.model))[-self.hyper.blocks :]
+        return block_names(whole(self.model))[-self.hyper.blocks :]
 
     def _last(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the last p blocks by their names in the network, without frozen ones."""

@@ -22,7 +22,7 @@ from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks
 from florilegium.models.conditioned import Policy, Separated
 from florilegium.models.discrepancy import discrepancy
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, whole
 from florilegium.tasks.task import VECTOR
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
@@ -46,7 +46,7 @@ class FedCPClient(BaseClient):
         model = self._separated(self.receive(arrays))
         loss = self._fit(model)
         trained = get_arrays(self.model)
-        own = of_blocks(trained, block_names(exchanged(self.model))[-1:])
+        own = of_blocks(trained, block_names(whole(self.model))[-1:])
         self.state.save(own)
         merged = {name: (head + arrays[name]) / 2 for name, head in own.items()}
         return Answer(trained | merged | beside(model.policy), len(self.data.train), {"loss": loss})

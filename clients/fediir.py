@@ -18,7 +18,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.federated import FedIIRHyper
 from florilegium.models.blocks import last_blocks, of_blocks
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained, whole
 
 
 class FedIIRClient(BaseClient):
@@ -30,12 +30,12 @@ class FedIIRClient(BaseClient):
 
     @phase
     def gradient(self, arrays: Arrays) -> Answer:
-        """Return the classifier's gradient at the received model; zeros for what is frozen."""
+        """Return the classifier's gradient at the received model; zeros for what has none."""
         set_arrays(self.model, arrays)
         classifier = self._classifier()
         slopes = mean_gradient(self.model, self.data.train, [*classifier.values()], self.task)
-        whole = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
-        ḡ = {BESIDE + name: np.zeros_like(array) for name, array in whole.items()}
+        sent = of_blocks(arrays, last_blocks(whole(self.model), 1, "fediir"))
+        ḡ = {BESIDE + name: np.zeros_like(array) for name, array in sent.items()}
         ḡ |= {BESIDE + name: g.cpu().numpy() for name, g in zip(classifier, slopes, strict=True)}
         return Answer(ḡ, len(self.data.train))
 
@@ -58,4 +58,4 @@ class FedIIRClient(BaseClient):
     def _classifier(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the last block by their names in the network."""
         named = trained(self.model)
-        return {name: named[name] for name in of_blocks(named, last_blocks(named, 1, "fediir"))}
+        return {name: named[name] for name in of_blocks(named, last_blocks(whole(self.model), 1, "fediir"))}

@@ -23,7 +23,7 @@ from florilegium.clients.hyper.conditional import GPFLHyper
 from florilegium.common.memo import remembered
 from florilegium.models.blocks import block_names, of_blocks
 from florilegium.models.conditioned import Guidance, Guided, Nearest
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, whole
 from florilegium.tasks.task import CLASSES
 
 
@@ -83,7 +83,7 @@ class GPFLClient(BaseClient):
     def _personal(self, guidance: Guidance) -> Guided:
         """Return the client's model: the body, the valve with the condition p, and its head, at first that of θ₀."""
         embeddings = guidance.embeddings.detach()
-        set_arrays(self.model, self.state.load() or of_blocks(self.initial, block_names(self.initial)[-1:]))
+        set_arrays(self.model, self.state.load() or of_blocks(self.initial, block_names(whole(self.model))[-1:]))
         shares = one_hot(self.data.train.y, len(embeddings)).float().mean(dim=0)
         return Guided(self.model, guidance.valve, shares @ embeddings)
 

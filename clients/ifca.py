@@ -21,7 +21,7 @@ from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.clustered import CLUSTER, named, of_clusters
 from florilegium.clients.hyper.clustered import IFCAHyper
 from florilegium.common.errors import RunError
-from florilegium.models.blocks import block_names, cut
+from florilegium.models.blocks import cut, last_from
 from florilegium.models.parameters import Arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.tasks.task import LOSS
@@ -67,7 +67,7 @@ class IFCAClient(BaseClient):
             RunError: if no model has a finite loss.
         """
         examples = self.data.train
-        body, head = cut(self.model, block_names(own[0]))
+        body, head = cut(self.model, last_from(self.model, own[0]))
         set_arrays(self.model, shared)
         inputs = Examples(features(body, examples), examples.y)  # the shared body's features are computed only once
         losses = []

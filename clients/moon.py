@@ -19,7 +19,7 @@ from florilegium.clients.core.training import Objective, features
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import MoonHyper
 from florilegium.models.blocks import block_names, body_and_classifier, of_blocks
-from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays, whole
 
 
 class MoonClient(BaseClient):
@@ -36,7 +36,7 @@ class MoonClient(BaseClient):
         """Train the received model, and keep the body of the trained one."""
         answer = super().train(arrays)
         if self.hyper.mu:
-            self.state.save(of_blocks(answer.arrays, block_names(answer.arrays)[:-1]))
+            self.state.save(of_blocks(answer.arrays, block_names(whole(self.model))[:-1]))
         return answer
 
     def local_training(self) -> float:

@@ -16,7 +16,7 @@ from florilegium.common.memo import remembered
 from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import block_names, block_of, last_blocks
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, exchanged
+from florilegium.models.parameters import Arrays, whole
 from florilegium.models.reduction import dense_layers, factorise, mask, narrow
 
 
@@ -35,7 +35,7 @@ class Plan:
     def __init__(self, hyper: PPFEHyper, network: nn.Sequential, seed: int) -> None:
         self.hyper = hyper
         self._seed = seed
-        self._names = list(exchanged(network))
+        self._names = list(whole(network))
         # Dense layers, first to last, and how many outputs (N_l, the paper's W_b) each has.
         self._dense = {path: network.get_parameter(f"{path}.weight").shape[0] for path in dense_layers(network)}
         self._personal = [

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from torch import nn
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays, exchanged
+from florilegium.models.parameters import Arrays, whole
 
 WHOLE = "model"
 """Name of the block of a network that cannot be cut."""
@@ -79,6 +79,12 @@ def of_blocks(arrays: Mapping[str, object], blocks: Collection[str]) -> Arrays:
     return {name: array for name, array in arrays.items() if block_of(name) in blocks}  # type: ignore[misc]
 
 
+def last_from(network: nn.Module, names: Iterable[str]) -> list[str]:
+    """Return the blocks of ``network`` from the first on that one of the arrays ``names`` belongs to, to the last."""
+    blocks, own = block_names(whole(network)), {*map(block_of, names)}
+    return blocks[next((place for place, block in enumerate(blocks) if block in own), len(blocks)) :]
+
+
 def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, nn.Sequential]:
     """Split ``network`` into body and head, which share its parameters; ``head`` names its last blocks.
 
@@ -87,7 +93,7 @@ def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, n
     Raises:
         ValueError: if ``head`` does not name the last blocks.
     """
-    blocks = block_names(exchanged(network))
+    blocks = block_names(whole(network))
     position = len(blocks) - len(head)
     if set(blocks[position:]) != set(head):
         raise ValueError(f"blocks {sorted(head)} are not the last ones of {blocks}")
@@ -98,4 +104,4 @@ def cut(network: nn.Sequential, head: Collection[str]) -> tuple[nn.Sequential, n
 
 def body_and_classifier(network: nn.Sequential) -> tuple[nn.Sequential, nn.Sequential]:
     """Split ``network`` into all blocks but the last, the body, and the last, the classifier."""
-    return cut(network, block_names(exchanged(network))[-1:])
+    return cut(network, block_names(whole(network))[-1:])

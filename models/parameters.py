@@ -1,4 +1,4 @@
-"""Copy named arrays into and out of a network; these arrays are exchanged, stored and averaged."""
+"""Copy named arrays into and out of a network: what training changes, which travels; what is frozen does not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.models.frozen import Frozen
+
 Arrays = dict[str, NDArray[Any]]
 """Arrays by name, in the order of the network's ``state_dict``."""
 
@@ -18,16 +20,33 @@ BLOCK = 1 << 16
 """Number of array entries that are handled at a time, so that intermediate results stay in the processor's cache."""
 
 
-def exchanged(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of ``model`` that can be averaged, by name: parameters and floating-point buffers.
+def whole(model: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors that make ``model``, by name: parameters and floating-point buffers, as a model's file has.
 
     A tensor with several names (tied weights) is returned once, under the first of them, as in ``named_parameters``.
-    Integer buffers (batch norm's count of batches) have no meaningful mean and are not exchanged.
     """
     once: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in _stored(model, ""):
         once.setdefault(id(tensor), (name, tensor))
-    return {name: tensor.detach() for name, tensor in once.values() if tensor.is_floating_point()}
+    return {name: tensor for name, tensor in once.values() if tensor.is_floating_point() or _is_frozen(tensor)}
+
+
+def exchanged(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of ``model`` that training changes, by name: trained parameters, and floating-point buffers.
+
+    These are what is sent, averaged, and stored for each client. The others are :func:`frozen`, or integer buffers
+    (batch norm's count of batches), which have no meaningful mean.
+    """
+    return {name: tensor.detach() for name, tensor in whole(model).items() if not _is_frozen(tensor)}
+
+
+def frozen(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of ``model`` that training must not change (``requires_grad = False``), by name."""
+    return {name: tensor.detach() for name, tensor in whole(model).items() if _is_frozen(tensor)}
+
+
+def _is_frozen(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) and not tensor.requires_grad
 
 
 def _stored(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
@@ -51,11 +70,6 @@ def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def frozen(model: nn.Module) -> list[str]:
-    """Return the names of the parameters of ``model`` that training must not change (``requires_grad = False``)."""
-    return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-
-
 def is_statistic(name: str) -> bool:
     """Return whether tensor ``name`` of :func:`exchanged` is a running statistic of batch norm, not a parameter."""
     return name.endswith(("running_mean", "running_var"))
@@ -68,9 +82,25 @@ def without_statistics(arrays: Arrays) -> Arrays:
 
 def get_arrays(model: nn.Module) -> Arrays:
     """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
-    tensors = exchanged(model)
-    gpu = any(tensor.is_cuda for tensor in tensors.values())
-    return dict(zip(tensors, _taken([*tensors.values()], at_once=gpu), strict=True))
+    return arrays_of(exchanged(model))
+
+
+def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Return copies of tensors as NumPy arrays, by the same names."""
+    plain = [tensor.detach() for tensor in tensors.values()]
+    return dict(zip(tensors, _taken(plain, at_once=any(tensor.is_cuda for tensor in plain)), strict=True))
+
+
+def frozen_of(model: nn.Module) -> Frozen:
+    """Return copies of the tensors of :func:`frozen`, which have a hash."""
+    return Frozen(arrays_of(frozen(model)), frozenset(exchanged(model)))
+
+
+def parts_of(model: nn.Module) -> tuple[Arrays, Frozen]:
+    """Return copies of all tensors of :func:`whole`, and those of them that are frozen."""
+    arrays, fixed = arrays_of(whole(model)), frozen(model)
+    own = {name: arrays[name] for name in fixed}
+    return arrays, Frozen(own, frozenset(arrays.keys() - fixed.keys()))
 
 
 def _taken(tensors: Sequence[Tensor], *, at_once: bool) -> list[NDArray[Any]]:

@@ -44,14 +44,18 @@ _READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDec
 def dense_layers(network: nn.Module) -> list[str]:
     """Return the paths of a network's dense layers, first to last, without those that cannot take another form.
 
-    These are layers in low-rank form already, layers of attention and transformer layers, and tied weights.
+    These are layers in low-rank form already, layers of attention and transformer layers, tied weights, and what is
+    frozen, of which all clients hold the same.
     """
     names = exchanged(network)
     kept = {id(part) for module in network.modules() if isinstance(module, _READERS) for part in module.modules()}
     return [
         path
         for path, module in network.named_modules()
-        if isinstance(module, nn.Linear) and id(module) not in kept and f"{path}.weight" in names
+        if isinstance(module, nn.Linear)
+        and id(module) not in kept
+        and f"{path}.weight" in names
+        and all(parameter.requires_grad for parameter in module.parameters())
     ]
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, set_arrays
+from florilegium.models.parameters import Arrays, get_arrays, is_statistic, set_arrays, whole
 
 Convolution = nn.modules.conv._ConvNd
 Norm = nn.modules.batchnorm._BatchNorm
@@ -55,13 +55,13 @@ Entries = Mapping[str, tuple[NDArray[np.intp], ...]]
 
 
 def layers_with_arrays(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers of a network that have exchanged arrays of their own, by name, first to last."""
-    owners = dict.fromkeys(name.rpartition(".")[0] for name in exchanged(network))
+    """Return the layers of a network that have arrays of their own, by name, first to last."""
+    owners = dict.fromkeys(name.rpartition(".")[0] for name in whole(network))
     return {name: network.get_submodule(name) for name in owners}
 
 
 def axes_of(network: nn.Module) -> dict[str, Axes]:
-    """Return the axes of every exchanged array of a network, by name.
+    """Return the axes of every array of a network, by name.
 
     Raises:
         ValueError: if a layer cannot be made narrower; the message continues a sentence about the network.
@@ -90,7 +90,7 @@ def _axes(layer: nn.Module, before: Axis | None, *, outputs: bool) -> tuple[Axis
         before: the channels that the layer before gives; None if this layer takes the network's inputs.
         outputs: whether the layer gives the network's outputs.
     """
-    own = {name: tensor.dim() for name, tensor in exchanged(layer).items() if "." not in name}
+    own = {name: tensor.dim() for name, tensor in whole(layer).items() if "." not in name}
     if isinstance(layer, nn.Linear) or (isinstance(layer, Convolution) and not _special(layer)):
         rows, columns = layer.weight.shape[:2]
         given = None if outputs else Axis(rows)
@@ -108,7 +108,7 @@ def _axes(layer: nn.Module, before: Axis | None, *, outputs: bool) -> tuple[Axis
         return given, {"weight": (None, given)}
     if isinstance(layer, nn.RNNBase) and not (layer.bidirectional or layer.proj_size or outputs):
         given = Axis(layer.hidden_size)
-        gates = Axis(given.channels, outer=exchanged(layer)["weight_hh_l0"].shape[0] // given.channels)
+        gates = Axis(given.channels, outer=whole(layer)["weight_hh_l0"].shape[0] // given.channels)
         first = None if before is None else Axis(layer.input_size)
         return given, {n: (gates, first if n == "weight_ih_l0" else given)[:dim] for n, dim in own.items()}
     return None, {}
@@ -144,7 +144,7 @@ def shapes_at(network: nn.Module, capacity: float) -> dict[str, tuple[int, ...]]
     Raises:
         ValueError: as :func:`axes_of`.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in whole(network).items()}
     chosen = entries(axes_of(network), shapes, capacity)
     return {name: tuple(positions.size for positions in index) for name, index in chosen.items()}
 
@@ -154,14 +154,14 @@ def narrowed(network: nn.Module, shapes: Mapping[str, Sequence[int]]) -> nn.Modu
 
     Args:
         network: the network, which is not copied as a whole.
-        shapes: the shapes of all its exchanged arrays.
+        shapes: the shapes of all its arrays.
 
     Raises:
         ValueError: if names or numbers of axes differ, or an array would be larger than the network's.
     """
-    whole = exchanged(network)
-    if shapes.keys() != whole.keys():
-        raise ValueError(f"other arrays than the network's: {', '.join(sorted(shapes.keys() ^ whole.keys()))}")
+    names = whole(network).keys()
+    if shapes.keys() != names:
+        raise ValueError(f"other arrays than the network's: {', '.join(sorted(shapes.keys() ^ names))}")
     named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     memo: dict[int, object] = {}
     for name, shape in shapes.items():
@@ -183,11 +183,11 @@ def _lengths(layer: nn.Module) -> dict[str, int]:
     if isinstance(layer, nn.Linear):
         return dict(zip(("out_features", "in_features"), layer.weight.shape, strict=True))
     if isinstance(layer, nn.RNNBase):
-        weights = exchanged(layer)
+        weights = whole(layer)
         return {"input_size": weights["weight_ih_l0"].shape[1], "hidden_size": weights["weight_hh_l0"].shape[1]}
     if isinstance(layer, nn.Embedding):
         return {"embedding_dim": layer.weight.shape[1]}
-    return {"num_features": len(next(iter(exchanged(layer).values())))} if isinstance(layer, Norm) else {}
+    return {"num_features": len(next(iter(whole(layer).values())))} if isinstance(layer, Norm) else {}
 
 
 def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -222,17 +222,17 @@ def check(network: nn.Module, x: Tensor, chosen: Entries) -> None:
     }
     small = narrowed(network, {name: shifted[name][index].shape for name, index in chosen.items()})
     set_arrays(small, taken(shifted, chosen))
-    whole = copy.deepcopy(network)
+    reference = copy.deepcopy(network)
     for name, index in chosen.items():
         rest = np.ones(shifted[name].shape, dtype=bool)
         rest[index] = False
         shifted[name][rest] = 1.0 if name.endswith("running_var") else 0.0
-    set_arrays(whole, shifted)
+    set_arrays(reference, shifted)
     try:
         found = small.eval()(x)
     except RuntimeError as error:
         raise ValueError(f"has layers that do not fit together when they are narrower: {error}") from error
-    expected = whole.eval()(x)
+    expected = reference.eval()(x)
     if found.shape != expected.shape or not (found - expected).abs().max() <= _TOLERANCE * expected.abs().max():
         raise ValueError("does not compute the same from a sub-network as with all other entries at zero")
 

@@ -27,13 +27,13 @@ class FedDBE(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays."""
-        classifier_shape(arrays, "feddbe", biased=True)
+        classifier_shape(self.federation.network, "feddbe", biased=True)
         return arrays
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Train as in FedAvg; before the first round, ask for the consensus mean."""
         if self.hyper.penalty and not self.beside:
-            _, d = classifier_shape(model, "feddbe")
+            _, d = classifier_shape(self.federation.network, "feddbe")
             everyone = self.clients.online(self.trainable())
             outcome = round.ask("representation", everyone, send=model, reduce="sum", shapes={MEAN: (d,)})
             if outcome.examples:

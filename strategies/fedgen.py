@@ -40,7 +40,7 @@ class FedGen(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; build the generator, and set p̂ to equal frequencies."""
-        classes, d = classifier_shape(arrays, "fedgen")
+        classes, d = classifier_shape(self.federation.network, "fedgen")
         hyper = self.hyper
         self._generator = build_generator(classes, hyper.noise_size, hyper.generator_width, d, self.settings.seed)
         self._optimizer = Adam([*self._generator.parameters()], hyper.generator_learning_rate, 0.0)
@@ -54,9 +54,11 @@ class FedGen(FedAvg):
         p̂ = np.clip(received, 0, 1).astype(np.float32)  # noise, or a client, may move them outside
         if not p̂.any():
             p̂ = np.full_like(p̂, 1 / len(p̂))
-        head = of_blocks(model, last_blocks(model, 1, "fedgen"))
+        last = last_blocks(self.federation.network, 1, "fedgen")
+        head = of_blocks(model, last)
         mean = {n: (array + outcome.arrays[n] / outcome.weight).astype(np.float32) for n, array in head.items()}
-        self._train_generator(round.number, mean, p̂)
+        fixed = of_blocks(self.federation.start.frozen.arrays, last)
+        self._train_generator(round.number, mean | fixed, p̂)
         self._put_beside(p̂)
 
     def _train_generator(self, server_round: int, head: Arrays, p̂: np.ndarray[Any, np.dtype[np.float32]]) -> None:

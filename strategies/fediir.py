@@ -25,7 +25,7 @@ class FedIIR(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; set ḡ to zero."""
-        classifier = of_blocks(arrays, last_blocks(arrays, 1, "fediir"))
+        classifier = of_blocks(arrays, last_blocks(self.federation.network, 1, "fediir"))
         self.beside = {BESIDE + name: np.zeros_like(array) for name, array in classifier.items()}
         return arrays
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from florilegium.clients.core.network import check_nothing_frozen
 from florilegium.clients.flowdup import make_hypernetwork
 from florilegium.clients.hyper.subspace import FLowDUPHyper
 from florilegium.common.errors import ConfigurationError
@@ -30,9 +31,11 @@ class FLowDUP(Subspace):
         if h.inner_model == "centers":
             raise ConfigurationError("flowdup.inner-model: 'centers' is for clustering, it makes no features")
         try:
-            return get_arrays(make_hypernetwork(h, s.model, self.spec.shape, s.seed))
+            made = make_hypernetwork(h, s.model, self.spec.shape, s.seed)
         except ConfigurationError as error:  # name the key that the network comes from
             raise ConfigurationError(str(error).replace("model:", "flowdup.inner-model:", 1)) from error
+        check_nothing_frozen(made, h.inner_model or s.model, s.method)
+        return get_arrays(made)
 
     def trainable(self) -> list[str]:
         """Return the labeled seen clients, and unlabeled ones if these train too; none while no client has labels."""

@@ -18,7 +18,7 @@ class GPFL(Conditional):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the arrays of the body; initialise embeddings and valve."""
-        head = of_blocks(arrays, last_blocks(arrays, 1, "gpfl"))
+        head = of_blocks(arrays, last_blocks(self.federation.network, 1, "gpfl"))
         return {name: array for name, array in super().server_part(arrays).items() if name not in head}
 
     def companion(self, network: Arrays) -> Guidance:

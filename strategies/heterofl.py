@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.clients.core.network import network_for
+from florilegium.clients.core.network import check_nothing_frozen, network_for
 from florilegium.clients.core.reports import measured
 from florilegium.clients.heterofl import FULL
 from florilegium.clients.hyper.capacity import CapacityHyper
@@ -55,6 +55,7 @@ class HeteroFL(FedAvg):
         s, spec = self.settings, dataset_of(self.settings)
         refuse_optimizers(s, "averages each entry over the clients that hold it")
         network = network_for(spec, s.model, s.seed)
+        check_nothing_frozen(network, s.model, s.method)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         self.statistics: dict[float, Arrays] = {}
         self._rows: list[dict[str, object]] = []  # of the last evaluation

@@ -108,7 +108,7 @@ class IFCA(Clustered):
         """Return the arrays that clusters do not share."""
         if not self.hyper.shared_body:
             return arrays
-        return of_blocks(arrays, last_blocks(arrays, 1, "ifca.shared-body"))
+        return of_blocks(arrays, last_blocks(self.federation.network, 1, "ifca.shared-body"))
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """Return the numbers of choices in the last round, for checkpoints."""

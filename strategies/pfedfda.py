@@ -23,8 +23,8 @@ class PFedFDA(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the extractor and the initial Gaussians."""
-        head = last_blocks(arrays, 1, "pfedfda")
-        classes, d = classifier_shape(arrays, "pfedfda")
+        head = last_blocks(self.federation.network, 1, "pfedfda")
+        classes, d = classifier_shape(self.federation.network, "pfedfda")
         rng = numpy_generator(self.settings.seed, "gaussians")
         body = {name: array for name, array in arrays.items() if name not in of_blocks(arrays, head)}
         return body | {

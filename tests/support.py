@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Work
 from florilegium.common.settings import Value
+from florilegium.models.frozen import NOTHING
 from florilegium.models.parameters import Arrays, get_arrays
 from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.datasets import DATASETS
@@ -53,6 +55,11 @@ def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, 
     state = ClientState(folder / "0", 1, [], 0, "0")
     kind = METHODS[options.method].client_class()
     return kind("0", data, network, get_arrays(network), state, options, hyper, Work(1))
+
+
+def with_network(arrays: Arrays) -> Any:
+    """Return a federation that knows nothing but a network's arrays, all of which are trained."""
+    return SimpleNamespace(network=arrays, start=SimpleNamespace(frozen=NOTHING))
 
 
 def perform(client: BaseClient, phase: str, arrays: Arrays, *, round: int = 1, **arguments: Any) -> Answer:

@@ -36,7 +36,8 @@ from florilegium.common.declarations import gap
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.frozen import Frozen
+from florilegium.models.parameters import Arrays, parts_of
 from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -67,7 +68,8 @@ class Assembly:
         settings, hyper: the configuration as typed models: common settings, and the method's hyper-parameters.
         method: the method's entry in the registry.
         network: the network, initialised from the run's seed. A host in this process trains it in place.
-        initial: copies of the network's initial arrays.
+        whole: copies of all the network's initial arrays.
+        frozen: those of them that training does not change.
         augmentation: random changes of the training images, or None.
         device: the torch device for the clients of this process.
         one_process: whether server and clients share this process, so that a notebook's own code can be used.
@@ -78,7 +80,8 @@ class Assembly:
     hyper: Section
     method: Method
     network: nn.Sequential
-    initial: Arrays
+    whole: Arrays
+    frozen: Frozen
     augmentation: Augmentation | None
     device: torch.device
     one_process: bool = False
@@ -87,6 +90,11 @@ class Assembly:
     def code(self) -> str:
         """The hash of the package's code and of the code outside it that the run uses."""
         return code_of(self.config, one_process=self.one_process)
+
+    @property
+    def initial(self) -> Arrays:
+        """The initial arrays that training changes."""
+        return self.frozen.rest(self.whole)
 
     def origins(self, deployed: bool) -> dict[str, str]:
         """Return hashes of what the run is made from, on real devices or not (:func:`origins_of`)."""
@@ -132,7 +140,17 @@ class Assembly:
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)
-        setup = Setup(s, hyper, method.client_class(), roster, run, self.origins, provenance, partial(chance, s))
+        setup = Setup(
+            s,
+            hyper,
+            method.client_class(),
+            roster,
+            run,
+            self.origins,
+            provenance,
+            partial(chance, s),
+            (self.whole, self.frozen),
+        )
         return method.strategy_class()(setup)
 
 
@@ -165,7 +183,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
         )
     if settings.privacy.unit == "example":
         check_example_privacy(settings, why_not(method, "protects examples", hyper), network)
-    return Assembly(config, settings, hyper, method, network, get_arrays(network), augmentation, device, one_process)
+    return Assembly(config, settings, hyper, method, network, *parts_of(network), augmentation, device, one_process)
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:

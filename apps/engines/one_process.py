@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder, outcome_noted
 from florilegium.apps.engines.local_grid import LocalGrid
-from florilegium.clients.core.wire import pack
+from florilegium.clients.core.wire import Query, pack
 from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host
 from florilegium.common.peak_memory import forget_peaks, peak_memory
@@ -51,7 +51,9 @@ class OneProcess(LocalGrid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = name = uuid4().hex
             if message.metadata.message_type == "query.roster":
-                self._replies[name] = Message(self._host.announce(self._code).pack(), reply_to=message)
+                self._replies[name] = Message(
+                    self._host.announce(self._code, Query.unpack(message.content)).pack(), reply_to=message
+                )
             else:
                 self._replies[name] = self._host.answer(message, own="")
             yield name

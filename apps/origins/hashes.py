@@ -17,7 +17,7 @@ from florilegium.common.references import resolve
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.federation import federate
 from florilegium.partitions.fingerprints import fingerprint_of_dataset, fingerprint_of_federation
-from florilegium.strategies.folder.run_folder import find_initial, has_checkpoint, read_checkpoint
+from florilegium.strategies.folder.run_folder import find_initial, has_checkpoint, read_checkpoint, read_frozen
 
 CODE = "code of "
 """Beginning of the names of those origins that are code."""
@@ -71,7 +71,7 @@ def _initial(settings: Settings) -> str:
     if run is None or not has_checkpoint(run):
         return ""
     checkpoint = read_checkpoint(run)
-    for name, array in sorted({**checkpoint.state, **checkpoint.arrays}.items()):
+    for name, array in sorted({**checkpoint.state, **checkpoint.arrays, **read_frozen(run)}.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:12]
 

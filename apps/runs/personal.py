@@ -86,8 +86,10 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         host = assembly.host(source, state_dir if data_path else "")
         strategy = assembly.strategy(open_folder(run, config, s.method))
         grid = OneProcess(host, assembly.code)
+        strategy.federation.roster.trains_with(strategy.federation.start.frozen, strategy.federation.start.built)
         strategy.federation.roster.wait(grid, 0.0, until=lambda: bool(strategy.clients))
         strategy.server_part(get_arrays(network_for(dataset_of(s), s.model, s.seed)))  # as before a resume
+        checkpoint = strategy.federation.start.own(checkpoint, run.name)
         resume(strategy, checkpoint)
         yield Reopened(s, strategy, Round(strategy.federation, grid, checkpoint.round), host, checkpoint)
 
@@ -169,7 +171,7 @@ def global_model(again: Reopened) -> nn.Module:
         raise ConfigurationError(
             f"method '{s.method}' has no global model, the server holds a part of it or something else; name a client"
         )
-    set_arrays(network, arrays)
+    set_arrays(network, arrays | again.strategy.federation.start.frozen.arrays)
     return network
 
 

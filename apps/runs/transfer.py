@@ -28,13 +28,13 @@ from florilegium.common.pages import write_page, write_picture
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
-from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.models.parameters import arrays_of, set_arrays, whole
 from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.server_rows import matching
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.strategies.folder.results import SUMMARY, read_summary
-from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_config, read_frozen
 from florilegium.tasks.task import LOSS
 
 _MAY_DIFFER = ("device", "seed", "data-dir", "cache-dir", "embeddings")
@@ -167,7 +167,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
             "repeated in three, as 'mnist_rgb' does with 'mnist'."
         )
     network = network_for(source, settings.model, settings.seed, outputs=target.learned.outputs[0])
-    classifier_shape(get_arrays(network), "transfer-target")
+    classifier_shape(arrays_of(whole(network)), "transfer-target")
 
 
 def _target_settings(settings: Settings) -> Settings:
@@ -192,9 +192,9 @@ def _target(settings: Settings) -> DatasetSpec:
 def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
     """Return the run's network with a new classifier for the classes of ``target``."""
     network = network_for(dataset_of(settings), settings.model, settings.seed, outputs=target.learned.outputs[0])
-    arrays = get_arrays(network)
+    arrays = whole(network)
     classifier = last_blocks(arrays, 1, "model")
-    trained = read_checkpoint(run).arrays
+    trained = read_frozen(run) | read_checkpoint(run).arrays
     set_arrays(network, {name: trained[name] for name in arrays if block_of(name) not in classifier})
     return network
 

@@ -26,7 +26,7 @@ from florilegium.models.centers import Centers
 from florilegium.models.conditioned import KINDS, Conditioned
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, set_arrays
+from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
 from florilegium.models.reduction import fitting
 from florilegium.models.width import narrowed
 from florilegium.models.zero_shot import Sizes, ZeroShot
@@ -101,7 +101,7 @@ def save_model(
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
-    write_tensors(folder / "model.safetensors", get_arrays(model))
+    write_tensors(folder / "model.safetensors", arrays_of(whole(model)))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
 
@@ -195,12 +195,12 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
             model = ZeroShot(extractor, network, sizes, card.scale)
         else:
             model = fitting(network, arrays)
-            if {name: tuple(tensor.shape) for name, tensor in exchanged(model).items()} != shapes:
+            if {name: tuple(tensor.shape) for name, tensor in whole(model).items()} != shapes:
                 model = narrowed(model, shapes)  # a sub-network of smaller width
     except (KeyError, ValueError) as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
-    if arrays.keys() != exchanged(model).keys():
-        missing = sorted(arrays.keys() ^ exchanged(model).keys())
+    if arrays.keys() != whole(model).keys():
+        missing = sorted(arrays.keys() ^ whole(model).keys())
         raise RunError(
             f"{folder}: model.safetensors does not hold the tensors of '{card.model}'; it differs in {missing}"
         )

@@ -33,9 +33,9 @@ def network_for(
 
 
 def check_nothing_frozen(network: nn.Module, model: str, method: str) -> None:
-    """Raise :class:`ConfigurationError` if the network has frozen parameters; for methods that make all of them."""
-    if names := frozen(network):
+    """Raise :class:`ConfigurationError` if the network has frozen parameters; for methods that make or cut all."""
+    if names := [*frozen(network)]:
         raise ConfigurationError(
             f"model: '{model}' has frozen parameters ('{names[0]}'), but method '{method}' makes all parameters of a "
-            "model anew; let them require gradients, or use another method"
+            "model anew, or cuts them; let them require gradients, or use another method"
         )

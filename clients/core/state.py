@@ -18,6 +18,7 @@ import numpy as np
 
 from florilegium.common.errors import DataError, RunError
 from florilegium.common.files import Draft, draft_tensors, read_tensors
+from florilegium.models.frozen import NOTHING, Frozen
 from florilegium.models.parameters import Arrays
 
 
@@ -30,14 +31,24 @@ class ClientState:
         lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
         checkpoint: the last round of which the server holds a checkpoint; older versions may be deleted.
         identity: distinguishes the run from others of its name; letters and digits.
+        frozen: the run's frozen parameters, which are no part of the state.
     """
 
-    def __init__(self, folder: Path, round: int, lineage: Sequence[int], checkpoint: int, identity: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        round: int,
+        lineage: Sequence[int],
+        checkpoint: int,
+        identity: str,
+        frozen: Frozen = NOTHING,
+    ) -> None:
         self.folder = folder
         self._round = round
         self._lineage = list(lineage)
         self._checkpoint = checkpoint
         self._identity = identity
+        self._frozen = frozen
         self._staged: dict[str, Arrays] = {}
         self._confirmed: dict[str, int] = {}
         self._shared: ClientState | None = None
@@ -70,6 +81,7 @@ class ClientState:
 
         Raises:
             DataError: if the file is damaged.
+            RunError: if it has other frozen parameters than the run; an earlier version stored them, too.
         """
         if part in self._staged:
             return self._staged[part]
@@ -77,11 +89,12 @@ class ClientState:
         if not versions:
             return None
         try:
-            return read_tensors(versions[-1][1])[0]
+            found = read_tensors(versions[-1][1])[0]
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             raise DataError(
                 f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
             ) from error
+        return self._frozen.without(found, f"the state file {versions[-1][1]}")
 
     def save(self, arrays: Arrays, part: str = "state") -> None:
         """Stage ``arrays`` as the new version of ``part``; :meth:`commit` writes it once the work has succeeded.
@@ -112,7 +125,7 @@ class ClientState:
         if self._shared is None:
             # No client has this name: names of clients do not begin with an underscore.
             self._shared = ClientState(
-                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity
+                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity, self._frozen
             )
         return self._shared
 

@@ -144,6 +144,7 @@ class Work:
         trainings: expected number of rounds in which a client trains, if its privacy budget depends on it.
         tests: number of times a client is tested, if its privacy budget depends on it.
         heaviest: the largest weight of a client's update; None: no limit.
+        frozen: hash of the network's frozen parameters (:func:`florilegium.models.frozen.hash_of`); None: it has none.
     """
 
     round: int
@@ -155,6 +156,7 @@ class Work:
     trainings: float | None = None
     tests: float | None = None
     heaviest: float | None = None
+    frozen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ class Request:
             take("round", int), take("run", str), take("identity", str), take("lineage", list, of=int),
             take("checkpoint", int), take("keep", bool, False),
             take("trainings", float, None), take("tests", float, None), take("heaviest", float, None),
+            take("frozen", str, None),
         )  # fmt: skip
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}
@@ -296,6 +299,37 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Query:
+    """The roster query.
+
+    Attributes:
+        frozen: hash of the frozen parameters that the run trains with; "": it has none.
+        arrays: these parameters, for a node that has said that it does not hold them; else {}.
+    """
+
+    frozen: str = ""
+    arrays: Arrays = field(default_factory=dict)
+
+    def pack(self) -> RecordDict:
+        """Return the content of a message."""
+        content = RecordDict({"frozen": ConfigRecord({"hash": self.frozen})} if self.frozen else {})
+        if self.arrays:
+            content["arrays"] = flat(self.arrays)
+        return content
+
+    @staticmethod
+    def unpack(content: RecordDict) -> Query:
+        """Read the content of a message.
+
+        Raises:
+            RunError: if a field is of another type.
+        """
+        if "frozen" not in content:
+            return Query()
+        return Query(_take(dict(cast(ConfigRecord, content["frozen"])), "hash", str), _arrays(content, "arrays"))
+
+
+@dataclass(frozen=True)
 class Announcement:
     """The clients of a node: its reply to the roster query.
 
@@ -307,6 +341,7 @@ class Announcement:
         labeled: whether they have labels to train with.
         packages: packages outside this one that the run needs, with the versions that the node has.
         capacities: the share of each layer's channels that each client can hold, in (0, 1].
+        frozen: hash of the network's frozen parameters: the one asked for, if the node holds these.
     """
 
     pinned: bool
@@ -317,10 +352,11 @@ class Announcement:
     labeled: list[bool] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
     capacities: list[float] = field(default_factory=list)
+    frozen: str = ""
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        return RecordDict({"roster": ConfigRecord(dict(vars(self)))})
+        return RecordDict({"roster": ConfigRecord({k: v for k, v in vars(self).items() if k != "frozen" or v})})
 
     @staticmethod
     def unpack(content: RecordDict) -> Announcement:
@@ -341,4 +377,7 @@ class Announcement:
         if not all(0 < capacity <= 1 for capacity in lists["capacities"]):
             raise ValueError(f"it announces capacities = {lists['capacities']}; allowed are numbers above 0, at most 1")
         packages = [printable(package, 80) for package in said.get("packages", [])[:20]]
-        return Announcement(said["pinned"] is True, printable(said["code"], 80), **lists, packages=packages)
+        return Announcement(
+            said["pinned"] is True, printable(said["code"], 80), **lists, packages=packages,
+            frozen=printable(said.get("frozen", ""), 80),
+        )  # fmt: skip

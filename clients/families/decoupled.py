@@ -15,8 +15,8 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training import mapped
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.common.errors import RunError
-from florilegium.models.blocks import block_names, cut
-from florilegium.models.parameters import Arrays, exchanged
+from florilegium.models.blocks import block_names, cut, last_from
+from florilegium.models.parameters import Arrays, exchanged, whole
 
 
 class DecoupledClient(BaseClient):
@@ -47,7 +47,7 @@ class DecoupledClient(BaseClient):
         shared = of_network(received)
         first = {name: received.get(BESIDE + name, array) for name, array in self.initial.items()}
         self._personal = frozenset(exchanged(self.model)) - shared.keys()
-        if not self._personal:
+        if not self._personal and {*block_names(shared)} == {*block_names(whole(self.model))}:
             raise RunError(
                 f"method '{self.settings.method}' keeps blocks that are each client's own, but the server sent all "
                 "of them; its strategy must send the shared blocks alone"
@@ -58,7 +58,7 @@ class DecoupledClient(BaseClient):
 
     def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
         """Return body and head of the network; the head is the personal part."""
-        return cut(self.model, block_names(self._personal))
+        return cut(self.model, last_from(self.model, self._personal))
 
     def train_head(self, *purpose: str, epochs: int) -> float:
         """Train the head for ``epochs`` with the body frozen; its features are computed once, or once an epoch."""

@@ -15,6 +15,7 @@ from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
 from florilegium.models.batch_norm import has_lone_channels
+from florilegium.models.parameters import trained
 from florilegium.models.subspace import Expansion, expansion
 
 
@@ -26,16 +27,15 @@ class SubspaceClient(BaseClient):
 
     def logits(self, x: Tensor, v: Tensor) -> Tensor:
         """Return f(x; θ₀ + Pv), (n, C), differentiable in v (k,)."""
-        names = [name for name, _ in self.model.named_parameters()]
-        tensors = {name: one[0] for name, one in zip(names, self.parameters(v[None]), strict=True)}
+        tensors = {name: one[0] for name, one in zip(trained(self.model), self.parameters(v[None]), strict=True)}
         result: Tensor = functional_call(self.model, tensors, (x,))
         return result
 
     def parameters(self, v: Tensor) -> list[Tensor]:
-        """Return θ₀ + Pv of n points v (n, k), as the network's parameters, (n, *shape) each; differentiable in v."""
+        """Return θ₀ + Pv of n points v (n, k), as its trained parameters, (n, *shape) each; differentiable in v."""
         P = self._expansion(v)
         θ = self._origin + (P(v[0])[None] if len(v) == 1 else torch.vmap(P)(v))
-        shapes = [parameter.shape for parameter in self.model.parameters()]
+        shapes = [parameter.shape for parameter in trained(self.model).values()]
         parts = θ.split([shape.numel() for shape in shapes], dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -46,7 +46,7 @@ class SubspaceClient(BaseClient):
         Raises:
             RunError: if batch norm would get the statistics of a single number.
         """
-        for parameter, own in zip(self.model.parameters(), self.parameters(v[None]), strict=True):
+        for parameter, own in zip(trained(self.model).values(), self.parameters(v[None]), strict=True):
             parameter.copy_(own[0])
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         if not norms:
@@ -72,13 +72,11 @@ class SubspaceClient(BaseClient):
     def _origin(self) -> Tensor:
         """Return θ₀, (d,)."""
         device = self.data.train.y.device
-        return torch.cat(
-            [torch.from_numpy(self.initial[name]).reshape(-1) for name, _ in self.model.named_parameters()]
-        ).to(device)
+        return torch.cat([torch.from_numpy(self.initial[name]).reshape(-1) for name in trained(self.model)]).to(device)
 
     def _expansion(self, like: Tensor) -> Expansion:
         """Return P, which all clients of the process share, on the device of ``like``."""
-        d = sum(parameter.numel() for parameter in self.model.parameters())
+        d = sum(parameter.numel() for parameter in trained(self.model).values())
         return _expansion(self.hyper.expansion, d, self.hyper.dimensions, self.settings.seed).to(like)
 
 

@@ -34,6 +34,7 @@ from florilegium.clients.core.wire import (
     GRADIENT_NORM,
     UPDATE_NORM,
     Announcement,
+    Query,
     Request,
     Work,
     pack,
@@ -42,11 +43,13 @@ from florilegium.clients.layers.applied import Applied
 from florilegium.clients.layers.layer import Place
 from florilegium.clients.layers.secure import carry_out
 from florilegium.clients.node.crew import Crew
+from florilegium.clients.node.held import Held, keep
 from florilegium.clients.node.settling import FLUSHES, settled
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
-from florilegium.models.parameters import get_arrays, num_bytes, unexchanged
+from florilegium.models.frozen import FILE
+from florilegium.models.parameters import get_arrays, num_bytes
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
@@ -107,7 +110,7 @@ class Host:
         self._model = model
         self._initial = get_arrays(model)
         self._folders: dict[tuple[str, str], Path] = {}
-        self._unexchanged = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
+        self._held = Held(model)
         self._source = source
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir
@@ -121,17 +124,26 @@ class Host:
 
     # -------------------------------------------------------------------------------------- messages
 
-    def announce(self, code: str) -> Announcement:
-        """Return the reply to the roster query: the hash of the code; on a device also its clients and their sizes."""
+    def announce(self, code: str, query: Query) -> Announcement:
+        """Return the reply to the roster query: the hash of the code; on a device also its clients and their sizes.
+
+        A device keeps the frozen parameters that come with the query, for all runs that train with them.
+        """
         if not self._source.pinned:
             return Announcement(False, code)
+        file = self._frozen_file("", query.frozen)
+        if query.arrays:
+            keep(query.arrays, query.frozen, file)
+        holds = query.frozen if query.frozen and file.is_file() else self._held.frozen.hash
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
         labeled = [d.labeled for d in data]
         train, test = [len(d.train) for d in data], [len(d.test) for d in data]
         if self._settings.secure_aggregation:  # the server learns the order of magnitude alone
             train, test = ([next_power(size) for size in sizes] for sizes in (train, test))
-        return Announcement(True, code, ids, train, test, labeled, capacities=[self._source.capacity] * len(ids))
+        return Announcement(
+            True, code, ids, train, test, labeled, capacities=[self._source.capacity] * len(ids), frozen=holds
+        )
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message; return the reply.
@@ -147,6 +159,8 @@ class Host:
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
         if not request.clients:
             return Message(self._answer_stock(request, own), reply_to=message)
+        if wanted := request.work.frozen:
+            self._held.take(wanted, self._frozen_file(request.work.run, wanted), self._settings.model)
         layers, failures = Applied(request, self._place), dict[str, str]()
         gathered = layers.gathered()
         with ThreadPoolExecutor(FLUSHES) as disk:
@@ -241,10 +255,9 @@ class Host:
     def _client(self, client_id: str, work: Work) -> BaseClient:
         state = ClientState(
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
-            work.identity,
+            work.identity, self._held.frozen,
         )  # fmt: skip
-        for name, value in self._unexchanged.items():
-            self._model.get_buffer(name).copy_(value)  # what an earlier client has counted there is not this one's
+        self._held.restore()  # what an earlier client has counted or changed there is not this one's
         data = self.data(client_id)
         if self._augmentation is not None:
             data = data.redrawn(self._augmentation)
@@ -253,6 +266,14 @@ class Host:
         )
         client.allowance, client.capacity = self._source.allowance, self._source.capacity
         return client
+
+    def _frozen_file(self, run: str, named: str) -> Path:
+        """Return the file of frozen parameters that the node does not build: the run's, or on a device its own."""
+        if not self._source.pinned:
+            return folder(self._settings.runs_dir) / run / FILE
+        if named and not re.fullmatch(NAME, named):
+            raise _not_a_name(named)
+        return folder(self._state_dir or self._settings.runs_dir) / "_frozen" / f"{named}.safetensors"
 
     def _own_folder(self, request: Request, client_id: str) -> Path:
         return self._state_folder(client_id, request.work.run, request.work.identity)

@@ -211,6 +211,7 @@ def attack(run: Path) -> Gradient:
         s, data = again.settings, again.host.data(again.strategy.clients.ids("seen")[0])
         spec = dataset_of(s)
         network = network_for(spec, s.model, s.seed)
+        set_arrays(network, again.strategy.federation.start.frozen.arrays)
         if spec.kind != "image" or spec.learned.num_strata < 2:
             raise RunError("reconstruction from single updates is for networks that classify images")
         if again.strategy.server_part(get_arrays(network)).keys() != exchanged(network).keys():

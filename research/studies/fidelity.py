@@ -33,7 +33,7 @@ from florilegium.partitions.dirichlet_multinomial import Counts
 from florilegium.partitions.features import find_feature
 from florilegium.partitions.federation import federate
 from florilegium.research.studies.heterogeneity import histograms
-from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_frozen
 
 log = logging.getLogger("flwr")
 
@@ -178,7 +178,7 @@ def accuracy(run: Path, settings: Settings) -> float:
     split = dataset.train if dataset.test is None else dataset.test
     rows = np.sort(federation.test.rows) if dataset.test is None else np.arange(len(split))
     network = network_for(dataset.spec, settings.model, settings.seed)
-    set_arrays(network, read_checkpoint(run).arrays)
+    set_arrays(network, read_frozen(run) | read_checkpoint(run).arrays)
     right, task = 0.0, dataset.spec.learned
     for part in np.array_split(rows, max(1, len(rows) // 1000)):
         x = to_inputs(dataset.spec, np.asarray(split.x[part]), dataset.vocabulary)

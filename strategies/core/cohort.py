@@ -51,6 +51,7 @@ class CohortStrategy(Hooks, WithoutHooks):
         if advice := federation.client.finetuning_advice(self.settings.finetune_epochs):
             log.warning("method '%s': %s", self.settings.method, advice)
         federation.roster.unfit = self.unfit
+        federation.roster.trains_with(federation.start.frozen, federation.start.built)
         federation.roster.wait(grid, timeout)
         check_ready(self)
         return Rounds(self, grid, num_rounds, evaluate_fn).carry_out(initial_arrays)

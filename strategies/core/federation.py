@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 from uuid import uuid4
 
 from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, Reports, reports_of, validation
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import Section
-from florilegium.models.parameters import Arrays
-from florilegium.partitions.loading import task_of
+from florilegium.models.frozen import Frozen
+from florilegium.models.parameters import Arrays, parts_of
+from florilegium.partitions.loading import dataset_of, task_of
 from florilegium.strategies.core.health import Attendance
+from florilegium.strategies.core.initial import Start
 from florilegium.strategies.core.telemetry import Telemetry
 from florilegium.strategies.exchange.clock import Clock
 from florilegium.strategies.exchange.population import Population
@@ -46,6 +50,8 @@ class Setup:
         provenance: returns what carries the run out, given the roster; the run's folder keeps it.
         chance: returns the main figure of the best constant prediction for the examples on which simulated clients are
             evaluated; NaN if it is not known.
+        network: all arrays of the network as the run's seed makes it, and the frozen ones of these; None: it is built
+            when it is needed.
     """
 
     settings: ServerSettings
@@ -56,6 +62,7 @@ class Setup:
     origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
     provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
     chance: Callable[[Collection[str]], float] = lambda clients: math.nan
+    network: tuple[Arrays, Frozen] | None = None
 
 
 class Method(Protocol):
@@ -120,6 +127,18 @@ class Federation:
         self.identity = uuid4().hex
         self.lineage: list[int] = []
         self.layers = opened(self)
+        self._network = setup.network
+
+    @cached_property
+    def start(self) -> Start:
+        """What the run starts from."""
+        s = self.settings
+        return Start(s, self.run.path, *(self._network or parts_of(network_for(dataset_of(s), s.model, s.seed))))
+
+    @property
+    def network(self) -> Arrays:
+        """All arrays of the network as the run's seed makes it, the frozen ones too: its blocks and shapes."""
+        return self.start.whole
 
     @property
     def hidden(self) -> bool:
@@ -144,7 +163,7 @@ class Federation:
             server_round: the round.
         """
         path = self.run.path / folder / client
-        return ClientState(path, server_round, self.lineage, self.checkpoint_round, self.identity)
+        return ClientState(path, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen)
 
     # ---------------------------------------------------------------------------------------- cohorts
 
@@ -223,6 +242,7 @@ class Federation:
             "attendance": self.attendance.facts(),
             "clock": None if self.clock is None else self.clock.facts(),
         }
+        own |= {"frozen": self.start.frozen.hash} if self.start.frozen.arrays else {}
         for layer in self.layers:
             own |= layer.facts()
         return own

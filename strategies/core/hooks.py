@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from florilegium.clients.core.network import network_for
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays, get_arrays, num_bytes
+from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.partitions.describing import decisions
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Federation, Setup
@@ -71,10 +70,14 @@ class Hooks:
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"
         clock = self.federation.clock
-        return clock.lacks_memory(client.id, self.network_bytes(client.id)) if clock is not None else ""
+        if clock is None:
+            return ""
+        return clock.lacks_memory(
+            client.id, self.network_bytes(client.id), num_bytes(self.federation.start.built.arrays)
+        )
 
     def network_bytes(self, client: str) -> int:
-        """Return the size of the network that a simulated client trains. By default: the run's network, for all.
+        """Return the size of what a simulated client trains. By default: the run's network, without what is frozen.
 
         A method that sends clients no more of the network than their capacity allows overrides it; otherwise devices
         that cannot hold all of the network are unfit.
@@ -83,8 +86,8 @@ class Hooks:
 
     @cached_property
     def _network_bytes(self) -> int:
-        s = self.settings
-        return num_bytes(get_arrays(network_for(dataset_of(s), s.model, s.seed)))
+        start = self.federation.start
+        return num_bytes(start.built.rest(start.whole))
 
     def check_roster(self) -> None:
         """Check that the method's settings are possible with the present clients. By default nothing is checked.

@@ -18,7 +18,6 @@ from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.closing import summary_of, warnings
 from florilegium.strategies.core.health import unmeasured
 from florilegium.strategies.core.hooks import Hooks, resume
-from florilegium.strategies.core.initial import named_by_init
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.telemetry import Telemetry
 from florilegium.strategies.exchange.evaluation import Evaluation
@@ -107,10 +106,12 @@ class Rounds:
         strategy, federation = self._strategy, self._federation
         s, run = strategy.settings, federation.run
         with earlier_version(s.init):
-            first = strategy.begin_from(*named_by_init(s, network)) if s.init else strategy.server_part(network)
+            first = strategy.begin_from(*federation.start.named()) if s.init else strategy.server_part(network)
         model, done = first, 0
         origins = federation.origins(federation.roster.deployed)
         if s.resume and (checkpoint := run.reopen(self._last, origins)) is not None:
+            checkpoint = federation.start.own(checkpoint, run.name)
+            run.hold(federation.start.frozen)
             model, done = checkpoint.arrays, checkpoint.round
             resume(strategy, checkpoint)
             with earlier_version(run.name):
@@ -120,6 +121,7 @@ class Rounds:
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
             run.create(origins)
+            run.hold(federation.start.frozen)
         run.attempts.begin(federation.provenance(federation.roster))
         federation.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         for layer in federation.layers:

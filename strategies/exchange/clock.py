@@ -81,16 +81,17 @@ class Clock:
         self._ratios: dict[str, float] = {}  # bytes returned, divided by those of the load, in a phase's last exchange
         self.now = 0.0
 
-    def lacks_memory(self, client: str, network: float) -> str:
-        """Return why a client's memory does not suffice to train a network of so many bytes, "" if it does.
+    def lacks_memory(self, client: str, trained: float, frozen: float = 0) -> str:
+        """Return why a client's memory does not suffice for parameters of so many bytes, "" if it does.
 
-        Training needs the parameters, as received and as trained, their gradients, and the optimizer's state.
+        Training needs the parameters, as received and as trained, their gradients, and the optimizer's state; and
+        once what is frozen.
         """
         s = self._settings
         if not s.fleet.memory:
             return ""
         has = float(self._fleet.devices([client]).memory[0])
-        needs = network * (3 + (2 if s.optimizer == "adam" else bool(s.momentum)))
+        needs = frozen + trained * (3 + (2 if s.optimizer == "adam" else bool(s.momentum)))
         if has >= needs:
             return ""
         return f"it has {has / 1e6:.3g} MB of memory (key fleet.memory), and training needs {needs / 1e6:.3g} MB"

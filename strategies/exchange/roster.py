@@ -9,17 +9,19 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
-from florilegium.clients.core.wire import Announcement
+from florilegium.clients.core.wire import Announcement, Query
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
+from florilegium.models.frozen import NOTHING, Frozen
 from florilegium.partitions.clientdata import validating
 from florilegium.strategies.exchange.exchange import POLLS_DEPLOYED, deliver, describe_error
 from florilegium.strategies.exchange.expected import Expected
@@ -118,6 +120,7 @@ class Roster:
         self._packages = list(packages)
         self._patience = patience
         self.unfit: Callable[[Member], str] = lambda client: ""
+        self._frozen, self._built = NOTHING, ""
         self.nodes: list[int] = []
         self.clients: dict[str, Member] = {}
         self.deployed = False
@@ -201,12 +204,32 @@ class Roster:
         known = {*self.nodes, *self._refused, *waiting, *paused} - self._changed
         new = [node for node in online if node not in known]
         self._changed = set()
-        queries = [Message(RecordDict(), node, "query.roster") for node in new]
         real = self.deployed or _reaches_devices(grid)
         seconds = self._patience if timeout is None else timeout
-        replies = deliver(grid, queries, seconds, Expected(), deployed=self.deployed, key="roster-timeout")
-        for node, reply in zip(new, replies, strict=True):
+        replies = self._asked(grid, new, Query(self._frozen.hash), seconds)
+        if lacking := [node for node, reply in replies.items() if self._may_be_given(reply)]:
+            replies |= self._asked(grid, lacking, Query(self._frozen.hash, self._frozen.arrays), seconds)
+        for node, reply in replies.items():
             self._enrol(node, reply, real)
+
+    def _asked(self, grid: Grid, nodes: Sequence[int], query: Query, timeout: float) -> dict[int, Message]:
+        """Return the nodes' replies to the roster query."""
+        queries = [Message(query.pack(), node, "query.roster") for node in nodes]
+        replies = deliver(grid, queries, timeout, Expected(), deployed=self.deployed, key="roster-timeout")
+        return dict(zip(nodes, replies, strict=True))
+
+    def _may_be_given(self, reply: Message) -> bool:
+        """Return whether a device lacks the run's frozen parameters, and no device can build them."""
+        if self._frozen.hash == self._built or reply.has_error():
+            return False
+        with suppress(Exception):  # a device may reply anything; it is refused when it is enrolled
+            answer = Announcement.unpack(reply.content)
+            return answer.pinned and answer.code == self._code and answer.frozen != self._frozen.hash
+        return False
+
+    def trains_with(self, frozen: Frozen, built: Frozen) -> None:
+        """State the frozen parameters of the run, and those that each node builds from the run's seed."""
+        self._frozen, self._built = frozen, built.hash
 
     def _enrol(self, node: int, reply: Message, real: bool) -> None:
         """Add the clients of a node that has replied to the roster query.
@@ -279,6 +302,12 @@ class Roster:
                 f"node {node} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "
                 "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
                 "folder, or use `florilegium run`. On a device, restart its SuperNode."
+            )
+        if answer.pinned and answer.frozen != self._frozen.hash:
+            raise RunError(
+                f"node {node} has other frozen parameters in its network (hash {answer.frozen or 'none'}) than the "
+                f"server ({self._frozen.hash or 'none'}). Let the function or file that key model names give both the "
+                "same, such as the same files of pretrained parameters, then restart its SuperNode."
             )
         if (self.nodes and answer.pinned != self.deployed) or (real and not answer.pinned):
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")

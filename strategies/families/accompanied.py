@@ -27,7 +27,7 @@ class Accompanied(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; initialise the module."""
-        self.beside = beside(self.companion(arrays))
+        self.beside = beside(self.companion(self.federation.network))
         return arrays
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:

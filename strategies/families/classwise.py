@@ -50,7 +50,7 @@ class Classwise(CohortStrategy):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return empty sums."""
-        classes, d = self.size(arrays)
+        classes, d = self.size(self.federation.network)
         return {SUMS: np.zeros((classes, d), np.float32), WEIGHTS: np.zeros(classes, np.float32)}
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:

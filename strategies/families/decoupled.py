@@ -26,8 +26,9 @@ class Decoupled(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the network's arrays."""
-        head = last_blocks(arrays, self.hyper.head_blocks, f"{self.settings.method}.head-blocks")
-        shared = head if self.shares_head else frozenset(block_names(arrays)) - head
+        network = self.federation.network
+        head = last_blocks(network, self.hyper.head_blocks, f"{self.settings.method}.head-blocks")
+        shared = head if self.shares_head else frozenset(block_names(network)) - head
         return of_blocks(arrays, shared)
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:

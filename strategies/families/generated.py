@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from florilegium.clients.core.network import check_nothing_frozen, network_for
+from florilegium.clients.core.network import network_for
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
 from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
 from florilegium.clients.layers.bound import longest_update
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of, trained
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
@@ -61,12 +61,11 @@ class Generated(CohortStrategy):
             raise ConfigurationError(
                 f"model: '{s.model}' has no parameters, and there is nothing for a hypernetwork to make"
             )
-        if shapes.keys() != dict(network.named_parameters()).keys():
+        if shapes.keys() != trained(network).keys():
             raise ConfigurationError(
                 f"model: '{s.model}' has running statistics (batch normalisation) or other buffers of numbers, which a "
                 "hypernetwork does not make"
             )
-        check_nothing_frozen(network, s.model, s.method)
         if not self.hyper.descriptor_size and not s.num_clients:
             raise ConfigurationError(
                 f"{s.method}.descriptor-size: 0 is a quarter of num-clients, which is 0 itself; give one of them"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from florilegium.clients.core.network import check_nothing_frozen, network_for
+from florilegium.clients.core.network import network_for
 from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, trained
 from florilegium.models.subspace import check_dimensions
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
@@ -25,8 +25,7 @@ class Subspace(FedAvg):
         super().__init__(setup)
         self.spec = dataset_of(self.settings)
         network = network_for(self.spec, self.settings.model, self.settings.seed)
-        check_nothing_frozen(network, self.settings.model, self.settings.method)
-        d = sum(parameter.numel() for parameter in network.parameters())
+        d = sum(parameter.numel() for parameter in trained(network).values())
         try:
             check_dimensions(self.hyper.expansion, self.hyper.dimensions, d)
         except ConfigurationError as error:

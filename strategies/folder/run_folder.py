@@ -24,6 +24,7 @@ from florilegium.common.foreign import spreadsheet_cell
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
+from florilegium.models.frozen import FILE, Frozen, hash_of
 from florilegium.partitions.registry import partitioner_table
 from florilegium.strategies.folder.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.folder.metrics_file import MetricsFile, is_evaluated
@@ -218,6 +219,11 @@ class RunFolder:
         self.opened = True
         return checkpoint
 
+    def hold(self, frozen: Frozen) -> None:
+        """Write the frozen parameters, which neither checkpoints nor clients' states contain."""
+        if frozen.arrays and hash_of(read_frozen(self.path)) != frozen.hash:
+            write_tensors(self.path / FILE, frozen.arrays)
+
     def _write_config(self, origins: Mapping[str, str]) -> None:
         write_text(self.path / ORIGINS, json.dumps(origins, indent=2) + "\n")
         write_text(self.path / "config.toml", tomli_w.dumps(nested(self._config)))
@@ -358,6 +364,18 @@ def read_origins(path: Path) -> dict[str, str]:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} is damaged: {error}") from error
+
+
+def read_frozen(path: Path) -> Arrays:
+    """Return the frozen parameters of the run in ``path``; {} if it has none, or an earlier version carried it out.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
+    try:
+        return read_tensors(path / FILE)[0] if (path / FILE).exists() else {}
+    except Exception as error:  # safetensors has its own error type
+        raise RunError(f"{path / FILE} is damaged: {error}") from error
 
 
 def has_results(path: Path) -> bool:

@@ -53,7 +53,6 @@ class ClientPrivacy:
         rng: secret generator of noise and cohorts; with a known seed, both could be reproduced.
         clip_norm: the present clipping bound C.
         slots: the clients' slots with ``privacy.sampling = "slots"``, after :meth:`plan`; else None.
-        frozen: names of arrays that no client changes; they get no noise, and what clients return for them is ignored.
     """
 
     def __init__(self, settings: ServerSettings, run: RunFolder) -> None:
@@ -61,7 +60,6 @@ class ClientPrivacy:
         self._run = run
         self._z = settings.privacy.noise_multiplier
         self.clip_norm = settings.privacy.clip_norm
-        self.frozen: frozenset[str] = frozenset()
         self.slots: Slots | None = None
         self._ledger: Ledger | None = None
         self.rng: np.random.Generator = secret_generator()
@@ -150,7 +148,7 @@ class ClientPrivacy:
         elif p.noise_at == "device":  # each client has added 1/m of the noise's variance
             z, own, count = z * math.sqrt(summed / expected), 0.0, 0.0
         self._record(z, expected / of, phase, number)  # before the sum is used
-        noisy = {name: sent.shape for name, sent in like.items() if name not in self.frozen}
+        noisy = {name: sent.shape for name, sent in like.items()}
         if self.slots is not None:
             divisor = of / self.slots.mechanism.period
             noise = self.slots.noise(phase, number, own, asked, noisy)
@@ -159,9 +157,6 @@ class ClientPrivacy:
             noise = {name: draw(self.rng, "gaussian", own, shape) for name, shape in noisy.items()} if own else {}
         arrays: Arrays = {}
         for name, sent in like.items():
-            if name in self.frozen:
-                arrays[name] = np.zeros(sent.shape)
-                continue
             total: NDArray[Any] = outcome.arrays.get(name, np.zeros(sent.shape))
             arrays[name] = total + noise[name] if name in noise else total
         if p.clip_quantile:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE, Request
 from florilegium.common.errors import ConfigurationError, RunError
-from florilegium.models.parameters import Arrays, exchanged, frozen, is_statistic
+from florilegium.models.parameters import Arrays, exchanged, is_statistic
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.expected import Expected
@@ -59,7 +59,7 @@ class Noise(Layer):
             ConfigurationError: if it does not suffice for the next round, or a shared array is a buffer of the network.
         """
         running = self._running
-        self.protection.frozen = frozen_arrays(running.settings, first)
+        check_parameters(running.settings, first)
         cohorts = [running.cohort_size(r) for r in range(1, rounds + 1)]
         self.protection.plan(cohorts, len(running.trainable()))
         if done < rounds and self.spent(done + 1):
@@ -127,8 +127,8 @@ class Noise(Layer):
         return self.protection.request(self._running.cohort_size(exchange.number))
 
 
-def frozen_arrays(settings: ServerSettings, shared: Arrays) -> frozenset[str]:
-    """Return the names of the frozen parameters among the ``shared`` arrays, which get no noise.
+def check_parameters(settings: ServerSettings, shared: Arrays) -> None:
+    """Check that the ``shared`` arrays are parameters.
 
     Raises:
         ConfigurationError: if a shared array is a buffer of the network: statistics, with noise, are none.
@@ -145,4 +145,3 @@ def frozen_arrays(settings: ServerSettings, shared: Arrays) -> frozenset[str]:
             f"model: '{settings.model}' has the buffer '{noisy[0]}', which noise would change; register it with "
             "persistent=False if it is a constant"
         )
-    return frozenset(frozen(network)) & shared.keys()

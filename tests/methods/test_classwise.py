@@ -29,7 +29,7 @@ from florilegium.strategies.fedproto import FedProto
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import make_client, perform
+from tests.support import make_client, perform, with_network
 
 Matrix = NDArray[Any]
 CLASSES, FEATURES, INPUTS = 4, 3, 5
@@ -219,6 +219,7 @@ def _strategy(kind: type[Any], train: int = 10) -> Any:
     members = {str(i): SimpleNamespace(train=train) for i in range(5)}
     strategy.settings = SimpleNamespace(weighting="examples")
     strategy.clients = members
+    strategy.federation = with_network({})
     strategy._rounds, strategy._accepted = np.zeros(CLASSES, np.int64), {}
     return strategy
 
@@ -289,6 +290,7 @@ def test_the_only_client_with_a_class_has_nobody_to_learn_from(tmp_path: Path) -
 def test_networks_that_fedproto_cannot_use(arrays: Arrays, error: str) -> None:
     strategy = _strategy(FedProto)
     strategy.settings.method = "fedproto"
+    strategy.federation = with_network(arrays)
     with pytest.raises(ConfigurationError, match=error):
         strategy.server_part(arrays)
 

@@ -30,7 +30,7 @@ from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.fedgen import FedGen
 from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.runs import Runs
-from tests.support import make_client, perform, settings
+from tests.support import make_client, perform, settings, with_network
 
 CLASSES, FEATURES, INPUTS, NOISE, WIDTH = 4, 3, 5, 2, 6
 LABELS = [0, 0, 2, 0, 1, 2]
@@ -126,8 +126,9 @@ def test_diversity_is_a_mean_over_pairs() -> None:
     assert diversity_loss(torch.from_numpy(ε), torch.from_numpy(z)).item() == pytest.approx(expected)
 
 
-def _server(**keys: Any) -> Any:
+def _server(network: Arrays | None = None, **keys: Any) -> Any:
     strategy = object.__new__(FedGen)
+    strategy.federation = with_network(get_arrays(_network()) if network is None else network)
     strategy.hyper = FedGenHyper(noise_size=NOISE, generator_width=WIDTH, generator_batch=8, **keys)
     strategy.settings = settings(method="fedgen")
     strategy.task = task_of(strategy.settings)
@@ -222,7 +223,7 @@ def test_without_frequencies_the_earlier_ones_stay() -> None:
 def test_networks_that_end_otherwise_are_refused() -> None:
     arrays = {"conv.weight": np.zeros((2, 2, 3, 3)), "out.weight": np.zeros((2, 2, 1, 1))}
     with pytest.raises(ConfigurationError, match="single dense layer"):
-        _server().server_part(arrays)
+        _server(arrays).server_part(arrays)
 
 
 def test_a_checkpoint_holds_the_generator_and_its_optimizer() -> None:

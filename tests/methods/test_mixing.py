@@ -16,7 +16,7 @@ from florilegium.clients.fedala import WEIGHTS
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from tests.support import make_client, perform, settings
 
@@ -103,22 +103,24 @@ class TestAPFL:
             perform(α, "test", _drawn(3))
             _assert_equal(get_arrays(NETWORK), arrays)
 
-    def test_frozen_parameters_are_the_received_ones(self, tmp_path: Path) -> None:
-        """They may be those of an earlier run, which the client has not started from."""
+    def test_frozen_parameters_are_the_network_s(self, tmp_path: Path) -> None:
+        """They may be those of an earlier run, which the client's own model has not started from."""
         w, frozen = _drawn(1), ["fc1.1.weight", "fc1.1.bias"]
+        shared = {name: array for name, array in w.items() if name not in frozen}
         try:
             NETWORK[0].requires_grad_(False)
             client = _client("apfl", tmp_path, **{"apfl.alpha": 1.0, "apfl.adapt": "never"})
-            perform(client, "train", w)
+            assert client.initial.keys() == shared.keys()
+            set_arrays(NETWORK, w)
+            perform(client, "train", shared)
             v = client.state.load()
-            assert v.keys() == w.keys() - {*frozen}
+            assert v.keys() == shared.keys()
             alone = make_client(_examples(), NETWORK, folder=tmp_path / "alone", **{**KEYS, "method": "fedavg"})
-            expected = perform(alone, "train", {**client.initial, **{name: w[name] for name in frozen}}).arrays
-            _assert_equal(v, {name: expected[name] for name in v})
-            perform(client, "test", w)
-            _assert_equal(get_arrays(NETWORK), {**w, **v})
+            _assert_equal(v, perform(alone, "train", client.initial).arrays)
+            perform(client, "test", shared)
         finally:
             NETWORK[0].requires_grad_(True)
+        _assert_equal(get_arrays(NETWORK), {**w, **v})
 
     def test_running_statistics_of_the_personal_model_are_its_own(self, tmp_path: Path) -> None:
         """α = 1 is local training with batch norm, too."""

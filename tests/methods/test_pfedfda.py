@@ -24,7 +24,7 @@ from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.pfedfda import PFedFDA
 from tests.grid import run_app
-from tests.support import config, make_client, perform
+from tests.support import config, make_client, perform, with_network
 
 HYPER = PFedFDAHyper(shrinkage=1e-4, ridge=0.0, folds=2)
 
@@ -192,7 +192,8 @@ def test_the_extractor_and_the_gaussians_travel_and_learn(tmp_path: Path) -> Non
 def test_networks_that_end_otherwise_are_refused(tmp_path: Path) -> None:
     class Bare(PFedFDA):
         def __init__(self) -> None:
-            pass
+            self.federation = with_network(arrays)
 
+    arrays = {"conv.weight": np.zeros((2, 2, 3, 3)), "out.weight": np.zeros((2, 2, 1, 1))}
     with pytest.raises(ConfigurationError, match="single dense layer"):
-        Bare().server_part({"conv.weight": np.zeros((2, 2, 3, 3)), "out.weight": np.zeros((2, 2, 1, 1))})
+        Bare().server_part(arrays)

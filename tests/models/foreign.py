@@ -203,3 +203,57 @@ def lone_channels(shape: Shape, classes: int) -> nn.Module:
         nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
         nn.Linear(8, classes),
     )
+
+
+class Adapter(nn.Module):
+    """A frozen dense layer with a trained change of low rank: y = Wx + b + B(Ax), with B = 0 at first (LoRA)."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int = 4) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + self.up(self.down(x))
+
+
+class AdaptedTransformer(nn.Module):
+    """A transformer block on the rows of an image, frozen but for its adapters of rank 4 and the classifier."""
+
+    blocks = ("embedding", "attention", "head")
+
+    def __init__(self, shape: Shape, classes: int, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Sequential(nn.Flatten(1, 2), nn.Linear(shape[2], width).requires_grad_(False))
+        self.attention = AdaptedAttention(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(self.embedding(x)))
+
+
+class AdaptedAttention(nn.Module):
+    """Attention of one head and a dense network, each with a residual; the mean over all positions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (Adapter(width, width) for _ in range(3))
+        self.norm = nn.LayerNorm(width).requires_grad_(False)
+        self.first, self.second = Adapter(width, 2 * width), Adapter(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / math.sqrt(x.shape[2])
+        x = self.norm(x + scores.softmax(dim=2) @ self.value(x))
+        return (x + self.second(functional.relu(self.first(x)))).mean(dim=1)
+
+
+def probe(shape: Shape, classes: int) -> nn.Module:
+    """Two blocks, the first of which, all but the classifier, is frozen."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.ReLU()).requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(16, classes))
+
+
+def unfrozen_probe(shape: Shape, classes: int) -> nn.Module:
+    """The same, all of it trained."""
+    return probe(shape, classes).requires_grad_(True)

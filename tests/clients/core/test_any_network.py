@@ -13,16 +13,17 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from florilegium.apps.engines.one_process import run_here
+from florilegium.apps.runs.personal import personalise
 from florilegium.clients.core.export import load_model, save_model
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, get_arrays, trained, unexchanged
+from florilegium.models.parameters import Arrays, arrays_of, get_arrays, trained, unexchanged, whole
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import find_spec
-from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.folder.run_folder import read_checkpoint, read_frozen
 from tests.runs import Runs
 from tests.support import config, make_client, mostly_long, perform, settings
 
@@ -49,10 +50,10 @@ def _examples(count: int) -> Examples:
 
 
 def _run(path: Path, function: str, **keys: Value) -> Arrays:
-    """Carry out a short run; return the final model."""
+    """Carry out a short run; return the final model, with what is frozen."""
     few = {"num_clients": 2, "samples_per_client": 150, "participation": 1.0, "rounds": 1, "local_epochs": 1}
     run_here(config(**{"model": _name(function), "batch_size": 128, **few, **keys}), path)
-    return read_checkpoint(path).arrays
+    return read_frozen(path) | read_checkpoint(path).arrays
 
 
 def _plain(function: str, examples: Examples, rate: float, size: int) -> torch.nn.Module:
@@ -118,10 +119,22 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("method", ["pefll", "pfedhn", "flowdup", "ld-fedavg", "hyperfedzero"])
+@pytest.mark.parametrize("method", ["flowdup", "hyperfedzero", "heterofl", "fedrolex"])
 def test_methods_that_make_all_parameters_refuse_frozen_ones(tmp_path: Path, method: str) -> None:
     with pytest.raises(ConfigurationError, match=f"has frozen parameters .* method '{method}' makes all parameters"):
-        _run(tmp_path / "run", "frozen_body", method=method)
+        _run(tmp_path / "run", "frozen_body", method=method, **{"flowdup.dimensions": 20})
+
+
+@pytest.mark.parametrize("method", mostly_long(["pefll", "pfedhn", "ld-fedavg"], "pfedhn"))
+def test_methods_that_make_parameters_make_the_trained_ones(tmp_path: Path, method: str) -> None:
+    network = build(_name("frozen_body"), SHAPE, CLASSES, 1)
+    _run(tmp_path / "run", "frozen_body", method=method, **{"ld-fedavg.dimensions": 20})
+    checkpoint = read_checkpoint(tmp_path / "run")
+    frozen = {*arrays_of(whole(network))} - {*trained(network)}
+    assert not any(name.endswith(one) for name in (*checkpoint.arrays, *checkpoint.state) for one in frozen)
+    model, _ = load_model(personalise(tmp_path / "run", tmp_path / "model", "0"))
+    found, before = arrays_of(whole(model)), arrays_of(whole(network))
+    assert {name for name in before if np.array_equal(found[name], before[name])} == frozen
 
 
 @pytest.mark.parametrize(
@@ -133,14 +146,14 @@ def test_methods_leave_frozen_parameters_and_train_the_others(tmp_path: Path, ke
     for function in ("frozen_body", "Tied"):
         initial = build(_name(function), SHAPE, CLASSES, 1)
         final = _run(tmp_path / function, function, **keys)
-        for name, array in get_arrays(initial).items():
+        for name, array in arrays_of(whole(initial)).items():
             moves = name in trained(initial) and "unused" not in name
             assert np.array_equal(array, final[name]) != moves, name
 
 
 @pytest.mark.parametrize("method", mostly_long(["fedper", "fedrep", "fedbabu", "fedsr", "fediir", "moon"], "fedrep"))
 def test_methods_that_cut_leave_frozen_blocks(tmp_path: Path, method: str) -> None:
-    initial = get_arrays(build(_name("frozen_body"), SHAPE, CLASSES, 1))
+    initial = arrays_of(whole(build(_name("frozen_body"), SHAPE, CLASSES, 1)))
     final = _run(tmp_path / "run", "frozen_body", method=method)
     assert np.array_equal(initial["0.1.weight"], final["0.1.weight"])
     assert not np.array_equal(initial["1.weight"], final["1.weight"])
@@ -155,7 +168,7 @@ def test_frozen_parameters_get_no_noise(tmp_path: Path, where: str) -> None:
         "privacy.sampling": "fixed",
     }
     final = _run(tmp_path / "run", "frozen_body", weighting="uniform", **keys)
-    initial = get_arrays(build(_name("frozen_body"), SHAPE, CLASSES, 1))
+    initial = arrays_of(whole(build(_name("frozen_body"), SHAPE, CLASSES, 1)))
     for name in initial:
         assert np.array_equal(initial[name], final[name]) == name.startswith("0."), name
 
@@ -173,12 +186,6 @@ def test_a_single_block_is_not_cut(tmp_path: Path, method: str) -> None:
     message = r"model: '.*:DropoutNet' is a single block: its children one after the other.*return an nn.Sequential"
     with pytest.raises(ConfigurationError, match=message):
         _run(tmp_path / "run", "DropoutNet", method=method)
-
-
-@pytest.mark.parametrize("method", ["pefll", "flowdup", "hyperfedzero"])
-def test_frozen_parameters_are_not_made_anew(tmp_path: Path, method: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"frozen parameters \('0.1.weight'\), but method"):
-        _run(tmp_path / "run", "frozen_body", method=method)
 
 
 def test_what_is_frozen_whole_is_not_trained(tmp_path: Path) -> None:
@@ -219,7 +226,7 @@ def test_an_exported_model_without_its_package(tmp_path: Path) -> None:
 def test_example_privacy_trains_what_is_not_frozen(tmp_path: Path) -> None:
     keys: dict[str, Value] = {"privacy.unit": "example", "privacy.noise-multiplier": 1.0, "privacy.clip-norm": 1.0}
     final = _run(tmp_path / "run", "frozen_body", **keys)
-    initial = get_arrays(build(_name("frozen_body"), SHAPE, CLASSES, 1))
+    initial = arrays_of(whole(build(_name("frozen_body"), SHAPE, CLASSES, 1)))
     for name in initial:
         assert np.array_equal(initial[name], final[name]) == name.startswith("0."), name
     assert math.isfinite(float(final["1.weight"].sum()))

@@ -1,0 +1,68 @@
+"""What a node holds once for all its clients: frozen parameters, and buffers that are not exchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from florilegium.common.errors import RunError
+from florilegium.common.files import read_tensors, write_tensors
+from florilegium.models.frozen import Frozen, hash_of
+from florilegium.models.parameters import Arrays, frozen_of, set_arrays, unexchanged
+
+
+class Held:
+    """The frozen parameters and the buffers that are not exchanged, as each client of a node finds them.
+
+    Args:
+        model: the node's network, freshly built.
+
+    Attributes:
+        frozen: the frozen parameters.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._buffers = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
+        self.frozen = frozen_of(model)
+
+    def restore(self) -> None:
+        """Put back into the network what a client may have counted or changed there."""
+        for name, value in self._buffers.items():
+            self._model.get_buffer(name).copy_(value)
+        set_arrays(self._model, self.frozen.arrays)
+
+    def take(self, wanted: str, file: Path, model: str) -> None:
+        """Let the network have the frozen parameters with the hash ``wanted``: its own, or those in ``file``.
+
+        Args:
+            wanted: the hash.
+            file: where the server, or a reply to the roster query, has put them.
+            model: value of key ``model``, for the error message.
+
+        Raises:
+            RunError: if they are not there.
+        """
+        if wanted == self.frozen.hash:
+            return
+        arrays = read_tensors(file)[0] if file.is_file() else {}
+        if arrays.keys() != self.frozen.arrays.keys() or hash_of(arrays) != wanted:
+            raise RunError(
+                f"model: this run trains '{model}' with frozen parameters of hash {wanted}, but this node builds those "
+                f"of hash {self.frozen.hash or 'none'}, and {file.name} does not hold the others; let the function or "
+                "file that the network comes from give both sides the same parameters"
+            )
+        set_arrays(self._model, arrays)
+        self.frozen = Frozen(arrays, self.frozen.others)
+
+
+def keep(arrays: Arrays, named: str, file: Path) -> None:
+    """Write received frozen parameters to ``file``.
+
+    Raises:
+        RunError: if they do not have the hash ``named``.
+    """
+    if hash_of(arrays) != named:
+        raise RunError(f"the received frozen parameters do not have the hash '{named}' that came with them")
+    write_tensors(file, arrays)
