@@ -81,8 +81,12 @@ def without_statistics(arrays: Arrays) -> Arrays:
 
 
 def get_arrays(model: nn.Module) -> Arrays:
-    """Return copies of the tensors of :func:`exchanged` as NumPy arrays."""
-    return arrays_of(exchanged(model))
+    """Return copies of the tensors of :func:`exchanged` as NumPy arrays.
+
+    Of a finished model, in which nothing is left to train, such as one of a run's results: of all its tensors.
+    """
+    finished = not any(parameter.requires_grad for parameter in model.parameters())
+    return arrays_of(whole(model) if finished else exchanged(model))
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:

@@ -157,7 +157,9 @@ class TestRun:
     def test_models_are_the_global_one_and_each_clients_own(self, go: Any) -> None:
         run = go(method="ditto")
         arrays = _arrays(run)
-        assert all(np.array_equal(array, arrays[name]) for name, array in get_arrays(run.model()).items())
+        finished = get_arrays(run.model())
+        assert finished.keys() == arrays.keys()
+        assert all(np.array_equal(array, arrays[name]) for name, array in finished.items())
         accuracy = run.clients.set_index("client").loc["2", "accuracy"]
         model = run.model(2)
         federation = fl.partition(**{key: QUICK[key] for key in ("cache_dir", "num_clients")})
