@@ -26,7 +26,9 @@ def fingerprint_of_dataset(dataset: Dataset) -> str:
         if split is not None:
             step = max(1, len(split.x) // _SAMPLE)
             digest.update(repr(split.x.shape).encode())
-            for array in (split.x[::step], split.y):
+            # A single column of numbers counts as a vector, which it was in runs of earlier versions.
+            y = split.y[:, 0] if split.y.shape[1:] == (1,) else split.y
+            for array in (split.x[::step], y):
                 _add(digest, array)
     return digest.hexdigest()[:12]
 

@@ -170,3 +170,5 @@ def test_fingerprints_change_with_all_that_a_federation_holds() -> None:
         replace(train, x=train.x[:-1], y=train.y[:-1]),
     ]
     assert len({fingerprint_of_dataset(replace(dataset, train=other)) for other in others} | {before[1]}) == 4
+    column = replace(dataset.train, y=dataset.train.y[:, None])  # as numbers are now; they were vectors once
+    assert fingerprint_of_dataset(replace(dataset, train=column)) == before[1]
