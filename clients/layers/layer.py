@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,13 +45,13 @@ class Layer:
     encodes: ClassVar[bool] = False
 
     @classmethod
+    @abstractmethod
     def opened(cls, request: Request, place: Place) -> Self | None:
         """Return the layer for a request, None if the request does not concern it.
 
         Raises:
             RunError: if the request lacks what the layer needs.
         """
-        raise NotImplementedError
 
     def check(self, request: Request, answer: Answer, length: float | None) -> None:
         """Check what a client returns.

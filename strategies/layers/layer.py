@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -63,9 +64,9 @@ class Layer:
     hides: ClassVar[bool] = False
 
     @classmethod
+    @abstractmethod
     def opened(cls, running: Running) -> Self | None:
         """Return the layer, None if the run's settings do not ask for it."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ start
 
