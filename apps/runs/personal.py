@@ -84,12 +84,14 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         source = assembly.simulated_clients()
     with TemporaryDirectory() as state_dir:  # the state of a new client is not kept
         host = assembly.host(source, state_dir if data_path else "")
-        strategy = assembly.strategy(open_folder(run, config, s.method))
+        place = open_folder(run, config, s.method)
+        strategy = assembly.strategy(place)
         grid = OneProcess(host, assembly.code)
         strategy.federation.roster.trains_with(strategy.federation.start.frozen, strategy.federation.start.built)
         strategy.federation.roster.wait(grid, 0.0, until=lambda: bool(strategy.clients))
         strategy.server_part(get_arrays(network_for(dataset_of(s), s.model, s.seed)))  # as before a resume
         checkpoint = strategy.federation.start.own(checkpoint, run.name)
+        place.hold(strategy.federation.start.frozen)  # which runs of earlier versions have in their checkpoints alone
         resume(strategy, checkpoint)
         yield Reopened(s, strategy, Round(strategy.federation, grid, checkpoint.round), host, checkpoint)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from florilegium.common.errors import RunError
 from florilegium.common.files import read_tensors, write_tensors
 from florilegium.models.frozen import Frozen, hash_of
 from florilegium.models.parameters import Arrays, frozen_of, set_arrays, unexchanged
+
+log = logging.getLogger("flwr")
 
 
 class Held:
@@ -56,13 +60,28 @@ class Held:
         set_arrays(self._model, arrays)
         self.frozen = Frozen(arrays, self.frozen.others)
 
+    def try_take(self, wanted: str, file: Path, model: str) -> None:
+        """As :meth:`take`, if ``file`` is there; remove a file that is of no use, so that it is sent again."""
+        if not wanted or wanted == self.frozen.hash or not file.is_file():
+            return
+        try:
+            self.take(wanted, file, model)
+        except Exception as error:  # safetensors raises its own error type, OSError or ValueError
+            log.warning("%s is removed: %s", file, error)
+            file.unlink(missing_ok=True)
 
-def keep(arrays: Arrays, named: str, file: Path) -> None:
-    """Write received frozen parameters to ``file``.
+    def keep(self, arrays: Arrays, named: str, file: Path) -> None:
+        """Write received frozen parameters to ``file``.
 
-    Raises:
-        RunError: if they do not have the hash ``named``.
-    """
-    if hash_of(arrays) != named:
-        raise RunError(f"the received frozen parameters do not have the hash '{named}' that came with them")
-    write_tensors(file, arrays)
+        Raises:
+            RunError: if they are not those of this node's network, or do not have the hash ``named``.
+        """
+        own = self.frozen.arrays
+        same = arrays.keys() == own.keys() and all(
+            (array.dtype, array.shape) == (own[name].dtype, own[name].shape) for name, array in arrays.items()
+        )
+        if not same or not all(np.isfinite(array).all() for array in arrays.values()):
+            raise RunError("the received frozen parameters are not those of this node's network, or not finite")
+        if hash_of(arrays) != named:
+            raise RunError(f"the received frozen parameters do not have the hash '{named}' that came with them")
+        write_tensors(file, arrays)

@@ -43,7 +43,7 @@ from florilegium.clients.layers.applied import Applied
 from florilegium.clients.layers.layer import Place
 from florilegium.clients.layers.secure import carry_out
 from florilegium.clients.node.crew import Crew
-from florilegium.clients.node.held import Held, keep
+from florilegium.clients.node.held import Held
 from florilegium.clients.node.settling import FLUSHES, settled
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
@@ -133,8 +133,9 @@ class Host:
             return Announcement(False, code)
         file = self._frozen_file("", query.frozen)
         if query.arrays:
-            keep(query.arrays, query.frozen, file)
-        holds = query.frozen if query.frozen and file.is_file() else self._held.frozen.hash
+            self._held.keep(query.arrays, query.frozen, file)
+        self._held.try_take(query.frozen, file, self._settings.model)
+        holds = self._held.frozen.hash
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
         labeled = [d.labeled for d in data]
@@ -237,15 +238,18 @@ class Host:
         would tell something of a single example.
 
         Raises:
-            RunError: if one is NaN or infinite, unless there were no examples to compute it from; or not declared, or
-                outside of its range.
+            RunError: if one is NaN or infinite, unless there were no examples to compute it from, or it is a figure of
+                the task, which may be undefined for few examples; or not declared, or outside of its range.
         """
         numbers = answer.metrics
         if self._settings.privacy.unit == "example":
             answer.metrics.update({name: usable(value) for name, value in numbers.items()})
         else:
             for name, value in numbers.items() if answer.num_examples else ():
-                if not math.isfinite(value):
+                undefined = (
+                    math.isnan(value) and name.removeprefix("validation_").partition("_")[0] in self._task.figures
+                )
+                if not math.isfinite(value) and not undefined:
                     raise RunError(f"'{name}' is {value}; lower the learning rate or set max-grad-norm")
         try:
             check_reports({name: [value] for name, value in numbers.items()}, self._known)

@@ -130,4 +130,5 @@ class Buffer:
         """Restore the state that :meth:`arrays` and :meth:`facts` returned."""
         arrivals = self._arrivals
         arrivals.take_back(facts["arrivals"])
-        arrivals.models = {v: {n: arrays[f"{BUFFER}{v}:{n}"] for n in facts["names"]} for v in arrivals.versions}
+        names = [name for name in facts["names"] if name not in self._federation.start.frozen.arrays]  # of version 0.2
+        arrivals.models = {v: {n: arrays[f"{BUFFER}{v}:{n}"] for n in names} for v in arrivals.versions}

@@ -77,6 +77,8 @@ class Start:
                 f"run '{run}' has trained with frozen parameters of hash {named}, the file {FILE} in its folder has "
                 f"{self.frozen.hash or 'none'}; put back the one that it was written with"
             )
+        if "frozen" in checkpoint.facts:  # this version wrote it, without frozen parameters
+            return checkpoint
         where = f"the checkpoint of run '{run}'"
         arrays, state = (self.frozen.without(kind, where) for kind in (checkpoint.arrays, checkpoint.state))
         return replace(checkpoint, arrays=arrays, state=state)

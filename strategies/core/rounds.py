@@ -121,7 +121,7 @@ class Rounds:
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
             run.create(origins)
-            run.hold(federation.start.frozen)
+        run.hold(federation.start.frozen)
         run.attempts.begin(federation.provenance(federation.roster))
         federation.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         for layer in federation.layers:

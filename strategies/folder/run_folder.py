@@ -182,7 +182,7 @@ class RunFolder:
                 f"resume it: resume = '{self.name}'."
             )
         self.metrics.begin()
-        for name in ("failures.jsonl", CLIENTS, PROVENANCE):  # of an attempt that died early
+        for name in ("failures.jsonl", CLIENTS, PROVENANCE, FILE):  # of an attempt that died early
             (self.path / name).unlink(missing_ok=True)
         self._write_config(origins)
         self.opened = True

@@ -62,7 +62,7 @@ def test_pictures(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", mostly_long(NEEDED, "scaffold", "apfl"))
 def test_several_numbers(method: str, tmp_path: Path) -> None:
-    own: dict[str, Value] = {"finetune-epochs": 1} if method == "pfedme" else {}
+    own: dict[str, Value] = {"rounds": 40, "finetune-epochs": 5} if method in ("pfedme", "fedbabu") else {}
     keys: dict[str, Value] = {"dataset": _numbers(3), "task": "", "learning-rate": 0.02, "rounds": 10, "model": "mlp"}
     summary = _run(tmp_path, **{**keys, "method": method, **own})
     assert summary["task"]["name"] == "rmse"
@@ -124,3 +124,11 @@ def test_a_task_that_is_not_the_datasets_own_is_kept_with_the_model(tmp_path: Pa
     assert card.task == "regression"
     assert model[0] is not None
     assert sum(parameter.numel() for parameter in model.parameters()) == 65
+
+
+def test_a_client_of_one_example_has_no_r2_and_does_not_fail(tmp_path: Path) -> None:
+    """Of 80 test rows 60 clients have one or two each; R² of one is undefined, and that of all together is not."""
+    found = _run(tmp_path, dataset=_numbers(2), rounds=1, **{"num-clients": 60})
+    assert not (tmp_path / "run" / "failures.jsonl").exists()
+    assert "failed" not in found
+    assert np.isfinite(found["final"]["seen"]["r2_pooled"])
