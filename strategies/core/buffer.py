@@ -130,5 +130,6 @@ class Buffer:
         """Restore the state that :meth:`arrays` and :meth:`facts` returned."""
         arrivals = self._arrivals
         arrivals.take_back(facts["arrivals"])
-        names = [name for name in facts["names"] if name not in self._federation.start.frozen.arrays]  # of version 0.2
+        fixed = self._federation.start.frozen.arrays  # which earlier versions stored with each model
+        names = [name for name in facts["names"] if name not in fixed]
         arrivals.models = {v: {n: arrays[f"{BUFFER}{v}:{n}"] for n in names} for v in arrivals.versions}

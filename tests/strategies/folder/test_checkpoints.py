@@ -10,8 +10,9 @@ import pytest
 from florilegium.clients.core.state import ClientState
 from florilegium.common import files
 from florilegium.common.errors import DataError, RunError
+from florilegium.models.frozen import Frozen
 from florilegium.strategies.folder import run_folder
-from florilegium.strategies.folder.run_folder import Checkpoint, RunFolder, read_checkpoint
+from florilegium.strategies.folder.run_folder import Checkpoint, RunFolder, read_checkpoint, read_frozen
 
 ARRAYS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((), np.int64)}
 
@@ -78,3 +79,15 @@ def test_the_one_before_is_kept_until_the_next_is_verified(tmp_path: Path, monke
     assert first.exists()
     _save(tmp_path, 2)
     assert not first.exists()
+
+
+def test_frozen_parameters_of_an_attempt_that_died_early_are_gone(tmp_path: Path) -> None:
+    """The next attempt of this name may freeze nothing, and then writes no such file itself."""
+    first = RunFolder(tmp_path, {}, "")
+    first.create({})
+    first.hold(Frozen({"w": ARRAYS["w"]}))
+    np.testing.assert_array_equal(read_frozen(tmp_path)["w"], ARRAYS["w"])
+    second = RunFolder(tmp_path, {}, "")
+    second.create({})
+    second.hold(Frozen())
+    assert read_frozen(tmp_path) == {}
