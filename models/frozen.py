@@ -51,7 +51,10 @@ class Frozen:
         return {name: array for name, array in arrays.items() if name not in self.arrays}
 
     def without(self, arrays: Arrays, where: str) -> Arrays:
-        """Return stored ``arrays`` without frozen parameters, with which earlier versions stored all others.
+        """Return ``arrays`` that an earlier version stored, without the frozen parameters among them.
+
+        They are known by their names alone, so that this is no use for what the present version stores: a second
+        network of a method may have names that end alike.
 
         Args:
             arrays: arrays by name; names may have a prefix that ends with ".", "/" or ":".

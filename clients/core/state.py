@@ -21,6 +21,9 @@ from florilegium.common.files import Draft, draft_tensors, read_tensors
 from florilegium.models.frozen import NOTHING, Frozen
 from florilegium.models.parameters import Arrays
 
+FROZEN = "frozen"
+"""Entry of a state file with the hash of the run's frozen parameters; files of earlier versions lack it."""
+
 
 class ClientState:
     """The durable arrays of one client.
@@ -89,11 +92,13 @@ class ClientState:
         if not versions:
             return None
         try:
-            found = read_tensors(versions[-1][1])[0]
+            found, told = read_tensors(versions[-1][1])
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             raise DataError(
                 f"the state file {versions[-1][1]} is damaged ({error}); delete it to start this client anew"
             ) from error
+        if FROZEN in told:  # this version wrote it, without frozen parameters
+            return found
         return self._frozen.without(found, f"the state file {versions[-1][1]}")
 
     def save(self, arrays: Arrays, part: str = "state") -> None:
@@ -161,10 +166,11 @@ class ClientState:
             self._shared.commit()
         if not self._staged:
             return None
+        told = {FROZEN: self._frozen.hash} if self._frozen.arrays else None
         drafts: dict[str, Draft] = {}
         with ExitStack() as failed:
             for part, staged in self._staged.items():
-                drafts[part] = draft_tensors(self._path(part), staged)
+                drafts[part] = draft_tensors(self._path(part), staged, told)
                 failed.callback(drafts[part].discard)
             failed.pop_all()
         self._staged = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from florilegium.models.frozen import Frozen, hash_of
 from florilegium.models.parameters import Arrays, frozen_of, set_arrays, unexchanged
 
 log = logging.getLogger("flwr")
+
+KEPT = 8
+"""Number of files of frozen parameters that a device keeps; a file that is gone is sent again when a run needs it."""
 
 
 class Held:
@@ -69,9 +73,11 @@ class Held:
         except Exception as error:  # safetensors raises its own error type, OSError or ValueError
             log.warning("%s is removed: %s", file, error)
             file.unlink(missing_ok=True)
+        else:
+            os.utime(file)
 
     def keep(self, arrays: Arrays, named: str, file: Path) -> None:
-        """Write received frozen parameters to ``file``.
+        """Write received frozen parameters to ``file``; of all files in its folder, keep the :data:`KEPT` last used.
 
         Raises:
             RunError: if they are not those of this node's network, or do not have the hash ``named``.
@@ -85,3 +91,6 @@ class Held:
         if hash_of(arrays) != named:
             raise RunError(f"the received frozen parameters do not have the hash '{named}' that came with them")
         write_tensors(file, arrays)
+        by_use = sorted(file.parent.glob(f"*{file.suffix}"), key=lambda one: one.stat().st_mtime_ns)
+        for old in by_use[:-KEPT]:
+            old.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from florilegium.clients.core.state import ClientState
 from florilegium.common.errors import DataError, RunError
+from florilegium.common.files import write_tensors
+from florilegium.models.frozen import Frozen
 
 
 def _ask(folder, round, lineage=(), checkpoint=0, identity="0") -> int | None:
@@ -33,6 +35,26 @@ def _keep(folder, number, round, lineage=(), checkpoint=0, identity="0") -> None
 
 def _full(descriptor: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_second_network_with_names_that_end_alike_is_no_frozen_parameter(tmp_path):
+    """Only a file of an earlier version is searched for frozen parameters, by the ends of names."""
+    fixed = Frozen({"0.weight": np.ones(2)}, frozenset({"1.weight"}))
+    own = {"cluster.0.weight": np.array([2.0, 3.0]), "beside.0.weight": np.zeros(2), "1.weight": np.ones(1)}
+    state = ClientState(tmp_path, 1, [], 0, "0", fixed)
+    state.save(own)
+    state.share(own, "common")
+    state.commit()
+    again = ClientState(tmp_path, 2, [], 0, "0", fixed)
+    for found in (again.load(), again.load_shared("common")):
+        assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in own.items()}
+    _path(tmp_path).unlink()
+    write_tensors(_path(tmp_path), {"beside.0.weight": np.zeros(2), "1.weight": np.ones(1)})
+    assert again.load().keys() == {"1.weight"}
+
+
+def _path(folder):
+    return folder / "state-000001-0-0.safetensors"
 
 
 class TestSaving:

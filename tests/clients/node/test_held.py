@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torch import nn
 
-from florilegium.clients.node.held import Held
+from florilegium.clients.node.held import KEPT, Held
 from florilegium.common.errors import RunError
 from florilegium.models.frozen import hash_of
 from florilegium.models.parameters import Arrays
@@ -56,3 +57,17 @@ def test_a_damaged_file_is_removed_and_nothing_is_claimed(tmp_path: Path) -> Non
     held.try_take(hash_of(arrays), file, "mlp")
     assert held.frozen.hash == before
     assert not file.exists()
+
+
+def test_the_files_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    held, many = _held(), 3
+    received = [{name: array + n for name, array in held.frozen.arrays.items()} for n in range(1, KEPT + many + 1)]
+    files = [tmp_path / f"{hash_of(arrays)}.safetensors" for arrays in received]
+    for seconds, (arrays, file) in enumerate(zip(received[:KEPT], files[:KEPT], strict=True)):
+        held.keep(arrays, hash_of(arrays), file)
+        os.utime(file, (seconds, seconds))
+    held.try_take(hash_of(received[1]), files[1], "mlp")  # by another run
+    for arrays, file in zip(received[KEPT:], files[KEPT:], strict=True):
+        held.keep(arrays, hash_of(arrays), file)
+    gone = [files[0], files[2], files[3]]
+    assert {*tmp_path.iterdir()} == {*files} - {*gone}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from florilegium.common.files import read_tensors, write_tensors
 from florilegium.common.settings import Value
 from florilegium.models.frozen import FILE, hash_of
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, arrays_of, frozen, get_arrays, num_bytes, trained, whole
+from florilegium.models.parameters import Arrays, arrays_of, frozen, get_arrays, num_bytes, parts_of, trained, whole
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.core.initial import Start
 from florilegium.strategies.exchange.roster import Roster
 from florilegium.strategies.folder.metrics_file import read_metrics
-from florilegium.strategies.folder.run_folder import read_checkpoint, read_frozen
+from florilegium.strategies.folder.run_folder import BUFFER, Checkpoint, read_checkpoint, read_frozen
 from tests.grid import FIRST_NODE
 from tests.runs import Runs, timeless
 from tests.support import config, mostly_long, settings
@@ -155,18 +157,22 @@ def _as_earlier(path: Path, change: Callable[[Arrays], Arrays] = lambda arrays: 
     facts["order"] = [*fixed, *facts["order"]]
     del facts["frozen"]
     arrays |= {f"arrays/{name}": array for name, array in fixed.items()}
+    if facts["buffer"]:  # the models of clients that are busy
+        facts["buffer"]["names"] = [*fixed, *facts["buffer"]["names"]]
+        models = {one.split(":")[0] for one in arrays if one.startswith(f"state/{BUFFER}")}
+        assert models
+        arrays |= {f"{model}:{name}": array for model in models for name, array in fixed.items()}
     write_tensors(file, arrays, metadata | {"facts": json.dumps(facts)})
     for state in path.glob("clients/*/state-*.safetensors"):
-        own, metadata = read_tensors(state)
-        write_tensors(state, own | fixed, metadata)
+        write_tensors(state, read_tensors(state)[0] | fixed)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_a_run_of_an_earlier_version_goes_on(run: Runs, method: str) -> None:
-    whole_run = run("whole", method=method, rounds=3)
-    run("old", method=method, rounds=2)
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "buffered"])
+def test_a_run_of_an_earlier_version_goes_on(run: Runs, name: str) -> None:
+    whole_run = run("whole", rounds=3, **ALL[name])
+    run("old", rounds=2, **ALL[name])
     _as_earlier(run.folder / "old")
-    old = run("old", method=method, rounds=3, resume="old")
+    old = run("old", rounds=3, resume="old", **ALL[name])
     assert timeless(old)[-1]["seen"] == timeless(whole_run)[-1]["seen"]
     assert read_frozen(old).keys() == read_frozen(whole_run).keys()
     for file, arrays in _stored(old / "checkpoint").items():
@@ -175,12 +181,53 @@ def test_a_run_of_an_earlier_version_goes_on(run: Runs, method: str) -> None:
     assert np.array_equal(arrays_of(whole(model))["0.1.weight"], read_frozen(old)["0.1.weight"])
 
 
+def test_a_finished_run_of_an_earlier_version_is_opened(run: Runs) -> None:
+    """Its clients read frozen parameters, which no seed gives, from a file that it does not have yet."""
+    run("first", model=_name("unfrozen_probe"))
+    old = run("old", model=_name("probe"), init="first", rounds=1)
+    fixed = read_frozen(old)
+    _as_earlier(old)
+    model, _ = load_model(personalise(old, run.folder / "model", "0"))
+    assert fixed
+    assert all(np.array_equal(arrays_of(whole(model))[name], array) for name, array in fixed.items())
+
+
+def test_a_checkpoint_of_this_version_may_have_names_that_end_alike(tmp_path: Path) -> None:
+    """A method's own state is not taken for frozen parameters: those are not in it."""
+    network, fixed = parts_of(_network("probe"))
+    start = Start(settings(model=_name("probe")), tmp_path, network, fixed)
+    alike = {f"beside/{name}": array + n for n, (name, array) in enumerate(fixed.arrays.items())}
+    checkpoint = Checkpoint(1, {"1.bias": network["1.bias"]}, alike, {"frozen": fixed.hash})
+    assert start.own(checkpoint, "run").state.keys() == alike.keys()
+    earlier = replace(checkpoint, arrays=network, state={}, facts={})
+    assert start.own(earlier, "run").arrays.keys() == fixed.others
+
+
+def test_a_run_resumed_before_its_first_checkpoint_holds_what_is_frozen(run: Runs) -> None:
+    """Also if an earlier version began it, which wrote no file of them."""
+
+    def stop(message: Message) -> None:
+        if message.metadata.message_type == "train":
+            raise KeyboardInterrupt
+
+    run("first", model=_name("unfrozen_probe"))
+    keys: dict[str, Value] = {"model": _name("probe"), "init": "first"}
+    with pytest.raises(KeyboardInterrupt):
+        run("run", intercept=stop, **keys)
+    fixed = read_frozen(run.folder / "run")
+    (run.folder / "run" / FILE).unlink()
+    path = run("run", resume="run", **keys)
+    assert fixed
+    assert hash_of(read_frozen(path)) == hash_of(fixed)
+    assert not (path / "failures.jsonl").exists()
+
+
 def test_states_with_other_frozen_parameters_are_refused(run: Runs) -> None:
     run("old", method="ditto", rounds=2)
     path = run.folder / "old"
     for state in path.glob("clients/1/state-*.safetensors"):
-        own, metadata = read_tensors(state)
-        write_tensors(state, own | {name: array + 1 for name, array in read_frozen(path).items()}, metadata)
+        own = read_tensors(state)[0]
+        write_tensors(state, own | {name: array + 1 for name, array in read_frozen(path).items()})
     run("old", method="ditto", rounds=3, resume="old")
     failures = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
     assert {one["client"] for one in failures} == {"1"}
