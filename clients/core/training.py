@@ -233,15 +233,11 @@ def train(
         RunError: if no parameter is left to train, or no batch has ``least`` examples.
     """
     groups = trained_groups(model, settings, groups)
-    parameters = [parameter for group in groups for parameter in group.parameters]
-    if not parameters:
+    if not groups:
         raise RunError("nothing is trained: all parameters of this part of the network are frozen")
-    optimizers = [make_optimizer(settings, group, decay) for group in groups]
-    steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
-    epochs_left = epochs if epochs is not None else settings.local_epochs
-    if least is None:  # to find out takes a forward pass, which most clients are spared
-        single = (settings.batch_size == 1 or len(examples) % settings.batch_size == 1) and not fixed_norms
-        least = least_batch(model, examples) if single and private is None else 1
+    descent = _Descent(model, groups, settings, decay, gradient_hook)
+    if least is None:
+        least = 1 if fixed_norms or private is not None else _least(model, examples, settings.batch_size)
     if 0 < (largest := min(len(examples), settings.batch_size)) < least:
         raise RunError(
             f"batch norm needs at least {least} examples in a batch, and there is only {largest}: it has "
@@ -249,42 +245,93 @@ def train(
         )
     _begin(model, fixed_norms)
     total, seen = torch.zeros((), device=examples.y.device), 0
-    norm: Tensor | None = None
     # Layers that draw (dropout) get a stream of the client's own, since PyTorch's global one depends on other clients.
     draws = torch_draws(generator.initial_seed(), "layers")
     changing = _redrawn(examples, generator.initial_seed())
-    trainable = only_trainable(model, parameters)
+    trainable = only_trainable(model, descent.parameters)
     with draws, changing as redraw, trainable, _gradients(model, private) as (network, protected):
         objective = objective or _loss(task, network, examples, weights, each=protected is not None)
-        while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
+
+        def epoch() -> Iterator[Tensor]:
             redraw()
-            for rows in _epoch(examples, settings.batch_size, generator, protected, least):
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                if protected is None:
-                    loss = objective(rows)
-                    loss.backward()
-                else:
-                    loss = protected.backward(objective, rows)
-                    protected.protect()
-                if gradient_hook is not None:
-                    gradient_hook(model, rows)
-                if settings.max_grad_norm:
-                    norm = nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
-                for optimizer in optimizers:
-                    optimizer.step()
-                total += loss.detach() * len(rows)
-                seen += len(rows)
-                steps_left -= 1
-                if steps_left == 0:
-                    break
-            epochs_left -= 1
+            yield from _epoch(examples, settings.batch_size, generator, protected, least)
+
+        def ended() -> None:
             if after_epoch is not None:
                 after_epoch()
                 _begin(model, fixed_norms)
-        if seen and norm is None:  # only of the last step, because it takes a few per cent of a small network's step
-            norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    return Trained(float(total) / max(1, seen), None if norm is None or private is not None else float(norm))
+
+        for rows in _rows(epoch, ended, settings, epochs):
+            total += descent.step(rows, objective, protected) * len(rows)
+            seen += len(rows)
+        norm = descent.norm() if seen and private is None else None
+    return Trained(float(total) / max(1, seen), norm)
+
+
+class _Descent:
+    """The steps of a training.
+
+    Attributes:
+        parameters: what is trained.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: Sequence[Group],
+        settings: ClientSettings,
+        decay: float,
+        hook: GradientHook | None,
+    ) -> None:
+        self.parameters = [parameter for group in groups for parameter in group.parameters]
+        self._optimizers = [make_optimizer(settings, group, decay) for group in groups]
+        self._model, self._hook, self._longest = model, hook, settings.max_grad_norm
+        self._norm: Tensor | None = None
+
+    def step(self, rows: Tensor, objective: Objective, protected: PrivateGradients | None) -> Tensor:
+        """Change the parameters by the gradients of a batch's loss; return the loss before."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        if protected is None:
+            loss = objective(rows)
+            loss.backward()
+        else:
+            loss = protected.backward(objective, rows)
+            protected.protect()
+        if self._hook is not None:
+            self._hook(self._model, rows)
+        if self._longest:
+            self._norm = nn.utils.clip_grad_norm_(self.parameters, self._longest)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return loss.detach()
+
+    def norm(self) -> float:
+        """Return the norm of the last step's gradient; of no other, since this takes some per cent of a small step."""
+        if self._norm is None:
+            self._norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        return float(self._norm)
+
+
+def _least(model: nn.Module, examples: Examples, size: int) -> int:
+    """Return the fewest examples of a batch; to find out takes a forward pass, which most clients are spared."""
+    return least_batch(model, examples) if size == 1 or len(examples) % size == 1 else 1
+
+
+def _rows(
+    epoch: Callable[[], Iterator[Tensor]], ended: Callable[[], None], settings: ClientSettings, epochs: int | None
+) -> Iterator[Tensor]:
+    """Yield the rows of each batch of a training: those of ``epoch``, as often as needed; call ``ended`` after each."""
+    steps_left = settings.local_steps if epochs is None and settings.local_steps else -1
+    epochs_left = epochs if epochs is not None else settings.local_epochs
+    while steps_left > 0 or (steps_left < 0 and epochs_left > 0):
+        for rows in epoch():
+            yield rows
+            steps_left -= 1
+            if steps_left == 0:
+                break
+        epochs_left -= 1
+        ended()
 
 
 @contextmanager
