@@ -132,7 +132,7 @@ class Comparison:
         """Write a report, as ``florilegium report`` does; return its folder.
 
         Args:
-            target: the folder.
+            target: folder for report.md and report.png.
             html: also write report.html: one file with all tables and pictures.
         """
         from florilegium.apps.reports.writing import write_report

@@ -128,7 +128,11 @@ def datasets() -> pd.DataFrame:
 
 
 def keys(word: str = "") -> pd.DataFrame:
-    """Return a table of the configuration keys whose names contain ``word``: values, default, meaning."""
+    """Return a table of the configuration keys: values, default, meaning.
+
+    Args:
+        word: list only keys that contain this, such as a method's name.
+    """
     from florilegium.apps.settings.configuration import sections
     from florilegium.apps.settings.keys import groups, installed_sections
 

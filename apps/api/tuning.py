@@ -80,7 +80,7 @@ def tune(
 
     Args:
         recipe: a recipe's name, or a TOML file.
-        name: one of the recipe's tables [tune.<name>].
+        name: one of the recipe's tables tune.<name>.
         engine, workers, progress, keys: as for :func:`florilegium.run`; the keys apply to all trials.
 
     Raises:

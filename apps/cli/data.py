@@ -43,9 +43,9 @@ def datasets() -> None:
     show(["dataset", "kind", "input", "classes", "hub id", "natural clients", "problem"], rows)
 
 
-@data.add("florilegium partition --set partitioner=dirichlet --output clients.png")
+@data.add("florilegium partition --set partitioner=dirichlet --output clients.png", "tables:partition")
 def partition(
-    recipe: Recipe = None,
+    recipe: Recipe,
     assignments: Assignments = None,
     output: Annotated[Path | None, typer.Option(help="write a heat map (clients × classes) to this PNG file")] = None,
     devices: Annotated[Path | None, typer.Option(help="write each client's data to a subfolder of this folder")] = None,
@@ -83,9 +83,9 @@ def partition(
         print(save)
 
 
-@data.add("florilegium fleet --set fleet.speed=50 --set fleet.upload=2 --output fleet.png")
+@data.add("florilegium fleet --set fleet.speed=50 --set fleet.upload=2 --output fleet.png", "tables:partition")
 def fleet(
-    recipe: Recipe = None,
+    recipe: Recipe,
     assignments: Assignments = None,
     output: Annotated[Path | None, typer.Option(help="write a picture of the fleet to this PNG file")] = None,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from florilegium.apps.cli.groups import DEVICES, Group
-from florilegium.apps.cli.options import OnnxToo, complete_dataset
+from florilegium.apps.cli.options import complete_dataset
 from florilegium.apps.cli.tables import show
 
 device = Group(
@@ -106,19 +106,19 @@ def predict(
     write_predictions(model_folder(state_dir, run, client), inputs, embeddings, schema)
 
 
-@device.add("florilegium device export RUN model --state-dir /var/lib/a --onnx")
+@device.add("florilegium device export RUN model --state-dir /var/lib/a --onnx", "runs:Run.export")
 def export(
     run: Run,
-    output: Annotated[Path, typer.Argument(help="folder for model.safetensors and card.json")],
+    target: Annotated[Path, typer.Argument()],
     state_dir: StateDir,
+    onnx: bool,
     client: Client = "",
-    onnx: OnnxToo = False,
 ) -> None:
     """Copy the device's own model to a folder."""
     from florilegium.apps.devices.stored_runs import export as copy
     from florilegium.apps.devices.stored_runs import model_folder
 
-    print(copy(model_folder(state_dir, run, client), output, onnx=onnx))
+    print(copy(model_folder(state_dir, run, client), target, onnx=onnx))
 
 
 @device.add("florilegium device forget RUN --state-dir /var/lib/a")

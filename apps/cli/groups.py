@@ -19,6 +19,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from florilegium.apps.cli.mirror import mirrored
 from florilegium.apps.origins.package import RESEARCH, has_research, own_entry_points, research
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
@@ -46,14 +47,17 @@ class Group(typer.Typer):
         super().__init__(**options)
         self._title = title
 
-    def add(self, example: str, **options: Any) -> Callable[[F], F]:
+    def add(self, example: str, *like: str, **options: Any) -> Callable[[F], F]:
         """Return a decorator that makes a function a command of the group.
 
         Args:
             example: a whole line that could be typed, for the end of the command's help.
+            like: functions of the Python interface, such as "running:run": the command's parameters of the same names
+                have their defaults and help (:func:`mirrored`).
             options: further arguments of :meth:`typer.Typer.command`.
         """
-        return self.command(rich_help_panel=self._title, epilog=f"Example: {example}", **options)
+        joined = self.command(rich_help_panel=self._title, epilog=f"Example: {example}", **options)
+        return lambda command: joined(mirrored(command, like) if like else command)
 
 
 COMMANDS: Registry[typer.Typer] = Registry("command", "a command", {})

@@ -13,23 +13,20 @@ from rich.console import Console
 from florilegium.apps.cli.groups import INSPECT, Group
 from florilegium.apps.cli.options import (
     Assignments,
-    Html,
-    OnnxToo,
     RunName,
     RunsDir,
+    Target,
     complete_dataset,
     complete_method,
     complete_tracker,
     of_recipe,
     of_run,
     runs_folder,
-    said,
 )
 from florilegium.apps.cli.tables import Cell, show, show_report
 from florilegium.common.errors import ConfigurationError, nearest
 
 looking = Group(INSPECT)
-EXPORT_SAYS, TRACK_SAYS = said("runs", "Run.export"), said("runs", "Run.track")
 
 
 @looking.add("florilegium watch RUN")
@@ -45,12 +42,12 @@ def watch(
     look(find_run(run, runs_folder(runs_dir)), Console(), every)
 
 
-@looking.add("florilegium report RUN RUN --output report")
+@looking.add("florilegium report RUN RUN --output report", "running:Comparison.report")
 def report(
     runs: Annotated[list[str], of_run("run ids or folders")],
+    html: bool,
+    target: Target = Path("report"),
     runs_dir: RunsDir = None,
-    output: Annotated[Path, typer.Option(help="folder for report.md and report.png")] = Path("report"),
-    html: Html = False,
 ) -> None:
     """Pool finished runs over seeds and compare them: tables, pictures, and differences client by client."""
     from florilegium.apps.reports.writing import write_report
@@ -64,8 +61,8 @@ def report(
             if not Path(name).is_dir():
                 raise
             folders.append(Path(name))  # `runs/*` names reports, too; they are left out
-    show_report(write_report(folders, output, html=html))
-    print(output)
+    show_report(write_report(folders, target, html=html))
+    print(target)
 
 
 @looking.add("florilegium runs --state stopped --last 5")
@@ -124,29 +121,23 @@ def predict(
     write_predictions(model, inputs, embeddings)
 
 
-@looking.add("florilegium export RUN --client 3 --output model")
-def export(
-    run: RunName,
-    client: Annotated[str, typer.Option(help=EXPORT_SAYS["client"])],
-    output: Annotated[Path, typer.Option(help=EXPORT_SAYS["target"])],
-    onnx: OnnxToo = False,
-    runs_dir: RunsDir = None,
-) -> None:
+@looking.add("florilegium export RUN --client 3 --output model", "runs:Run.export")
+def export(run: RunName, client: str, target: Target, onnx: bool, runs_dir: RunsDir = None) -> None:
     """Write the model that a client uses after a run; it is personalised if the method personalises."""
     from florilegium.apps.runs.personal import personalise as make
     from florilegium.strategies.folder.run_folder import find_run
 
-    print(make(find_run(run, runs_folder(runs_dir)), output, client, onnx=onnx))
+    print(make(find_run(run, runs_folder(runs_dir)), target, client, onnx=onnx))
 
 
-@looking.add("florilegium personalise RUN --data site --output model")
+@looking.add("florilegium personalise RUN --data site --output model", "runs:Run.export")
 def personalise(
     run: RunName,
-    output: Annotated[Path, typer.Option(help=EXPORT_SAYS["target"])],
+    target: Target,
+    onnx: bool,
     client: Annotated[str, typer.Option(help="a client of the run's federation, by number or name")] = "",
     data: Annotated[Path | None, typer.Option(help="instead of --client: folder with train.parquet")] = None,
     unlabeled: Annotated[bool, typer.Option("--unlabeled", help="the new client's data have no labels")] = False,
-    onnx: OnnxToo = False,
     runs_dir: RunsDir = None,
 ) -> None:
     """Build the model of a client from its data: a client of the run's federation, or a new one."""
@@ -157,7 +148,7 @@ def personalise(
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
     if client and unlabeled:
         raise ConfigurationError("personalise: --unlabeled goes with --data; for the clients of a run it is known")
-    print(make(find_run(run, runs_folder(runs_dir)), output, client, data, labeled=not unlabeled, onnx=onnx))
+    print(make(find_run(run, runs_folder(runs_dir)), target, client, data, labeled=not unlabeled, onnx=onnx))
 
 
 @looking.add("florilegium transfer RUN RUN --target mnist_m")
@@ -241,15 +232,8 @@ def recipes(
     show(["recipe", "method", "dataset", "reproduces", "sweeps", "tune", "variants"], rows)
 
 
-@looking.add("florilegium keys fedprox")
-def keys(
-    word: Annotated[
-        str,
-        typer.Argument(
-            help="list only keys that contain this, such as a method's name", autocompletion=complete_method
-        ),
-    ] = "",
-) -> None:
+@looking.add("florilegium keys fedprox", "tables:keys")
+def keys(word: Annotated[str, typer.Argument(autocompletion=complete_method)]) -> None:
     """List the configuration keys: values, default, meaning."""
     from florilegium.apps.settings.configuration import sections
     from florilegium.apps.settings.keys import groups, installed_sections
@@ -265,14 +249,11 @@ def keys(
     show(["key", "default", "values", "meaning"], rows)
 
 
-@looking.add("florilegium track RUN --to mlflow")
+@looking.add("florilegium track RUN --to mlflow", "runs:Run.track")
 def track(
     run: RunName,
-    to: Annotated[
-        str,
-        typer.Option(help=TRACK_SAYS["to"], autocompletion=complete_tracker),
-    ],
-    project: Annotated[str, typer.Option(help=TRACK_SAYS["project"])] = "",
+    to: Annotated[str, typer.Option(autocompletion=complete_tracker)],
+    project: str,
     runs_dir: RunsDir = None,
 ) -> None:
     """Send a run's figures to a tracker; those that it already has are not sent again."""

@@ -5,19 +5,16 @@ The shell waits for them, so that little is imported here, and never PyTorch.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from florilegium.apps.origins.code import layer_folder
 from florilegium.common.errors import ConfigurationError, StoppedError
 from florilegium.common.references import resolve
 
@@ -75,25 +72,6 @@ def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-@cache
-def said(module: str, function: str) -> Mapping[str, str]:
-    """Return what the Python interface says of a function's parameters: the first sentence about each, for the help.
-
-    It is read from the source: to import it would take seconds.
-
-    Args:
-        module: a module of ``apps/api``.
-        function: one of its functions, or ``Class.method``.
-    """
-    node: Any = ast.parse((layer_folder("apps") / "api" / f"{module}.py").read_text(encoding="utf-8"))
-    for name in function.split("."):
-        node = next(one for one in node.body if getattr(one, "name", "") == name)
-    arguments = (ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    entries = re.findall(r"^    (\w+): ((?:.+\n?)(?:     +.+\n?)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()).partition(". ")[0].removesuffix(".") for name, text in entries}
-
-
-RUN_SAYS = said("running", "run")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -102,22 +80,21 @@ def of_run(help: str) -> Any:
     return typer.Argument(help=help, autocompletion=complete_run)
 
 
-def of_recipe(help: str) -> Any:
+def of_recipe(help: str | None = None) -> Any:
     """Return an argument that names a recipe; the shell completes it."""
     return typer.Argument(help=help, autocompletion=complete_recipe)
 
 
 RunName = Annotated[str, of_run("a run's id or folder")]
-Recipe = Annotated[str | None, of_recipe(RUN_SAYS["recipe"])]
+Recipe = Annotated[str | None, of_recipe()]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
-Workers = Annotated[int, typer.Option(min=1, show_default="one per core", help=RUN_SAYS["workers"])]
-EngineOption = Annotated[str, typer.Option(help=RUN_SAYS["engine"], autocompletion=complete_engine)]
+Workers = Annotated[int, typer.Option(min=1, show_default="one per core")]
+EngineOption = Annotated[str, typer.Option(autocompletion=complete_engine)]
 Seeds = Annotated[
     str | None, typer.Option(metavar="SEEDS", help="one run per seed, such as 1-5 or 1,2,7 (default: key seed)")
 ]
-Html = Annotated[bool, typer.Option("--html", help=said("running", "Comparison.report")["html"])]
 ReportFolder = Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")]
-OnnxToo = Annotated[bool, typer.Option("--onnx", help=said("runs", "Run.export")["onnx"])]
+Target = Annotated[Path, typer.Option("--output")]
 MOST_SEEDS = 10_000
 RunsDir = Annotated[Path | None, typer.Option(help="folder of runs (default: key runs-dir)")]
 

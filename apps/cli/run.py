@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 running = Group(RUN)
 
 
-def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: EngineOption) -> None:
+def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: str) -> None:
     """Carry out one run and print its folder; ``named``: what the user has given by ``--set``."""
     from florilegium.apps.runs.experiment import carry_out_run
 
@@ -64,13 +64,13 @@ def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
     )
 
 
-@running.add("florilegium run ppfe-cifar10-s2:fedper --set seed=2")
+@running.add("florilegium run ppfe-cifar10-s2:fedper --set seed=2", "running:run")
 def run(
-    recipe: Recipe = None,
+    recipe: Recipe,
+    engine: EngineOption,
+    workers: Workers = CORES,
     assignments: Assignments = None,
     seeds: Seeds = None,
-    workers: Workers = CORES,
-    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
 ) -> None:
     """Run one experiment in a simulation. The last line on standard output is the run's folder.
@@ -86,12 +86,12 @@ def run(
     _carry_out(overrides, read_assignments(assignments or []), workers, engine)
 
 
-@running.add("florilegium resume RUN --set rounds=60")
+@running.add("florilegium resume RUN --set rounds=60", "running:run")
 def resume(
     run: RunName,
-    assignments: Assignments = None,
+    engine: EngineOption,
     workers: Workers = CORES,
-    engine: EngineOption = "auto",
+    assignments: Assignments = None,
     runs_dir: RunsDir = None,
 ) -> None:
     """Resume a stopped run from its last checkpoint, or continue a completed one for more rounds."""

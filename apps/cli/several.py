@@ -10,10 +10,8 @@ import typer
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
     CORES,
-    RUN_SAYS,
     Assignments,
     EngineOption,
-    Html,
     ReportFolder,
     RunsDir,
     Seeds,
@@ -27,13 +25,11 @@ from florilegium.apps.cli.options import (
     options_of,
     read_seeds,
     runs_dir_of,
-    said,
     stoppable,
 )  # fmt: skip
 from florilegium.apps.cli.tables import show, show_report
 
 together = Group(RUN)
-COMPARE_SAYS = said("running", "compare")
 
 
 def several(
@@ -42,7 +38,7 @@ def several(
     recipe: str | None,
     assignments: list[str] | None,
     workers: int,
-    engine: EngineOption,
+    engine: str,
     runs_dir: Path | None,
     output: Path | None = None,
     *,
@@ -65,40 +61,36 @@ def several(
     outcome.all()
 
 
-@together.add("florilegium compare fedavg fedprox local --set rounds=20")
+@together.add(
+    "florilegium compare fedavg fedprox local --set rounds=20", "running:compare", "running:Comparison.report"
+)
 def compare(
-    methods: Annotated[
-        list[str],
-        typer.Argument(help=COMPARE_SAYS["methods"], autocompletion=complete_method),
-    ],
-    recipe: Annotated[str | None, typer.Option(help=RUN_SAYS["recipe"], autocompletion=complete_recipe)] = None,
+    methods: Annotated[list[str], typer.Argument(autocompletion=complete_method)],
+    recipe: Annotated[str | None, typer.Option(autocompletion=complete_recipe)],
+    tuned: str,
+    engine: EngineOption,
+    html: bool,
+    workers: Workers = CORES,
     assignments: Assignments = None,
     seeds: Seeds = None,
-    workers: Workers = CORES,
-    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: ReportFolder = None,
-    html: Html = False,
-    tuned: Annotated[str, typer.Option(help=COMPARE_SAYS["tuned"])] = "",
 ) -> None:
     """Run several methods on the same clients and compare them in one report. Finished runs are reused."""
     numbers = [] if seeds is None else read_seeds(seeds)
     several(methods, numbers, recipe, assignments, workers, engine, runs_dir, output, html=html, tuned=tuned)
 
 
-@together.add("florilegium sweep ppfe-cifar10-s2 table-1")
+@together.add("florilegium sweep ppfe-cifar10-s2 table-1", "running:sweep", "running:Comparison.report")
 def sweep(
-    recipe: Annotated[str, of_recipe(RUN_SAYS["recipe"])],
-    name: Annotated[
-        str,
-        typer.Argument(help=said("running", "sweep")["name"], autocompletion=complete_sweep),
-    ],
-    assignments: Assignments = None,
+    recipe: Annotated[str, of_recipe()],
+    name: Annotated[str, typer.Argument(autocompletion=complete_sweep)],
+    engine: EngineOption,
+    html: bool,
     workers: Workers = CORES,
-    engine: EngineOption = "auto",
+    assignments: Assignments = None,
     runs_dir: RunsDir = None,
     output: ReportFolder = None,
-    html: Html = False,
 ) -> None:
     """Reproduce a table or figure of a paper with a recipe's sweep. Finished runs are reused."""
     from florilegium.apps.runs.experiment import resolve
@@ -111,13 +103,13 @@ def sweep(
     print(done.folder)
 
 
-@together.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50")
+@together.add("florilegium tune pefll-cifar10-n100-rates all --set rounds=50", "tuning:tune")
 def tune(
-    recipe: Annotated[str, of_recipe(RUN_SAYS["recipe"])],
-    name: Annotated[str, typer.Argument(help=said("tuning", "tune")["name"], autocompletion=complete_tuning)],
-    assignments: Assignments = None,
+    recipe: Annotated[str, of_recipe()],
+    name: Annotated[str, typer.Argument(autocompletion=complete_tuning)],
+    engine: EngineOption,
     workers: Workers = CORES,
-    engine: EngineOption = "auto",
+    assignments: Assignments = None,
     runs_dir: RunsDir = None,
 ) -> None:
     """Tune methods with equal budgets on held-out training examples; run it again to continue a stopped tuning."""

@@ -25,13 +25,13 @@ from florilegium.apps.cli.tables import show_report
 commands = Group(RUN)
 
 
-@commands.add("florilegium board board-fmnist-path-short --output boards")
+@commands.add("florilegium board board-fmnist-path-short --output boards", "running:sweep")
 def board(
-    recipe: Annotated[str, of_recipe("a recipe with a table [tune.board], or a TOML file")],
+    recipe: Annotated[str, of_recipe("a recipe with a table tune.board, or a TOML file")],
+    engine: EngineOption,
     assignments: Assignments = None,
     seeds: Annotated[str, typer.Option(metavar="SEEDS", help="seeds of each method's runs")] = "1-3",
     workers: Workers = CORES,
-    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the page (default: boards, beside the runs)")] = None,
 ) -> None:

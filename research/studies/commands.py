@@ -24,7 +24,7 @@ from florilegium.apps.engines.progress import on_terminal
 commands = Group(STUDIES)
 
 
-@commands.add("florilegium pareto feddp-kmeans-mixture --seeds 1,2,3")
+@commands.add("florilegium pareto feddp-kmeans-mixture --seeds 1,2,3", "running:sweep")
 def pareto(
     recipe: Annotated[str, of_recipe("a clustering recipe's name, or a TOML file")],
     assignments: Assignments = None,
@@ -151,12 +151,13 @@ def recovery(
     print(output)
 
 
-@commands.add("florilegium fidelity mdm-fidelity --batch-sizes 10 --epochs 1,2")
+@commands.add("florilegium fidelity mdm-fidelity --batch-sizes 10 --epochs 1,2", "running:sweep")
 def fidelity(
     recipe: Annotated[
         str,
         of_recipe("a recipe's name, or a TOML file; its variant 'mdm' fits the clients"),
     ],
+    engine: EngineOption,
     assignments: Assignments = None,
     batch_sizes: Annotated[str, typer.Option(help="batch sizes of local training")] = "10,20",
     learning_rates: Annotated[str, typer.Option(help="learning rates of local training")] = "0.02,0.1",
@@ -165,7 +166,6 @@ def fidelity(
         bool, typer.Option("--disjoint", help="give simulated clients other rows than real ones")
     ] = False,
     workers: Workers = CORES,
-    engine: EngineOption = "auto",
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the report (default: beside the runs)")] = None,
 ) -> None:

@@ -7,8 +7,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
 import click
 import pytest
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 import florilegium as fl
 from florilegium.apps.cli.app import cli
-from florilegium.apps.cli.options import RUN_SAYS, said
+from florilegium.apps.cli.mirror import mirrored, parameters
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.runs.recipes import recipe_names
 from florilegium.partitions.datasets import DATASETS
@@ -112,30 +113,69 @@ print({"torch", "pandas", "matplotlib"} & sys.modules.keys())
     assert imported == ["set()"]
 
 
-SAME = {"run": fl.run, "compare": fl.compare, "sweep": fl.sweep, "tune": fl.tune, "track": fl.Run.track}
+SAME: dict[str, tuple[str, Callable[..., object]]] = {
+    "run": ("running:run", fl.run),
+    "compare": ("running:compare", fl.compare),
+    "sweep": ("running:sweep", fl.sweep),
+    "tune": ("tuning:tune", fl.tune),
+    "report": ("running:Comparison.report", fl.Comparison.report),
+    "export": ("runs:Run.export", fl.Run.export),
+    "track": ("runs:Run.track", fl.Run.track),
+    "partition": ("tables:partition", fl.partition),
+    "keys": ("tables:keys", fl.keys),
+}
 """Commands, and the functions of the Python interface that do the same."""
-PYTHON_ONLY = {"self", "progress", "on_evaluation", "keys"}
-FROM_THE_MACHINE = {"workers"}
-"""Options whose default depends on the machine."""
+PYTHON_ONLY = {"self", "progress", "on_evaluation"}
+OWN_DEFAULT = {
+    ("run", "workers"),
+    ("compare", "workers"),
+    ("sweep", "workers"),
+    ("tune", "workers"),
+    ("report", "target"),
+}
+"""Options whose default depends on the machine, or on the folder where the command is called."""
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_commands_take_what_the_python_interface_takes(name: str) -> None:
     """Its parameters, their defaults, and the first sentence that its docstring has about each."""
     assert isinstance(TOP, click.Group)
-    options = {one.name: one for one in TOP.commands[name].params}
-    told = RUN_SAYS | said("runs" if name == "track" else "tuning" if name == "tune" else "running",
-                           "Run.track" if name == "track" else name)  # fmt: skip
-    for parameter in inspect.signature(SAME[name]).parameters.values():
-        if parameter.name in PYTHON_ONLY:
+    options, (reference, function) = {one.name: one for one in TOP.commands[name].params}, SAME[name]
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in PYTHON_ONLY or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
-        own = options[parameter.name]
-        default = () if parameter.default is parameter.empty else parameter.default
-        assert parameter.name in FROM_THE_MACHINE or (own.default or ()) == (default or ())
-        assert parameter.name == "seeds" or getattr(own, "help", "") == told[parameter.name]
+        own, said = options[parameter.name], parameters(reference)[parameter.name]
+        assert said.default == parameter.default
+        assert (name, parameter.name) in OWN_DEFAULT or own.required == (parameter.default is parameter.empty)
+        assert (name, parameter.name) in OWN_DEFAULT or own.required or (own.default or ()) == (parameter.default or ())
+        assert parameter.name == "seeds" or getattr(own, "help", "") == said.help
+        assert said.help
 
 
 def test_a_docstring_says_what_the_help_shows() -> None:
-    assert said("running", "Comparison.report")["html"] == (
+    assert parameters("running:Comparison.report")["html"].help == (
         "also write report.html: one file with all tables and pictures"
     )
+    assert parameters("tuning:tune")["workers"] == ("worker processes, one CPU each", 1)  # "as for run"
+
+
+def test_a_command_keeps_what_is_its_own() -> None:
+    def command(
+        recipe: Annotated[str, typer.Argument(help="another")],
+        engine: str,
+        html: bool,
+        other: Annotated[int, typer.Option(min=1)] = 2,
+        workers: int = 7,
+    ) -> None:
+        """Take two parameters from one function, and one from the other."""
+
+    app = typer.Typer()
+    app.command()(mirrored(command, ["running:run", "running:Comparison.report"]))
+    own = {one.name: one for one in typer.main.get_command(app).params}
+    assert [type(own[name]).param_type_name for name in ("recipe", "engine")] == ["argument", "option"]
+    defaults = {"recipe": None, "engine": "auto", "html": False, "other": 2, "workers": 7}
+    assert {name: own[name].default for name in defaults} == defaults
+    assert (getattr(own["recipe"], "help", ""), getattr(own["html"], "help", "")) == (
+        "another", parameters("running:Comparison.report")["html"].help,
+    )  # fmt: skip
+    assert (own["html"].opts, own["html"].secondary_opts) == (["--html"], [])
