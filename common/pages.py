@@ -45,12 +45,14 @@ def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown(Table("", head, rows))
 
 
-def write_page(file: Path, *parts: str | Table) -> str:
-    """Write texts and tables to a Markdown file, an empty line between them; return its text without the last newline.
+def page_of(*parts: str | Table) -> str:
+    """Return texts and tables in Markdown, an empty line between them; a table's title becomes a heading."""
+    return "\n\n".join(_part(part).strip() for part in parts)
 
-    A table's title becomes a heading.
-    """
-    text = "\n\n".join(_part(part).strip() for part in parts)
+
+def write_page(file: Path, *parts: str | Table) -> str:
+    """Write texts and tables to a Markdown file (:func:`page_of`); return its text without the last newline."""
+    text = page_of(*parts)
     write_text(file, text + "\n")
     return text
 

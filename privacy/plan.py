@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.pages import table_of
 from florilegium.privacy.accounting import Release, repeated_multiplier, total
 from florilegium.privacy.correlated import MECHANISMS, Kind, squared_sensitivity
 from florilegium.privacy.correlated import Mechanism as Correlated
@@ -111,7 +112,7 @@ class Plan:
                 ),
                 ("signal ÷ noise, at most m/(z·√d)", f"{self.signal_to_noise(parameters):.3g}"),
             ]
-        return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+        return table_of(("", ""), rows)
 
     def _drawn(self) -> str:
         """Return in words who takes part."""

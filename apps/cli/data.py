@@ -280,4 +280,4 @@ def privacy(
     )  # fmt: skip
     if warning := delta_warning("delta", delta, clients, "clients"):
         log.warning("%s", warning)
-    print(plan.table(clip_norm, parameters))
+    print(plan.table(clip_norm, parameters), end="")

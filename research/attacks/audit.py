@@ -17,6 +17,7 @@ from florilegium.apps.runs.personal import Reopened, reopened
 from florilegium.clients.core.training import features
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
+from florilegium.common.pages import table_of
 from florilegium.models.parameters import exchanged, set_arrays
 from florilegium.partitions.clientdata import Examples, as_seen, to_inputs
 from florilegium.partitions.federation import federate
@@ -78,7 +79,7 @@ class Audit:
             (f"ε is at least, at {CONFIDENCE:.0%} confidence", f"{self.bound:.3g}"),
             (f"ε by the run's account, δ = {self.delta:g}", claimed),
         ]
-        return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]) + "\n"
+        return table_of(("", ""), rows)
 
 
 def chance(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:

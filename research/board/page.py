@@ -22,7 +22,7 @@ from florilegium.apps.reports.writing import Report
 from florilegium.apps.runs.experiment import recipe_name
 from florilegium.apps.tuning.report import about, choices
 from florilegium.common.figures import ShownFigure
-from florilegium.common.pages import Table, markdown, write_page, write_picture
+from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.research.board.carry_out import TABLE, Board
 from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
 from florilegium.research.board.published import published
@@ -54,11 +54,10 @@ def write_board(board: Board, target: Path) -> Report:
     varied = {key for result in board.tuning.results for key in result.subject.ranges}
     remarks = [*failed, *notes(board.section, varied)]
     write_picture(picture, target / f"{name}.png")
-    parts = [f"# Board: {name}", f"{board.section.title()}. {_made(board)}", f"![{name}]({name}.png)"]
-    parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables]
-    parts += [MEANING, f"## {tuned.title}", _tuning(board), markdown(tuned)]
-    parts += ["## Notes", "\n".join(f"- {remark}" for remark in remarks)] if remarks else []
-    write_page(target / f"{name}.md", *parts)
+    first = (f"# Board: {name}", f"{board.section.title()}. {_made(board)}", f"![{name}]({name}.png)")
+    last = ("## Notes", "\n".join(f"- {remark}" for remark in remarks)) if remarks else ()
+    chosen = (f"## {tuned.title}", _tuning(board), replace(tuned, title=""))
+    write_page(target / f"{name}.md", *first, *tables, MEANING, *chosen, *last)
     leads = [Lead(tables[0], picture, MEANING), *map(Lead, tables[1:]), Lead(tuned, words=_tuning(board))]
     write_html([board.section], failed, target / f"{name}.html", f"Board: {name}", leads, varied, compared=False)
     return Report(tables, remarks)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from florilegium.common.files import write_text
-from florilegium.common.pages import table_of, write_picture
+from florilegium.common.pages import page_of, table_of, write_page, write_picture
 from florilegium.research.ledger.records import Cell, Paper, Runs, Table
 from florilegium.research.ledger.verdicts import VERDICTS, counts, difference, orders, verdict
 
@@ -30,7 +29,7 @@ def write_ledger(papers: Sequence[Paper], folder: Path) -> None:
     from florilegium.research.ledger.picture import draw
 
     write_picture(draw(papers), folder / "ledger.png")
-    write_text(folder / "ledger.md", page(papers))
+    write_page(folder / "ledger.md", page(papers))
 
 
 def summary(papers: Sequence[Paper]) -> list[list[str]]:
@@ -72,7 +71,7 @@ def page(papers: Sequence[Paper]) -> str:
             ],
         ),
     ]  # fmt: skip
-    return "\n\n".join(part.strip() for part in [*parts, *map(_paper, papers)]) + "\n"
+    return page_of(*parts, *map(_paper, papers))
 
 
 def anchor(heading: str) -> str:
@@ -82,13 +81,12 @@ def anchor(heading: str) -> str:
 
 def _paper(paper: Paper) -> str:
     published, ours = paper.published, paper.measured
-    parts = [
+    return page_of(
         f"## {published.title}",
         f"*{published.source}.* The paper's ±: {published.error}. Results: [{ours.page}]({ours.page}).",
         f"Why it differs: {ours.why.strip()}",
         *(_cells(table, paper) for table in paper.tables),
-    ]
-    return "\n\n".join(parts)
+    )
 
 
 def _cells(table: Table, paper: Paper) -> str:
@@ -99,13 +97,11 @@ def _cells(table: Table, paper: Paper) -> str:
     if ours := [cell for cell in table.cells if cell.measured]:
         used = list({id(cell.measured.runs): cell.measured.runs for cell in ours if cell.measured}.values())
         rows = [_row(cell, used, paper.measured.page) for cell in ours]
-        parts.append(
-            table_of(("row", "column", "published", "ours", "seeds", "budget", "verdict", "runs"), rows).strip()
-        )
+        parts.append(table_of(("row", "column", "published", "ours", "seeds", "budget", "verdict", "runs"), rows))
         parts.append("\n".join(f"{number}. {_made(runs)}" for number, runs in enumerate(used, 1)))
     if lines := _not_run(table.cells):
         parts.append("\n".join(["Not run:", "", *lines]))
-    return "\n\n".join(parts)
+    return page_of(*parts)
 
 
 def _signed(number: float) -> str:

@@ -73,8 +73,7 @@ def descriptors(
     from florilegium.research.studies.descriptors import write_correlations
     from florilegium.strategies.folder.run_folder import find_run
 
-    table, _ = write_correlations(find_run(run, runs_folder(runs_dir)), output)
-    print(table.read_text(encoding="utf-8"), end="")
+    print(write_correlations(find_run(run, runs_folder(runs_dir)), output))
     print(output)
 
 

@@ -14,8 +14,7 @@ from scipy.stats import spearmanr
 from florilegium.apps.settings.configuration import read_settings
 from florilegium.common.errors import RunError
 from florilegium.common.figures import ShownFigure
-from florilegium.common.files import write_text
-from florilegium.common.pages import write_picture
+from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_checkpoint
 
@@ -96,13 +95,12 @@ def correlations(run: Path) -> list[Correlation]:
     return found
 
 
-def write_correlations(run: Path, output: Path) -> list[Path]:
-    """Write ``descriptors.md`` and ``descriptors.png`` to ``output`` and return them."""
+def write_correlations(run: Path, output: Path) -> str:
+    """Write ``descriptors.md`` and ``descriptors.png`` to ``output``; return the text of ``descriptors.md``."""
     found = correlations(run)
-    lines = [f"| {c.round} | {c.group} | {c.mean:.3f} | {c.std:.3f} |" for c in found]
-    table = output / "descriptors.md"
-    head = "| round | clients | mean rank correlation | std over clients |\n|---|---|---|---|\n"
-    write_text(table, head + "\n".join(lines) + "\n")
+    head = ("round", "clients", "mean rank correlation", "std over clients")
+    table = Table("", head, [(str(c.round), c.group, f"{c.mean:.3f}", f"{c.std:.3f}") for c in found])
+    text = write_page(output / "descriptors.md", table)
     figure = ShownFigure(5, 3.5)
     axes = figure.add_subplot()
     for group in dict.fromkeys(c.group for c in found):
@@ -112,6 +110,5 @@ def write_correlations(run: Path, output: Path) -> list[Path]:
     axes.set_title("Distances of descriptors and of class frequencies", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(title="clients", frameon=False)
-    picture = output / "descriptors.png"
-    write_picture(figure, picture, 150)
-    return [table, picture]
+    write_picture(figure, output / "descriptors.png", 150)
+    return text

@@ -27,7 +27,7 @@ from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_text
-from florilegium.common.pages import write_picture
+from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.common.settings import Value, parse_numbers
 from florilegium.strategies.folder.results import read_summary
 
@@ -191,38 +191,35 @@ def front(points: Sequence[Point]) -> list[Point]:
     return chosen
 
 
-def table(points: Sequence[Point]) -> str:
-    """Return a Markdown table of each method's best cost per point within each budget, and its accuracy."""
+def table(points: Sequence[Point]) -> Table:
+    """Return a table of each method's best cost per point within each budget, and its accuracy."""
     methods = list(dict.fromkeys(point.method for point in points))
     budgets = sorted({point.epsilon for point in points if point.epsilon})
-    lines = ["| ε | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
+    rows = []
     for budget in budgets:
-        row = []
+        row = [f"{budget:g}"]
         for method in methods:
             within = [point for point in points if point.method == method and point.epsilon <= budget]
             best = min(within, key=lambda p: p.cost, default=None)
             row.append("–" if best is None else f"{best.cost:.3f} ± {best.std:.3f} ({100 * best.accuracy:.1f} %)")
-        lines.append(f"| {budget:g} | " + " | ".join(row) + " |")
-    return "\n".join(lines)
+        rows.append(row)
+    return Table("", ["ε", *methods], rows)
 
 
-def questions(points: Sequence[Point]) -> str:
+def questions(points: Sequence[Point]) -> list[str | Table]:
     """Return the mean split and the frequency of each number of steps on FedDP-KMeans' front (tables D.2 to D.5).
 
-    The result is Markdown; "" without runs of FedDP-KMeans.
+    These are parts of a page; [] without runs of FedDP-KMeans.
     """
     best = front([point for point in points if point.method == OWN])
     if not best:
-        return ""
+        return []
     shares = np.mean([parse_numbers(point.split) for point in best], axis=0)
     steps = sorted({point.steps for point in points if point.method == OWN})
     fractions = [np.mean([point.steps == count for point in best]) for count in steps]
-    return "\n".join([
-        f"On the front of {OWN}, {len(best)} points:", "",
-        "| ε_1 | ε_2 | ε_3G | ε_3L | " + " | ".join(f"{count} steps" for count in steps) + " |",
-        "|---" * (4 + len(steps)) + "|",
-        "| " + " | ".join(f"{value:.2f}" for value in [*shares, *fractions]) + " |",
-    ])  # fmt: skip
+    head = ["ε_1", "ε_2", "ε_3G", "ε_3L", *(f"{count} steps" for count in steps)]
+    row = [f"{value:.2f}" for value in [*shares, *fractions]]
+    return [f"On the front of {OWN}, {len(best)} points:", Table("", head, [row])]
 
 
 def picture(points: Sequence[Point]) -> Figure:
@@ -263,7 +260,6 @@ def front_costs(points: Sequence[Point]) -> list[float]:
 
 def write(points: Sequence[Point], target: Path) -> str:
     """Write ``pareto.md`` and ``pareto.png`` to ``target``; return the text of ``pareto.md``."""
-    text = f"{table(points)}\n\n{questions(points)}\n"
-    write_text(target / "pareto.md", text)
+    text = write_page(target / "pareto.md", table(points), *questions(points))
     write_picture(picture(points), target / "pareto.png", 150)
     return text

@@ -560,12 +560,13 @@ class TestStudies:
         # v is a linear map of the class mix, injective in general: distances agree from the start, if not perfectly.
         keys = {"num-clients": 10, "unseen-fraction": 0.2, "rounds": 2, "evaluate-every": 1}
         path = run("kept", **keys, **{"pefll.keep-descriptors": True, "pefll.descriptor-size": 30})
-        table, picture = write_correlations(path, tmp_path / "report")
+        text = write_correlations(path, tmp_path / "report")
         found = correlations(path)
         assert [(c.round, c.group) for c in found] == [(r, g) for r in (1, 2) for g in ("seen", "unseen")]
         assert all(c.mean > 0.5 for c in found)
-        assert table.read_text().count("\n") == 6
-        assert picture.stat().st_size > 1000
+        assert (tmp_path / "report" / "descriptors.md").read_text() == text + "\n"
+        assert text.count("\n") == 5
+        assert (tmp_path / "report" / "descriptors.png").stat().st_size > 1000
 
     def test_clients_at_equal_distances_do_not_count(self) -> None:
         v = np.random.default_rng(0).normal(size=(5, 3))

@@ -237,7 +237,7 @@ def test_wrong_published_tables_are_refused(tmp_path: Path, before: str, after: 
 
 def test_the_committed_page_is_what_the_command_writes(ledger: list[Paper]) -> None:
     committed = (ROOT / "docs" / "results" / "ledger.md").read_text(encoding="utf-8")
-    assert committed == page(ledger), "run `florilegium ledger`"
+    assert committed == page(ledger) + "\n", "run `florilegium ledger`"
 
 
 def test_the_ledger_lists_what_it_promises(ledger: list[Paper]) -> None:
