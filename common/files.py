@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -19,13 +21,15 @@ from safetensors.numpy import save_file
 
 from florilegium.common.errors import DataError, FileError
 
+T = TypeVar("T")
+
 
 class Draft:
     """The new content of a file, in a temporary file beside it; the file itself is unchanged until :meth:`publish`.
 
     Args:
-        path: the file.
-        write: fills the temporary file, whose path it is given.
+        path: the file; or a new folder, which appears whole.
+        write: fills the temporary file or folder, whose path it is given.
 
     Raises:
         FileError: if the file cannot be written (disk full, no permission). Nothing is left then.
@@ -44,14 +48,18 @@ class Draft:
             FileError: if that cannot be done. The file is then unchanged.
         """
         with self._all_or_nothing():
-            with self._temporary.open("rb+") as file:
-                os.fsync(file.fileno())
+            for path in (self._temporary, *self._temporary.rglob("*")):
+                if path.is_file():
+                    flush_to_disk(path)
             self._temporary.replace(self._path)
 
     def discard(self) -> None:
-        """Delete the temporary file, if the draft was not published."""
+        """Delete the temporary file or folder, if the draft was not published."""
         with suppress(OSError):
-            self._temporary.unlink()
+            if self._temporary.is_dir():
+                shutil.rmtree(self._temporary)
+            else:
+                self._temporary.unlink()
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -73,21 +81,28 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Draft(path, write).publish()
 
 
-def make_once(done: Path, make: Callable[[], object], lock: Path) -> None:
-    """Let ``make`` make something in the cache, unless the file ``done``, its last, is there; one process at a time.
+def make_once(target: Path, make: Callable[[], T], write: Callable[[T, Path], object]) -> Path:
+    """Return ``target``, a file or folder of the cache; make it unless it is there, one process at a time.
+
+    Args:
+        target: the file or folder; it appears whole, or not at all.
+        make: returns its content.
+        write: writes the content to a temporary file, or makes and fills a temporary folder, whose path it is given.
 
     Raises:
-        DataError: if the folder of ``lock`` cannot be made.
+        DataError: if the folder of the cache cannot be made.
+        FileError: if the content cannot be written.
     """
-    if done.exists():
-        return
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cache-dir: {lock.parent} cannot be made ({error.strerror}); name another folder") from error
-    with FileLock(lock):
-        if not done.exists():
-            make()
+    if not target.exists():
+        cache = target.parent
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cache-dir: {cache} cannot be made ({error.strerror}); name another folder") from error
+        with FileLock(cache / f".{target.name}.lock"):
+            if not target.exists():
+                write_atomically(target, partial(write, make()))
+    return target
 
 
 def write_text(path: Path, text: str) -> None:

@@ -55,6 +55,11 @@ def resolve(reference: str) -> Any:
     return found
 
 
+def imported(part: Any) -> Any:
+    """Return what ``part`` is, or names if it is a reference (:func:`resolve`)."""
+    return resolve(part) if isinstance(part, str) else part
+
+
 def _described(found: Any) -> str:
     return f"module '{found.__name__}'" if isinstance(found, ModuleType) else f"'{found.__qualname__}'"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
+from florilegium.common.references import imported
 from florilegium.common.seeds import entropy
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Federation, Rows
+from florilegium.partitions.shares import Rows
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable
 
@@ -76,13 +77,11 @@ def ask(
     if names is not None:
         table["client"] = names[rows]
     with _failures_named(settings):
-        table |= partitioning.extra(settings, dataset, rows)
+        table |= imported(partitioning.columns)(settings, dataset, rows) if partitioning.columns else {}
     purpose = ("federation", domain) if domain else ("federation",)
     seed = entropy(settings.seed, *purpose) % 2**32
     partitioner = _made(settings, partitioning, HubDataset.from_dict(table), seed)
-    chosen, parts = _asked(
-        settings, partitioner, lambda there: np.arange(there) if names is None else _chosen(settings, there, rng)
-    )
+    chosen, parts = _asked(settings, partitioner, None if names is None else rng)
     _check(settings, partitioning, rows, parts)
     if names is None:
         return parts, [[]] * len(parts)
@@ -122,7 +121,7 @@ def _made(settings: FederationSettings, partitioning: Partitioning, rows: HubDat
     from flwr_datasets.partitioner import Partitioner
 
     with _failures_named(settings):
-        partitioner = partitioning.maker()(settings, rows, seed)
+        partitioner = imported(partitioning.make)(settings, rows, seed)
     if not isinstance(partitioner, Partitioner):
         raise DataError(
             f"partitioner '{settings.partitioner}' returned {type(partitioner).__name__}, expected a "
@@ -133,9 +132,9 @@ def _made(settings: FederationSettings, partitioning: Partitioning, rows: HubDat
 
 
 def _asked(
-    settings: FederationSettings, partitioner: Partitioner, choose: Callable[[int], Rows]
+    settings: FederationSettings, partitioner: Partitioner, rng: np.random.Generator | None
 ) -> tuple[Rows, list[Rows]]:
-    """Return the partitions that ``choose`` takes of all there are, and the rows of each.
+    """Return the partitions that ``rng`` chooses, or all there are without it, and the rows of each.
 
     Raises:
         DataError: if the rows cannot be divided as asked, or a partition does not say which rows it has.
@@ -143,7 +142,8 @@ def _asked(
     name = f"partitioner '{settings.partitioner}'"
     with _failures_named(settings):
         try:
-            chosen = choose(partitioner.num_partitions)
+            count = partitioner.num_partitions
+            chosen = np.arange(count) if rng is None else _chosen(settings, count, rng)
             found = [partitioner.load_partition(int(number)) for number in chosen]
         except ValueError as error:  # flwr-datasets' word for data that do not suffice
             raise DataError(
@@ -166,25 +166,10 @@ def split_of(settings: FederationSettings) -> SplitTable | None:
     if partitioning.split is None:
         return None
     with _failures_named(settings):
-        table: object = partitioning.table_of_rows(settings)
+        table: object = imported(partitioning.split)(settings)
     if not isinstance(table, SplitTable):
         raise DataError(f"partitioner '{settings.partitioner}' returned {type(table).__name__}, expected a SplitTable")
     return table
-
-
-def check_tests(settings: FederationSettings, federation: Federation) -> None:
-    """Check that no example is two clients' test example, and none is a training and a test example.
-
-    Raises:
-        DataError: if one is.
-    """
-    parts = [np.unique(federation.train.rows)] if federation.test_from_train else []
-    rows, counts = np.unique(np.concatenate([*parts, federation.test.rows]), return_counts=True)
-    if counts.max(initial=0) > 1:
-        raise DataError(
-            f"partitioner '{settings.partitioner}': row {rows[counts.argmax()]} would be a test example and also a "
-            "training example, or another client's test example"
-        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from florilegium.partitions.sources.arrays import from_function
 from florilegium.partitions.sources.inference import infer
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.sources.source import Source
-from florilegium.partitions.sources.store import has_splits, notes_of, stamps, write_dataset
+from florilegium.partitions.sources.store import Imported, notes_of, write_dataset
 from florilegium.partitions.spec import DatasetSpec
 
 _FORMAT = 3
@@ -31,19 +31,16 @@ def described(source: Source) -> DatasetSpec:
         DataError: if its data are needed to describe it, and cannot be used.
     """
     name = source.name
-    if name in DATASETS.own or (not name.startswith(hub.PREFIX) and "/" not in name):
-        entry = DATASETS[name]
+    if name.startswith(hub.PREFIX) or ("/" in name and not (source.path / FILE).is_file()):
+        where = _imported(source)
+    else:
+        entry = source.path if "/" in name else DATASETS[name]
         source.refuse_keys()
         if isinstance(entry, DatasetSpec):
             return entry
-        where = from_function(entry, source.cache)
-    elif not name.startswith(hub.PREFIX) and (source.path / FILE).is_file():
-        source.refuse_keys()
-        where = source.path
-    else:
-        where = _imported(source)
+        where = entry if isinstance(entry, Path) else from_function(entry, source.cache)
     spec = read_schema(where)
-    if has_splits(where) or (where / "train.parquet").is_file() or not folders.has_clients(where):
+    if spec.arrays or (where / "train.parquet").is_file() or not folders.has_clients(where):
         return spec
     return replace(spec, client_columns=tuple(dict.fromkeys((folders.CLIENT, *spec.client_columns))))
 
@@ -52,17 +49,15 @@ def described(source: Source) -> DatasetSpec:
 def _imported(source: Source) -> Path:
     """Return the folder of data without a schema, with their schema and their arrays; made unless it has been."""
     unread = hub.found(source) if source.name.startswith(hub.PREFIX) else folders.found(source.path)
-    facts = [_FORMAT, source.name, vars(source.keys), stamps(unread.files)]
+    facts = [_FORMAT, source.name, vars(source.keys), unread.stamps]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    target = source.cache.absolute() / "imported" / f"{unread.name}-{key}"
 
-    def make() -> None:
+    def make() -> Imported:
         tables, notes = unread.read()
         found = infer(unread.name, unread.where, tables, source.keys)
-        write_dataset(target, found.schema, found.splits, (*notes, *found.notes))
+        return replace(found, notes=(*notes, *found.notes))
 
-    make_once(target / "train-x.npy", make, target.with_suffix(".lock"))
-    return target
+    return make_once(source.cache.absolute() / "imported" / f"{unread.name}-{key}", make, write_dataset)
 
 
 def decisions(spec: DatasetSpec, cache_dir: str) -> list[str]:

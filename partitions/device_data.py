@@ -34,11 +34,12 @@ from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
 from florilegium.partitions.held_out import HELD_BACK
-from florilegium.partitions.sources.decode import decode, decode_inputs, labels_of, numbers_to_predict
+from florilegium.partitions.sources.decode import decode, decode_inputs
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import read_parquet, refuse_twins
+from florilegium.partitions.sources.targets import labels_of, numbers_to_predict
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.task import CLASSES

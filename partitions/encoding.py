@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from florilegium.common.files import make_once, write_text
+from florilegium.common.files import make_once
+from florilegium.common.references import resolve
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.sources import folders, hub
-from florilegium.partitions.sources.decode import decode, digits, fitted
-from florilegium.partitions.sources.source import Source
-from florilegium.partitions.sources.store import PARTS, check_splits, has_splits, map_splits, stamps, write_splits
+from florilegium.partitions.sources import digits, folders, hub
+from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.source import Source, Tables, Unread
+from florilegium.partitions.sources.store import PARTS, map_splits, write_splits
 from florilegium.partitions.sources.table_files import read_parquet
-from florilegium.partitions.sources.words import Vocabulary, vocabulary
+from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of a described dataset: the files of which a change is noticed, and what decodes them."""
+def rows_of(spec: DatasetSpec, source: Source) -> Unread:
+    """Return the rows of a described dataset, not read yet: in its folder, in a local copy, or on the hub.
 
-    files: Sequence[Path]
-    decoded: Callable[[], Mapping[str, Split]]
+    Raises:
+        DataError: if the dataset is to be read from ``data-dir``, and is not there.
+    """
+    if spec.arrays:
+        return Unread(spec.name, spec.folder, sorted(spec.arrays.glob("*.npy")), lambda: ({}, []))
+    if spec is DATASETS.own["digits"]:  # another dataset may have this name too
+        return digits.found()
+    path = Path(spec.folder) if spec.folder else source.local_copy(spec.source or spec.name)
+    if path is None:
+        return hub.described(spec)
+    if not (path / "train.parquet").is_file():
+        return replace(folders.found(path), foreign=True)
+    files = {part: file for part in PARTS if (file := path / f"{part}.parquet").exists()}
+
+    def read() -> Tables:
+        return {part: read_parquet(file) for part, file in files.items()}, []
+
+    return Unread(spec.name, str(path), sorted(path.glob("*.parquet")), read, "{0}/{1}.parquet")
 
 
 def encoded(spec: DatasetSpec, source: Source) -> Dataset:
@@ -41,68 +56,20 @@ def encoded(spec: DatasetSpec, source: Source) -> Dataset:
         ConfigurationError: if it needs embeddings, and none are named.
         DataError: if its files are missing or do not fit its schema.
     """
-    if spec.folder and has_splits(Path(spec.folder)):
-        return _ready(spec, Path(spec.folder))
-    path = local_folder(spec, source)
+    unread = rows_of(spec, source)
     words = vocabulary(source.embeddings, str(source.cache), spec.shape[1]) if spec.kind == "words" else None
-    rows = _rows(spec, path, words)
     described = [repr(spec), *spec.further] if DATASETS.own.get(spec.name) is not spec else []
-    facts = [_FORMAT, spec.name, spec.hub, stamps(rows.files), *([words.name] if words else []), *described]
-    fingerprint = _hash(facts)
+    facts = [_FORMAT, spec.name, spec.hub, unread.stamps, *([words.name] if words else []), *described]
+    fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def make() -> Mapping[str, Split]:
+        tables, _ = unread.read()
+        splits = {
+            part: decode(spec, table, unread.form.format(unread.where, part), words, foreign=unread.foreign)
+            for part, table in tables.items()
+        }
+        return resolve(spec.derived)(splits) if spec.derived else splits
+
     cache = source.cache / "datasets" / f"{spec.name}-{fingerprint}"
-
-    def make() -> None:
-        splits = rows.decoded()
-        if spec.derived:
-            module, _, function = spec.derived.partition(":")
-            splits = getattr(importlib.import_module(module), function)(splits)
-        write_splits(cache, splits)
-        write_text(cache / "complete", "")
-
-    make_once(cache / "complete", make, cache / "lock")
-    splits = map_splits(cache)
+    splits = map_splits(spec.arrays or make_once(cache, make, write_splits), spec)
     return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words)
-
-
-def local_folder(spec: DatasetSpec, source: Source) -> Path | None:
-    """Return the local folder of a dataset's rows; None if there is none, or it needs none.
-
-    Raises:
-        DataError: if the dataset is to be read from ``data-dir``, and is not there.
-    """
-    if spec is DATASETS.own["digits"] or spec.made:
-        return None
-    return Path(spec.folder) if spec.folder else source.local_copy(spec.source or spec.name)
-
-
-def _ready(spec: DatasetSpec, path: Path) -> Dataset:
-    """Map a folder of decoded arrays, which a schema describes."""
-    splits = map_splits(path)
-    check_splits(path, spec, splits)
-    # The folder is named by a hash of its content or of its source.
-    fingerprint = _hash([path.name, repr(spec), *spec.further, stamps(sorted(path.glob("*.npy")))])
-    return Dataset(spec, splits["train"], splits.get("test"), fingerprint)
-
-
-def _rows(spec: DatasetSpec, path: Path | None, words: Vocabulary | None) -> _Rows:
-    """Return the rows of a dataset, in its local folder ``path`` or else on the hub."""
-    if spec is DATASETS.own["digits"]:  # another dataset may have this name too
-        return _Rows([], digits)
-    if path is None:
-        parts = PARTS if spec.test else ("train",)
-        return _Rows([], lambda: {p: decode(spec, hub.load(spec, p), f"{spec.hub} ({p})", words) for p in parts})
-    if (path / "train.parquet").is_file():
-        files = {part: file for part in PARTS if (file := path / f"{part}.parquet").exists()}
-        return _Rows(
-            sorted(path.glob("*.parquet")),
-            lambda: {part: decode(spec, read_parquet(file), str(file), words) for part, file in files.items()},
-        )
-    unread = folders.found(path)
-    return _Rows(
-        unread.files,
-        lambda: {part: fitted(spec, table, f"{path}, {part}") for part, table in unread.read()[0].items()},
-    )
-
-
-def _hash(facts: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

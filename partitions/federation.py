@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.common.files import make_once, write_atomically
+from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
-from florilegium.partitions.asking import check_tests, split_of
+from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
-from florilegium.partitions.dealing import divided, fixed
+from florilegium.partitions.dealing import divided
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.pooled import pooled
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Canaries, Federation, Noise, Shares
+from florilegium.partitions.shares import Federation, Shares
 from florilegium.partitions.spec import Dataset
-from florilegium.partitions.split_table import SplitTable
+from florilegium.partitions.split_table import SplitTable, fixed
 
-_FORMAT = 7
+_FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
 
@@ -61,81 +61,30 @@ def contents(settings: FederationSettings) -> str:
     if reference := PARTITIONERS.reference(name):
         file = Path(str(getattr(sys.modules.get(reference.partition(":")[0]), "__file__", "")))
         digest.update(PARTITIONERS.origin(name).encode() + (file.read_bytes() if file.is_file() else b""))
+    if settings.mdm_params:
+        # This imports scipy, which takes half a second and is rarely needed.
+        from florilegium.partitions.mdm_params import fingerprint
+
+        digest.update(fingerprint(settings.mdm_params).encode())
     return digest.hexdigest()
 
 
 @remembered(4)
 def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
     whole = load_dataset(settings)
+    table = split_of(settings)
+    dataset = pooled(settings, whole, table)
+
+    def make() -> Federation:
+        return _build(settings, whole, dataset, table)
+
+    if PARTITIONERS.reference(settings.partitioner).startswith("__main__:"):
+        return make(), dataset  # another notebook may have another partitioner of the same name
     key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})
     key += contents + whole.fingerprint + str(_FORMAT)
-    if settings.mdm_params:
-        from florilegium.partitions.mdm_params import (
-            fingerprint,  # imports scipy, which takes half a second and is rarely needed
-        )
-
-        key += fingerprint(settings.mdm_params)
     name = f"{whole.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
-    path = folder(settings.cache_dir) / "federations" / name
-    table, dataset = _counted(settings, whole)
-    if PARTITIONERS.reference(settings.partitioner).startswith("__main__:"):
-        return _build(
-            settings, whole, table, dataset
-        ), dataset  # another notebook may have another partitioner of the same name
-    make_once(path, lambda: _save(_build(settings, whole, table, dataset), path), path.with_suffix(".lock"))
-    return _restore(path), dataset
-
-
-def _counted(settings: FederationSettings, whole: Dataset) -> tuple[SplitTable | None, Dataset]:
-    """Return the split that is fixed as a whole, if it is, and the dataset as the federation counts its rows.
-
-    It has one pooled split if training and test rows are divided together.
-    """
-    table = split_of(settings)
-    pools = PARTITIONERS[settings.partitioner].held_out > 0 if table is None else table.pooled
-    return table, pooled(whole, settings.cache_dir) if pools else whole
-
-
-def _save(federation: Federation, path: Path) -> None:
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(
-                file,
-                train_rows=federation.train.rows,
-                train_offsets=federation.train.offsets,
-                test_rows=federation.test.rows,
-                test_offsets=federation.test.offsets,
-                test_from_train=federation.test_from_train,
-                unseen=federation.unseen,
-                labeled=federation.labeled,
-                angles=federation.angles,
-                names=federation.names,
-                server=federation.server,
-                canaries=np.stack(astuple(federation.canaries)),
-                noise_levels=federation.noise.levels if federation.noise else np.zeros(0, np.float32),
-                noise_seed=federation.noise.seed if federation.noise else 0,
-                notes=federation.notes or "",
-            )
-
-    write_atomically(path, save)
-
-
-def _restore(path: Path) -> Federation:
-    with np.load(path, allow_pickle=False) as file:
-        clients, rows, classes, present = file["canaries"]
-        return Federation(
-            Shares(file["train_rows"], file["train_offsets"]),
-            Shares(file["test_rows"], file["test_offsets"]),
-            bool(file["test_from_train"]),
-            file["unseen"],
-            file["labeled"],
-            file["angles"],
-            file["names"],
-            file["server"],
-            Canaries(clients, rows, classes, present.astype(bool)),
-            Noise(file["noise_levels"], int(file["noise_seed"])) if len(file["noise_levels"]) else None,
-            str(file["notes"]) or None,
-        )
+    path = make_once(settings.cache / "federations" / name, make, Federation.save)
+    return Federation.load(path), dataset
 
 
 def build(settings: FederationSettings, dataset: Dataset) -> Federation:
@@ -152,11 +101,12 @@ def build(settings: FederationSettings, dataset: Dataset) -> Federation:
         ConfigurationError: if keys contradict each other or the data.
         DataError: if there are not enough rows.
     """
-    return _build(settings, dataset, *_counted(settings, dataset))
+    table = split_of(settings)
+    return _build(settings, dataset, pooled(settings, dataset, table), table)
 
 
-def _build(settings: FederationSettings, whole: Dataset, table: SplitTable | None, dataset: Dataset) -> Federation:
-    """Build the federation of ``whole``, which counts rows as in ``dataset`` (:func:`_counted`)."""
+def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table: SplitTable | None) -> Federation:
+    """Build the federation of ``whole``, whose rows are counted as in ``dataset``; ``table`` is its split, if fixed."""
     rng = numpy_generator(settings.seed, "federation", "rows")
     dealt = divided(settings, dataset, rng) if table is None else fixed(settings, table, whole, rng)
     empty = [i for i, rows in enumerate(dealt.train) if len(rows) == 0]
@@ -179,6 +129,4 @@ def _build(settings: FederationSettings, whole: Dataset, table: SplitTable | Non
         np.zeros(count, np.float32), np.array(dealt.names), dealt.server, notes=dealt.notes,
     )  # fmt: skip
     federation = replace(federation, **partitioning.seen(settings))
-    if table is None:  # a split that is fixed as a whole has been checked, and may share rows
-        check_tests(settings, federation)
     return plant(federation, dataset, settings) if settings.canaries else federation

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from florilegium.partitions.shares import Rows
+from florilegium.common.errors import DataError
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Dealt, Rows
 from florilegium.partitions.spec import Dataset, Split
 
 HELD_BACK = 0.2
@@ -75,3 +77,18 @@ def matched(
         for client, part in enumerate(np.split(pool[: counts.sum()], np.cumsum(counts)[:-1])):
             parts[client].append(part)
     return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def check_apart(settings: FederationSettings, dealt: Dealt) -> None:
+    """Check that no example is two clients' test example, and none is a training and a test example.
+
+    Raises:
+        DataError: if one is.
+    """
+    parts = [np.unique(np.concatenate(dealt.train))] if dealt.test_from_train and dealt.train else []
+    rows, counts = np.unique(np.concatenate([*parts, *dealt.test]), return_counts=True)
+    if counts.max(initial=0) > 1:
+        raise DataError(
+            f"partitioner '{settings.partitioner}': row {rows[counts.argmax()]} would be a test example and also a "
+            "training example, or another client's test example"
+        )

@@ -7,11 +7,11 @@ A row's way is: where it is (:mod:`florilegium.partitions.sources.source`), what
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
+from florilegium.common.references import resolve
 from florilegium.partitions.describing import described
-from florilegium.partitions.encoding import encoded, local_folder
+from florilegium.partitions.encoding import encoded, rows_of
 from florilegium.partitions.settings import FederationSettings, SourceSettings
 from florilegium.partitions.sources.source import Source
 from florilegium.partitions.spec import Dataset, DatasetSpec
@@ -37,7 +37,9 @@ def task_of(settings: SourceSettings) -> Task:
 def check_local(settings: SourceSettings) -> None:
     """Raise :class:`DataError` if the dataset is to be read from ``data-dir``, and is not there."""
     source = Source.of(settings)
-    local_folder(described(source), source)
+    spec = described(source)
+    if not spec.made:
+        rows_of(spec, source)
 
 
 def load_dataset(settings: FederationSettings) -> Dataset:
@@ -49,12 +51,5 @@ def load_dataset(settings: FederationSettings) -> Dataset:
     """
     source = Source.of(settings)
     spec = described(source)
-    dataset = _made(spec, settings) if spec.made else encoded(spec, source)
+    dataset: Dataset = resolve(spec.made)(settings, spec) if spec.made else encoded(spec, source)
     return dataset.read_by(settings.task)
-
-
-def _made(spec: DatasetSpec, settings: FederationSettings) -> Dataset:
-    """Generate a synthetic dataset."""
-    module, _, function = spec.made.partition(":")
-    dataset: Dataset = getattr(importlib.import_module(module), function)(settings, spec)
-    return dataset

@@ -1,4 +1,4 @@
-"""Natural clients, whose names are in the data: the column that names them, their rows, and which are skipped."""
+"""Names in the data, of natural clients or domains: their column, their rows, and which clients are skipped."""
 
 from __future__ import annotations
 
@@ -144,3 +144,31 @@ def rows_of(split: Split, column: str, groups: list[list[str]]) -> list[Rows]:
         return order[np.searchsorted(values, name, "left") : np.searchsorted(values, name, "right")]
 
     return [np.concatenate([rows(name) for name in group]) for group in groups]
+
+
+def domains(
+    settings: FederationSettings, dataset: Dataset, rows: Rows, test_split: Split, test_rows: Rows
+) -> dict[str, tuple[Rows, Rows]]:
+    """Return the training and the test rows of every domain.
+
+    Raises:
+        ConfigurationError: if there is no such column, or ``num-clients`` is no multiple of their number.
+        DataError: if a domain has no test rows.
+    """
+    column = settings.domain_column
+    for part, split in (("training", dataset.train), ("test", test_split)):
+        if column not in split.clients:
+            raise ConfigurationError(
+                f"domain-column: the {part} rows of '{settings.dataset}' have no column '{column}'"
+                f"{nearest(column, split.clients)} Columns of names: {', '.join(split.clients) or 'none'}."
+            )
+    owners, test_owners = dataset.train.clients[column][rows], test_split.clients[column][test_rows]
+    found = {str(d): (rows[owners == d], test_rows[test_owners == d]) for d in np.unique(owners)}
+    if not settings.num_clients or settings.num_clients % len(found):
+        raise ConfigurationError(
+            f"num-clients: {settings.num_clients} clients cannot be split evenly over the {len(found)} domains of "
+            f"'{settings.dataset}' ({', '.join(found)}); use a multiple of {len(found)} above 0"
+        )
+    if without := [domain for domain, (_, tests) in found.items() if not len(tests)]:
+        raise DataError(f"domain-column: domain '{without[0]}' of '{settings.dataset}' has no test rows")
+    return found

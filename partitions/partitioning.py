@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
-from florilegium.common.references import resolve
+from florilegium.common.references import imported
 from florilegium.common.settings import NoHyper, Section
 
 if TYPE_CHECKING:
@@ -76,26 +76,9 @@ class Partitioning:
 
     def section(self) -> type[Section]:
         """Import and return the section of its own keys."""
-        found: type[Section] = _imported(self.keys)
+        found: type[Section] = imported(self.keys)
         return found
-
-    def maker(self) -> Make:
-        """Import and return ``make``; only for partitioners without ``split``."""
-        found: Make = _imported(self.make)
-        return found
-
-    def extra(self, settings: FederationSettings, dataset: Dataset, rows: Rows) -> Mapping[str, NDArray[Any]]:
-        """Return the further columns of ``rows`` that it needs; empty if it needs none."""
-        return _imported(self.columns)(settings, dataset, rows) if self.columns else {}
 
     def seen(self, settings: FederationSettings) -> Mapping[str, Any]:
         """Return how clients see their images differently, as fields of a ``Federation``; empty if they do not."""
-        return _imported(self.views)(settings) if self.views else {}
-
-    def table_of_rows(self, settings: FederationSettings) -> SplitTable | None:
-        """Return the split that is fixed as a whole; None if the partitioner divides rows."""
-        return _imported(self.split)(settings) if self.split else None
-
-
-def _imported(part: Any) -> Any:
-    return resolve(part) if isinstance(part, str) else part
+        return imported(self.views)(settings) if self.views else {}

@@ -10,40 +10,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.common.files import make_once, write_atomically
-from florilegium.common.settings import folder
+from florilegium.common.files import make_once
+from florilegium.partitions.registry import PARTITIONERS
+from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.spec import Dataset, Split
+from florilegium.partitions.split_table import SplitTable
 
 _CHUNK = 4096
 """Rows that are copied at a time, so that a dataset larger than the memory can be pooled."""
 
 
-def pooled(dataset: Dataset, cache_dir: str) -> Dataset:
-    """Return ``dataset`` with one training split, the rows of its training split and then those of its test split.
+def pooled(settings: FederationSettings, dataset: Dataset, table: SplitTable | None) -> Dataset:
+    """Return ``dataset`` as the federation counts its rows: pooled if training and test rows are divided together.
 
-    The inputs are copied once per machine to ``cache_dir`` and memory-mapped from there. Columns of client names that
-    only one split has are dropped. A dataset without a test split is returned unchanged.
+    A pooled dataset has one training split, the rows of the training split and then those of the test split. Its inputs
+    are copied once per machine to the cache and memory-mapped from there. Columns of client names that only one split
+    has are dropped. A dataset without a test split is returned unchanged.
+
+    Args:
+        settings: the settings of the federation.
+        dataset: the dataset.
+        table: the split that is fixed as a whole, if it is.
     """
+    pools = table.pooled if table else PARTITIONERS[settings.partitioner].held_out > 0
     train, test = dataset.train, dataset.test
-    if test is None:
+    if test is None or not pools:
         return dataset
     fingerprint = f"{dataset.fingerprint}-pooled"
-    cache = folder(cache_dir) / "datasets" / f"{dataset.spec.name}-{fingerprint}"
+    inputs = [train.x, test.x]
     if dataset.spec.made:  # in memory, and different for every seed
-        x: NDArray[Any] = np.concatenate([train.x, test.x])
+        x: NDArray[Any] = np.concatenate(inputs)
     else:
-        file = cache / "x.npy"
-        make_once(
-            file, lambda: write_atomically(file, lambda path: _concatenate(path, (train.x, test.x))), cache / "lock"
-        )
-        x = np.load(file, mmap_mode="r")
+        file = settings.cache / "datasets" / f"{dataset.spec.name}-{fingerprint}.npy"
+        x = np.load(make_once(file, lambda: inputs, _concatenate), mmap_mode="r")
     names = [column for column in train.clients if column in test.clients]
     clients = {column: np.concatenate([train.clients[column], test.clients[column]]) for column in names}
     split = Split(x, np.concatenate([train.y, test.y]), clients)
     return replace(dataset, train=split, test=None, fingerprint=fingerprint)
 
 
-def _concatenate(path: Path, parts: Sequence[NDArray[Any]]) -> None:
+def _concatenate(parts: Sequence[NDArray[Any]], path: Path) -> None:
     """Write the rows of ``parts``, one array after the other, to ``path`` in NumPy's ``.npy`` format."""
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     target = np.lib.format.open_memmap(path, mode="w+", dtype=parts[0].dtype, shape=shape)

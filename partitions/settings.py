@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, SerializeAsAny
 
 from florilegium.common.errors import DataError
-from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, key, parse_numbers
+from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, folder, key, parse_numbers
 
 S = TypeVar("S", bound=Section)
 
@@ -111,6 +112,11 @@ class SourceSettings(DataSettings):
         0, "height and width to which images of a dataset without a schema are resized; 0: all must have one size",
         ge=0,
     )  # fmt: skip
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the cache."""
+        return folder(self.cache_dir)
 
 
 class FederationSettings(SourceSettings):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,27 @@ class Shares:
     def sizes(self) -> Rows:
         """Number of rows of each client."""
         return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Who holds which rows, before anything else is said of the clients.
+
+    Attributes:
+        train: training rows of each client.
+        test: test rows of each client.
+        names: natural name of each client, or its domain; "" without either.
+        test_from_train: whether test rows are of the training split.
+        server: the server's rows of the training split.
+        notes: what is to be said of rows that are not used; None if there is nothing to say.
+    """
+
+    train: list[Rows]
+    test: list[Rows]
+    names: list[str]
+    test_from_train: bool
+    server: Rows
+    notes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,26 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.unseen)
+
+    def save(self, path: Path) -> None:
+        """Write the federation to ``path``, in NumPy's ``.npz`` format."""
+        arrays: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            parts = vars(value) if is_dataclass(value) else {"": value}
+            arrays |= {f"{name}.{part}": array for part, array in parts.items() if array is not None}
+        with path.open("wb") as file:  # if given a path, NumPy would append ".npz"
+            np.savez(file, **arrays)
+
+    @staticmethod
+    def load(path: Path) -> Federation:
+        """Return the federation that :meth:`save` wrote to ``path``."""
+        found: dict[str, dict[str, Any]] = {field.name: {} for field in fields(Federation)}
+        with np.load(path, allow_pickle=False) as file:
+            for key, array in file.items():
+                name, _, part = key.partition(".")
+                found[name][part] = array if array.ndim else array.item()
+        kinds: dict[str, Any] = {"train": Shares, "test": Shares, "canaries": Canaries, "noise": Noise}
+        return Federation(**{n: kinds[n](**v) if n in kinds else v[""] for n, v in found.items() if v})
 
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
         """Return how many examples of each stratum (class) each client holds in ``part``, (n, C); (n, 1) without."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.memo import remembered
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, make_task
@@ -73,7 +75,7 @@ class DatasetSpec:
     @property
     def learned(self) -> Task:
         """The task, made for this dataset's targets."""
-        return make_task(self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION), self.targets)
+        return _made(self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION), self.targets)
 
     @property
     def targets(self) -> Targets:
@@ -81,9 +83,19 @@ class DatasetSpec:
         return Targets((self.y, *self.further) if self.y else (), self.classes, tuple(self.labels))
 
     @property
+    def arrays(self) -> Path | None:
+        """The folder that holds its decoded arrays, if it is described by one that does."""
+        return Path(self.folder) if self.folder and Path(self.folder, "train-x.npy").exists() else None
+
+    @property
     def coded(self) -> bool:
         """Whether a network's inputs are integer codes of characters or tokens, not numbers."""
         return self.kind in ("characters", "tokens")
+
+
+@remembered(16)
+def _made(task: str, targets: Targets) -> Task:
+    return make_task(task, targets)
 
 
 @dataclass(frozen=True)

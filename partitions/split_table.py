@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from florilegium.common.errors import DataError
-from florilegium.partitions.shares import Rows
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.held_out import hold_back, matched
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.shares import Dealt, Rows
 from florilegium.partitions.spec import Dataset
 
 
@@ -123,3 +125,36 @@ def _repeated(rows: Rows) -> int | None:
     ordered = np.sort(rows)
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     return int(ordered[again[0]]) if len(again) else None
+
+
+_DIVIDING_KEYS = (
+    "samples_per_client", "client_rows", "server_examples", "server_ood_examples", "domain_column", "min_test_examples",
+)  # fmt: skip
+
+
+def fixed(settings: FederationSettings, table: SplitTable, dataset: Dataset, rng: np.random.Generator) -> Dealt:
+    """Take the rows from a split that is fixed as a whole.
+
+    If it lists no test rows, they are dealt from the test split in each client's own class proportions; if there is no
+    test split, or training rows come from it too, a fifth of each client's training rows, drawn at random, is held out.
+
+    Raises:
+        ConfigurationError: if a key asks for rows to be chosen or divided in another way.
+        DataError: if the split does not fit the dataset.
+    """
+    for name in _DIVIDING_KEYS:
+        if getattr(settings, name):
+            raise ConfigurationError(
+                f"{name.replace('_', '-')}: the split of partitioner '{settings.partitioner}' decides who holds which "
+                f"rows; leave the key at its default (found: {getattr(settings, name)!r})"
+            )
+    table.check()
+    table.check_against(dataset, settings.num_clients)
+    train, names, no_rows = list(table.train), list(table.names), np.zeros(0, np.int64)
+    if table.test is not None:
+        return Dealt(train, list(table.test), names, table.pooled, no_rows)
+    if table.pooled or dataset.test is None:
+        train, test = hold_back([rng.permutation(rows) for rows in train])
+        return Dealt(train, test, names, True, no_rows)
+    test = matched(dataset, train, dataset.test, np.arange(len(dataset.test)), rng)
+    return Dealt(train, test, names, False, no_rows)

@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.settings import NAME, folder
 from florilegium.common.text import encode
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST, targets_of
 from florilegium.partitions.sources.schema import Schema
-from florilegium.partitions.sources.store import PARTS, has_splits, scales, write_dataset
+from florilegium.partitions.sources.store import PARTS, Imported, scales, write_dataset
 from florilegium.partitions.spec import DatasetSpec, Split
 
 log = logging.getLogger("flwr")
@@ -145,9 +146,7 @@ def _stored(name: str, cache: Path, train: Any, test: Any = None) -> Path:
     parts = {part: _read(value, f"{name}, {part}") for part, value in given.items()}
     schema, splits = _described(name, parts)
     target = cache.absolute() / "arrays" / _hash(schema, splits)
-    if not has_splits(target):
-        write_dataset(target, schema, splits, ())
-    return target
+    return make_once(target, lambda: Imported(schema, splits), write_dataset)
 
 
 def _hash(schema: Mapping[str, Any], splits: Mapping[str, Split]) -> str:

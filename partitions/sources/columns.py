@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,15 @@ def plain(table: pa.Table) -> pa.Table:
         words = [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
         table = table.set_column(index, column, pa.array(words, pa.string()))
     return table
+
+
+def relabelled(table: pa.Table, column: str, labels: Sequence[object]) -> pa.Table:
+    """Return the table with the one of ``labels``, in ``column``, whose text a cell has; other cells as they are."""
+    if not labels or column not in table.column_names:
+        return table
+    known = {str(label): label for label in labels}
+    cells = [known.get(str(cell), cell) for cell in table.column(column).to_pylist()]
+    return table.set_column(table.column_names.index(column), column, [cells])
 
 
 def is_text(kind: pa.DataType) -> bool:

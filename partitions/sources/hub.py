@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.partitions.sources.source import DATA_VARIABLE, Source, Unread
+from florilegium.partitions.sources.source import DATA_VARIABLE, Source, Tables, Unread
 from florilegium.partitions.sources.table_files import read_parquet
 from florilegium.partitions.spec import DatasetSpec
 
@@ -37,51 +38,46 @@ def found(source: Source) -> Unread:
             f"dataset: '{source.name}' is no dataset of the hub; expected 'hub:org/name' or 'hub:org/name/config'"
         )
     name, config = match[1], match[2]
-    local = source.local_copy(f"{name}/{config}" if config else name)
-    short = name.rpartition("/")[2]
-    if local is None:
-        return Unread(short, source.name, [], partial(read_hub, name, config))
-    files = {file.stem: file for file in sorted(local.glob("*.parquet"))}
-    return Unread(short, source.name, [*files.values()], lambda: _splits(files, source.name, read_parquet))
+    short, local = name.rpartition("/")[2], f"{name}/{config}" if config else name
+    folder = source.local_copy(local)
+    files = [] if folder is None else sorted(folder.glob("*.parquet"))
+    return Unread(short, source.name, files, partial(_read, source.name, files, local, name, config))
 
 
-def load(spec: DatasetSpec, split: str) -> HubDataset:
-    """Load a split of a described dataset from the hub.
-
-    Raises:
-        DataError: if it cannot be loaded.
-    """
-    from flwr_datasets import FederatedDataset
-
-    try:
-        federated = FederatedDataset(dataset=spec.hub, subset=spec.subset, partitioners={}, shuffle=False)
-        return federated.load_split(split)
-    except Exception as error:  # the network, the hub or the dataset may fail in any way
-        raise DataError(
-            f"dataset '{spec.name}' is neither in a local folder (key data-dir, or ${DATA_VARIABLE}) nor could it be "
-            f"loaded from the hub as '{spec.hub}': {type(error).__name__}: {error}"
-        ) from error
+def _read(title: str, files: Sequence[Path], local: str, hub: str, config: str | None) -> Tables:
+    """Read the splits "train" and "test", or "validation", from ``files`` or, without any, from the hub."""
+    if files:
+        return _splits({file.stem: file for file in files}, title, read_parquet)
+    return _splits(_load(local, hub, config), title, _with_features)
 
 
-def read_hub(name: str, config: str | None) -> tuple[dict[str, pa.Table], list[str]]:
-    """Load the splits of a dataset of the hub.
+def described(spec: DatasetSpec) -> Unread:
+    """Return the rows of a described dataset on the hub, not read yet."""
+    parts = ("train", "test") if spec.test else ("train",)
 
-    Returns:
-        The tables "train" and perhaps "test", and a line of text for each decision.
+    def read() -> Tables:
+        loaded = _load(spec.source or spec.name, spec.hub, spec.subset, parts)
+        return {part: split.data.table for part, split in loaded.items()}, []
+
+    return Unread(spec.name, spec.hub, [], read, "{0} ({1})")
+
+
+def _load(local: str, hub: str, config: str | None, splits: Sequence[str] = ()) -> dict[str, HubDataset]:
+    """Load the given splits of a dataset of the hub, or all; ``local``: where its local copy would be.
 
     Raises:
-        DataError: if it cannot be loaded, or has no split "train".
+        DataError: if they cannot be loaded.
     """
     import datasets
 
     try:
-        loaded = datasets.load_dataset(name, config)
+        loaded = datasets.load_dataset(hub, config)
+        return {split: loaded[split] for split in splits or loaded}
     except Exception as error:  # the network, the hub or the dataset may fail in any way
         raise DataError(
-            f"dataset 'hub:{name}' is neither in a local folder (<data-dir>/{name}/train.parquet, or in "
-            f"$FLORILEGIUM_DATA) nor could it be loaded from the hub: {type(error).__name__}: {error}"
+            f"dataset '{local}' is neither in a local folder (<data-dir>/{local}/train.parquet; key data-dir, or "
+            f"${DATA_VARIABLE}) nor could it be loaded from the hub as '{hub}': {type(error).__name__}: {error}"
         ) from error
-    return _splits(dict(loaded), name, _with_features)
 
 
 def _with_features(split: HubDataset) -> pa.Table:
@@ -92,10 +88,10 @@ def _with_features(split: HubDataset) -> pa.Table:
     return pyarrow.parquet.read_table(buffer)
 
 
-def _splits(found: dict[str, T], name: str, read: Callable[[T], pa.Table]) -> tuple[dict[str, pa.Table], list[str]]:
+def _splits(found: dict[str, T], name: str, read: Callable[[T], pa.Table]) -> Tables:
     if "train" not in found:
         raise DataError(
-            f"hub:{name} has no split 'train' (found: {', '.join(found) or 'none'}); used are train and test, or "
+            f"{name} has no split 'train' (found: {', '.join(found) or 'none'}); used are train and test, or "
             "validation if there is no test"
         )
     test = next((split for split in SPLITS[1:] if split in found), "")

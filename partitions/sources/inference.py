@@ -1,6 +1,6 @@
 """Infer what the columns of a dataset are: its inputs, their scales and categories, and its label.
 
-Every decision is a line of text (``Inferred.notes``), which is logged and stands at the top of the ``schema.toml``.
+Every decision is a line of text (``Imported.notes``), which is logged and stands at the top of the ``schema.toml``.
 Scales, categories and classes come from the training rows alone.
 """
 
@@ -32,13 +32,14 @@ from florilegium.partitions.sources.columns import (
     listed,
     plain,
 )
-from florilegium.partitions.sources.decode import decode, decode_targets
+from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.source import Inference
-from florilegium.partitions.sources.store import scales
+from florilegium.partitions.sources.store import Imported, scales
+from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.spec import Split
 
 Tables = Mapping[str, pa.Table]
@@ -57,16 +58,7 @@ _CATEGORIES = 100
 _LONGEST_TEXT = 200
 
 
-@dataclass(frozen=True)
-class Inferred:
-    """A dataset whose schema was inferred: content of ``schema.toml``, decoded splits, and the decisions taken."""
-
-    schema: dict[str, Any]
-    splits: dict[str, Split]
-    notes: tuple[str, ...]
-
-
-def infer(name: str, source: str, tables: Tables, keys: Inference) -> Inferred:
+def infer(name: str, source: str, tables: Tables, keys: Inference) -> Imported:
     """Infer the schema of ``tables`` and decode them.
 
     Args:
@@ -98,7 +90,7 @@ class _Work:
     def _train(self) -> pa.Table:
         return self.tables["train"]
 
-    def done(self) -> Inferred:
+    def done(self) -> Imported:
         for part, table in self.tables.items():
             if table.num_rows == 0:
                 raise DataError(f"{self.source}: the {part} split has no rows")
@@ -133,7 +125,7 @@ class _Work:
         if kind == "pictures":
             return self._with_pictures(schema, inputs[0])
         schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
-        return Inferred(schema, self._decoded(schema), tuple(self.notes))
+        return Imported(schema, self._decoded(schema), tuple(self.notes))
 
     # ----------------------------------------------------------------------------------------- label
 
@@ -360,7 +352,7 @@ class _Work:
             names and 2 * count_distinct(self._train.column(column)) <= self._train.num_rows
         )
 
-    def _with_pictures(self, schema: dict[str, Any], column: str) -> Inferred:
+    def _with_pictures(self, schema: dict[str, Any], column: str) -> Imported:
         side = self.keys.image_size
         sizes: dict[Size, tuple[str, int]] = {}
         seen = {part: self._seen(part, column, side, sizes) for part in self.tables}
@@ -382,7 +374,7 @@ class _Work:
         spec = Schema.model_validate(schema).spec(Path(self.name))
         y = {p: decode_targets(spec, table, f"{self.source}, {p}") for p, table in self.tables.items()}
         splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
-        return Inferred(schema, splits, tuple(self.notes))
+        return Imported(schema, splits, tuple(self.notes))
 
     def _seen(self, part: str, column: str, side: int, sizes: dict[Size, tuple[str, int]]) -> list[Image.Image]:
         """Return the pictures of a column, resized if ``side`` is given; note each size, with its first part and row.

@@ -71,7 +71,7 @@ class Source:
         local = None if data is None else folder(data)
         embeddings = s.embeddings if isinstance(s, FederationSettings) else ""
         keys = Inference(s.input_column, s.label_column, s.text_length, s.image_size)
-        return Source(s.dataset, path, folder(s.cache_dir), local, bool(s.data_dir), embeddings, keys)
+        return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, keys)
 
     def local_copy(self, name: str) -> Path | None:
         """Return the folder of local parquet files of dataset ``name``; None if there is none.
@@ -105,16 +105,26 @@ class Source:
 
 @dataclass(frozen=True)
 class Unread:
-    """Rows without a schema, which nobody has read yet.
+    """Rows that nobody has read yet.
 
     Attributes:
         name: name of the dataset in messages and in the names of files.
         where: where the rows are, for messages.
         files: the files of which a change is noticed; none for rows that come from the hub.
         read: reads the rows.
+        form: how messages name a part of the rows: "{0}" is ``where``, "{1}" the part.
+        foreign: whether the rows were written for no description, so that images have sizes, and labels types, of their
+            own.
     """
 
     name: str
     where: str
     files: Sequence[Path]
     read: Callable[[], Tables]
+    form: str = "{0}, {1}"
+    foreign: bool = False
+
+    @property
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """Name, size and modification time of each file, which change with the data."""
+        return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
-from florilegium.common.files import make_once, write_array, write_text
+from florilegium.common.files import make_once
 from florilegium.common.settings import folder
 
+_FORMAT = 2
+"""Version of the format of the matrix in the cache; increase it so that old ones are not used."""
 UNKNOWN = 0
 """Index of words that have no vector, and of the padding before a short text; its vector is 0."""
 
@@ -71,20 +73,21 @@ def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
             f"embeddings: this dataset needs a file of word vectors of {size} numbers in GloVe's text format, such as "
             f"glove.6B.{size}d.txt; set embeddings to its path"
         )
-    path = folder(embeddings).absolute()
+    path, cache = folder(embeddings).absolute(), folder(cache_dir) / "embeddings"
     if not path.is_file():
         raise DataError(f"embeddings: there is no file {path}")
     stamp = path.stat()
-    key = hashlib.sha256(f"{path} {stamp.st_size} {stamp.st_mtime_ns} {size}".encode()).hexdigest()[:16]
-    cache = folder(cache_dir) / "embeddings" / f"{path.stem}-{key}"
+    facts = f"{_FORMAT} {path} {stamp.st_size} {stamp.st_mtime_ns} {size}"
+    name = f"{path.stem}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    matrix = make_once(cache / name, lambda: _read(path, size), _write)
+    return Vocabulary(matrix)
 
-    def make() -> None:
-        words, vectors = _read(path, size)
-        write_array(cache / "vectors.npy", vectors)
-        write_text(cache / "words.txt", "\n".join(words))
 
-    make_once(cache / "words.txt", make, cache / "lock")
-    return Vocabulary(cache)
+def _write(read: tuple[Sequence[str], NDArray[np.float32]], cache: Path) -> None:
+    words, vectors = read
+    cache.mkdir()
+    np.save(cache / "vectors.npy", vectors)
+    (cache / "words.txt").write_text("\n".join(words), encoding="utf-8")
 
 
 def _read(path: Path, size: int) -> tuple[Sequence[str], NDArray[np.float32]]:

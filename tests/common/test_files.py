@@ -7,13 +7,14 @@ import os
 import resource
 import stat
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from florilegium.common.errors import RunError
-from florilegium.common.files import Draft, append_text, flush_to_disk, write_atomically, write_text
+from florilegium.common.errors import DataError, RunError
+from florilegium.common.files import Draft, append_text, flush_to_disk, make_once, write_atomically, write_text
 
 
 @contextmanager
@@ -51,6 +52,24 @@ class TestSuccess:
 
         write_atomically(tmp_path / "file", write)
         assert (tmp_path / "file").read_text() == "new"
+
+    def test_a_folder_appears_whole_and_is_made_once(self, tmp_path):
+        target, made = tmp_path / "cache" / "folder", []
+
+        def make():
+            made.append("content")
+            return made[-1]
+
+        def write(content, temporary):
+            temporary.mkdir()
+            (temporary / "first").write_text(content)
+            assert not target.exists()
+            (temporary / "last").write_text(content)
+
+        for _ in range(2):
+            assert make_once(target, make, write) == target
+        assert sorted(os.listdir(target)) == ["first", "last"]
+        assert made == ["content"]
 
     def test_the_new_contents_are_on_disk_before_they_replace_the_old(self, tmp_path, monkeypatch):
         path, flushed = tmp_path / "file", []
@@ -128,6 +147,26 @@ class TestFailure:
         assert "runs-dir, state-dir, cache-dir" in message
         assert (tmp_path / "file").read_text() == "old"
         assert os.listdir(tmp_path) == ["file"]
+
+    def test_a_folder_half_written_is_not_there_and_is_made_again(self, tmp_path):
+        target = tmp_path / "cache" / "folder"
+
+        def write(content, temporary):
+            temporary.mkdir()
+            (temporary / "first").write_bytes(bytes(100))
+            (temporary / "last").write_bytes(bytes(content))
+
+        with _no_file_longer_than(1000), pytest.raises(RunError, match="File too large"):
+            make_once(target, lambda: 2000, write)
+        assert not list((tmp_path / "cache").glob("[!.]*"))
+        assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+        assert len((make_once(target, lambda: 300, write) / "last").read_bytes()) == 300
+
+    def test_an_error_in_what_makes_the_content_is_not_taken_for_one_of_the_cache(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="source"):
+            make_once(tmp_path / "cache" / "file", (tmp_path / "source").read_bytes, lambda *_: None)
+        with pytest.raises(DataError, match="cache-dir"):
+            make_once(Path("/dev/null/cache/file"), bytes, lambda *_: None)
 
     def test_a_file_the_system_refuses_leaves_nothing(self, tmp_path):
         with _no_file_longer_than(1000), pytest.raises(RunError, match="File too large"):

@@ -12,6 +12,8 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
+from florilegium.partitions.sources.pictures import pixels, read_picture
+
 LEAF = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 
@@ -26,11 +28,17 @@ class Made:
     clients: dict[str, list[str]]
 
 
-def png(pixels: np.ndarray) -> dict[str, bytes | None]:
+def png(values: np.ndarray) -> dict[str, bytes | None]:
     """Return the cell of an image column for grey (h, w) or colour (h, w, 3) pixels."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
+    Image.fromarray(values).save(buffer, format="PNG")
     return {"bytes": buffer.getvalue(), "path": None}
+
+
+def decode_image(data: bytes, channels: int) -> np.ndarray:
+    """Return the pixels of a picture's file, (height, width, ``channels``)."""
+    picture = read_picture(data)
+    return pixels(picture, channels, picture.size)
 
 
 def _images(column: str, label: str, side: int, classes: int, *, colour: bool, client: str = "", extra: str = ""):

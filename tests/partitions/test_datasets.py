@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import datasets
-import flwr_datasets
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -38,20 +37,14 @@ def _assert_split(split, made):
 
 
 class _Hub:
-    """Stands in for flwr-datasets' FederatedDataset: serves made rows and notes what it was asked for."""
+    """Stands in for ``datasets.load_dataset``: serves made rows in two splits, and notes what it was asked for."""
 
     def __init__(self, name: str) -> None:
         self.name, self.asked = name, []
 
-    def __call__(self, *, dataset, subset, partitioners, shuffle):
-        assert not partitioners
-        assert not shuffle  # rows in the hub's order
+    def __call__(self, dataset, subset):
         self.asked.append((dataset, subset))
-        return self
-
-    def load_split(self, split):
-        self.asked.append(split)
-        return datasets.Dataset(make(self.name, 4, seed=len(split)).table)
+        return {split: datasets.Dataset(make(self.name, 4, seed=len(split)).table) for split in ("train", "test")}
 
 
 class TestSchemas:
@@ -93,18 +86,22 @@ class TestSchemas:
 
     @pytest.mark.parametrize("name", SCHEMAS)
     def test_the_hub_is_asked_for_its_own_names_and_splits(self, name, tmp_path, monkeypatch):
-        monkeypatch.setattr(flwr_datasets, "FederatedDataset", hub := _Hub(name))
+        monkeypatch.setattr(datasets, "load_dataset", hub := _Hub(name))
         monkeypatch.delenv(DATA_VARIABLE, raising=False)
         dataset = load(name, "", str(tmp_path))
         _assert_split(dataset.train, make(name, 4, seed=len("train")))
         subset = "cropped_digits" if name == "svhn" else None
-        asked = [entry for entry in hub.asked if isinstance(entry, tuple)]
-        assert set(asked) == {(DATASETS[name].hub, subset)}
+        assert hub.asked == [(DATASETS[name].hub, subset)]
         if name in ("femnist", "shakespeare", "sent140", "adult"):  # the hub has one split of them
-            assert "test" not in hub.asked
             assert dataset.test is None
         else:
             _assert_split(dataset.test, make(name, 4, seed=len("test")))
+
+    def test_a_split_that_the_hub_has_lost_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset(make("mnist", 4).table)})
+        monkeypatch.delenv(DATA_VARIABLE, raising=False)
+        with pytest.raises(DataError, match=r"dataset 'mnist' .* KeyError: 'test'"):
+            load("mnist", "", str(tmp_path))
 
     def test_a_shakespeare_of_the_hub_names_its_clients_in_another_column(self):
         table = make("shakespeare", 3).table.rename_columns(["character_id", "x", "y"])
@@ -148,7 +145,7 @@ class TestWhere:
 
     def test_an_environment_without_the_dataset_leads_to_the_hub(self, tmp_path, monkeypatch):
         monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-        monkeypatch.setattr(flwr_datasets, "FederatedDataset", _Hub("mnist"))
+        monkeypatch.setattr(datasets, "load_dataset", _Hub("mnist"))
         assert len(load("mnist", "", str(tmp_path / "cache")).train) == 4
 
     def test_without_a_test_file_there_is_no_test_split(self, tmp_path):
@@ -232,11 +229,11 @@ class TestFailure:
         assert f"{tmp_path}/<dataset>/train.parquet and test.parquet" in message
 
     def test_a_hub_that_cannot_be_reached_names_both_places(self, tmp_path, monkeypatch):
-        def refuse(**_):
+        def refuse(*_):
             raise ConnectionError("no network")
 
         monkeypatch.delenv(DATA_VARIABLE, raising=False)
-        monkeypatch.setattr(flwr_datasets, "FederatedDataset", refuse)
+        monkeypatch.setattr(datasets, "load_dataset", refuse)
         with pytest.raises(DataError) as caught:
             load("svhn", "", str(tmp_path))
         message = str(caught.value)

@@ -79,6 +79,14 @@ class TestPartitioner:
         np.testing.assert_array_equal(listed.class_counts(dataset), counts)
         assert not np.array_equal(listed.train.rows, drawn.train.rows)
 
+    def test_a_file_that_changes_while_the_process_runs_makes_a_new_federation(self, tmp_path: Path) -> None:
+        file, sizes = tmp_path / "law.json", []
+        for size in (5, 9):
+            file.write_text(json.dumps({"histograms": [[size, *[0] * 9]] * 8}))
+            federation, _ = federate(settings(**{**NEEDS, "samples_per_client": 0}, mdm_params=str(file)))
+            sizes.append(federation.train.sizes.tolist())
+        assert sizes == [[5] * 8, [9] * 8]
+
     def test_a_changed_file_has_another_fingerprint(self, tmp_path: Path) -> None:
         file = tmp_path / "law.json"
         found = []

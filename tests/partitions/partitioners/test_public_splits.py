@@ -13,12 +13,12 @@ from scipy.stats import kstest
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
-from florilegium.partitions.asking import check_tests
 from florilegium.partitions.clientdata import as_seen, decoded, simulated
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import build, federate
 from florilegium.partitions.fingerprints import fingerprint_of_federation
+from florilegium.partitions.held_out import check_apart
 from florilegium.partitions.partitioners import extended_dirichlet
 from florilegium.partitions.partitioners.dirichlet_shares import cut, dirichlet_counts
 from florilegium.partitions.partitioners.extended_dirichlet import draw_holders
@@ -27,7 +27,7 @@ from florilegium.partitions.partitioners.pfllib import amounts, classes_of
 from florilegium.partitions.partitioners.quantity_skew import draw_sizes
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Federation, Shares
+from florilegium.partitions.shares import Dealt, Federation
 from florilegium.partitions.spec import Dataset, Split
 from florilegium.partitions.split_files import of_federation
 from tests.support import CACHE, settings
@@ -297,19 +297,18 @@ class TestNoise:
 
 
 class TestTestRows:
-    """``check_tests``: whatever deals test rows, one example is tested once, and is no training example."""
+    """``check_apart``: whatever deals test rows, one example is tested once, and is no training example."""
 
     @pytest.mark.parametrize(
         ("tests", "from_train", "row"),
         [([[2], [3]], False, None), ([[2], [2]], False, 2), ([[5], [6]], True, None), ([[5], [1]], True, 1)],
     )
     def test_a_row_with_two_uses_is_refused(self, tests, from_train, row):
-        plain = _built("iid", clients=2)[0]
-        shares = [Shares.of([np.array(rows) for rows in parts]) for parts in ([[0, 1], [2]], tests)]
-        federation = dataclasses.replace(plain, train=shares[0], test=shares[1], test_from_train=from_train)
+        train, test = ([np.array(rows) for rows in parts] for parts in ([[0, 1], [2]], tests))
+        dealt = Dealt(train, test, ["", ""], from_train, np.zeros(0, np.int64))
         chosen = FederationSettings(partitioner="iid", num_clients=2)
         if row is None:
-            check_tests(chosen, federation)
+            check_apart(chosen, dealt)
         else:
             with pytest.raises(DataError, match=f"partitioner 'iid': row {row} would be a test example and also"):
-                check_tests(chosen, federation)
+                check_apart(chosen, dealt)

@@ -16,9 +16,9 @@ from PIL import Image
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.sources.decode import decode, decode_image
+from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.table_files import read_parquet
-from tests.partitions.made import IMAGE, make, png
+from tests.partitions.made import IMAGE, decode_image, make, png
 
 
 def _replace(table: pyarrow.Table, column: str, row: int, value: object, type_=None) -> pyarrow.Table:
@@ -66,7 +66,7 @@ class TestSources:
         hub = datasets.Dataset.from_dict(
             {"img": [Image.fromarray(image) for image in made.x], "label": made.y}, features=features
         )
-        split = decode(DATASETS["cifar10"], hub, "hub")
+        split = decode(DATASETS["cifar10"], hub.data.table, "hub")
         np.testing.assert_array_equal(split.x, made.x)
         np.testing.assert_array_equal(split.y, made.y)
 

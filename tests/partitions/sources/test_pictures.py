@@ -20,10 +20,11 @@ from florilegium.partitions.describing import decisions
 from florilegium.partitions.device_data import read_device, report
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.settings import SourceSettings
-from florilegium.partitions.sources.decode import decode, decode_image
+from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.picture_files import pictures_in, suffixes
 from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.partitions.sources.pictures import read_picture
+from tests.partitions.made import decode_image
 from tests.support import CACHE
 
 RAMP = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)

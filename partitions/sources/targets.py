@@ -1,0 +1,46 @@
+"""Columns of targets as arrays: classes, or numbers to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from florilegium.common.errors import DataError
+from florilegium.common.text import ALPHABET
+from florilegium.partitions.sources.numbers import targets_of
+from florilegium.partitions.spec import DatasetSpec
+
+
+def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[Any]:
+    """Decode the columns of targets of a table, as they are stored: int64 classes, or float32 numbers."""
+    if spec.targets.numbers:
+        return numbers_to_predict(spec, [table.column(column) for column in spec.targets.columns], name)
+    return labels_of(spec, table.column(spec.y).to_pylist(), name)
+
+
+def numbers_to_predict(spec: DatasetSpec, columns: Sequence[Any], name: str) -> NDArray[np.float32]:
+    """Return the columns of targets as they are stored, (n,) or (n, k); raises as :func:`targets_of`."""
+    named = zip(spec.targets.columns, columns, strict=True)
+    found = [targets_of(cells, f"{name}: column '{column}'") for column, cells in named]
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Map labels to 0..C-1: characters by the alphabet, named values by ``spec.labels``, numbers as they are.
+
+    Raises:
+        DataError: if a label is not one of the dataset's.
+    """
+    known: Sequence[Any] = spec.labels or (ALPHABET if spec.kind == "characters" else range(spec.classes))
+    codes = {value: code for code, value in enumerate(known)}
+    for row, value in enumerate(values):
+        if value not in codes:
+            raise DataError(
+                f"{name}: the label in row {row} is {value!r}, but the classes of '{spec.name}' are "
+                f"{list(known) if len(known) <= 10 else f'{known[0]!r} to {known[-1]!r}'}"
+            )
+    return np.array([codes[value] for value in values], dtype=np.int64)
