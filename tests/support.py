@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.methods.layers import why_not
+from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.configuration import Settings, complete, parse
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.state import ClientState
@@ -66,6 +67,21 @@ def perform(client: BaseClient, phase: str, arrays: Arrays, *, round: int = 1, *
     """Have a client carry out a phase as a request of ``round`` would; return its answer."""
     client.round = round
     return client.perform(phase, arrays, arguments)
+
+
+def claiming(method: str, layer: str) -> dict[str, Value]:
+    """Return a key of a method's own with which a layer goes with it; {} if it does by default, or with no key.
+
+    Switches are tried the other way round, and numbers that are 0 as 1.
+    """
+    keys = METHODS[method].hyper()()
+    if why_not(METHODS[method], layer):
+        for name, value in keys:
+            other: Value | None = not value if isinstance(value, bool) else type(value)(1) if value == 0 else None
+            key = str(type(keys).model_fields[name].alias or name)
+            if other is not None and not why_not(METHODS[method], layer, keys.model_copy(update={name: other})):
+                return {f"{table_of(method)}.{key}": other}
+    return {}
 
 
 def mostly_long(values: Iterable[str], *always: str) -> list[Any]:

@@ -43,9 +43,9 @@ from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.fedavg import FedAvg
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.layers import noise
-from tests.fingerprints import cases
+from tests.fingerprints import cases, own
 from tests.grid import run_app
-from tests.support import config
+from tests.support import claiming, config
 
 SHORT: dict[str, Value] = {"num-clients": 3, "participation": 1.0, "rounds": 2, "local-steps": 2, "evaluate-every": 0}
 UNITS: Mapping[str, dict[str, Value]] = {
@@ -55,20 +55,13 @@ UNITS: Mapping[str, dict[str, Value]] = {
         "privacy.sampling": "fixed",
     },
 }  # fmt: skip
-CLAIMS_NEED: Mapping[str, dict[str, Value]] = {
-    "ppfe": {"ppfe.reweighting": False, "rounds": 3},
-    "fedbn": {"model": "cnn-bn"},
-    "fednova": {"fednova.effective-steps": 2.0},
-    "heterofl": {"capacity.scaler": False},
-    "fedrolex": {"capacity.scaler": False},
-}
-"""What a claim depends on besides: see docs/privacy.md."""
 LAYER = {"example": "protects examples", "client": "protects clients"}
 
 
 def _keys(method: str, unit: str, folder: Path, **more: Value) -> dict[str, Value]:
-    own = {**cases()[method], **SHORT, **CLAIMS_NEED.get(method, {}), **UNITS[unit], **more}
-    return config(**own, **{"runs-dir": str(folder)})
+    rounds = {"rounds": own(method).get("rounds", SHORT["rounds"])}
+    keys = {**cases()[method], **SHORT, **rounds, **claiming(method, LAYER[unit]), **UNITS[unit], **more}
+    return config(**keys, **{"runs-dir": str(folder)})
 
 
 def _claim(method: str, unit: str, keys: Mapping[str, Value]) -> str:

@@ -21,7 +21,7 @@ from florilegium.common.declarations import gap
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.folder.run_folder import read_checkpoint
-from tests.fingerprints import cases
+from tests.fingerprints import cases, own
 from tests.grid import run_app
 from tests.support import config
 
@@ -30,7 +30,7 @@ UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-e
 
 
 def _keys(method: str, folder: Path, name: str, **more: Value) -> dict[str, Value]:
-    short = {**UNEVEN, **({"rounds": 3} if method == "ppfe" else {})}
+    short = {**UNEVEN, "rounds": own(method).get("rounds", UNEVEN["rounds"])}
     return config(**{**cases()[method], **short, **more, "runs-dir": str(folder), "run-name": name})
 
 

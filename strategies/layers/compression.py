@@ -29,8 +29,7 @@ INCOMPRESSIBLE = {
 
 def gap(messages: Messages) -> str:
     """Return why clients cannot compress what they return, "" if they can."""
-    untried = f"it has not been tried with cohorts of {messages.cohorts}" if messages.cohorts else ""
-    return untried or INCOMPRESSIBLE[messages.returns]
+    return INCOMPRESSIBLE[messages.returns]
 
 
 class Compression(Layer):

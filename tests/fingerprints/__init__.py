@@ -34,6 +34,7 @@ TUNED: Keys = {
 }  # fmt: skip
 PPFE: Keys = {
     "ppfe.personal-blocks": "0,1,2", "ppfe.stage-rounds": "1,1,1", "ppfe.ranks": "9,6,4", "participation": 1.0,
+    "rounds": 3,
 }  # fmt: skip
 SECURE: Keys = {"secure-aggregation": True, "max-update-norm": 10.0, "participation": 1.0, "secure-vanishing": 0.34}
 QUANTISED: Keys = {"compression.scheme": "quantise", "compression.bits": 4}
@@ -163,9 +164,12 @@ DEVICES: Mapping[str, Keys] = {
 """Runs whose nodes hold the data of one client each."""
 
 
+def own(method: str) -> Keys:
+    """Return the keys that a method needs besides the common ones."""
+    return (POINTS if METHODS[method].task == "clustering" else {}) | OWN.get(method, {}) | {"method": method}
+
+
 def cases() -> dict[str, Keys]:
     """Return the keys of every run, by a name."""
-    result: dict[str, Keys] = {}
-    for name, method in METHODS.items():
-        result[name] = COMMON | (POINTS if method.task == "clustering" else {}) | OWN.get(name, {}) | {"method": name}
+    result = {name: COMMON | own(name) for name in METHODS}
     return result | {name: COMMON | keys for name, keys in (*VARIANTS.items(), *DEVICES.items())}

@@ -28,16 +28,11 @@ from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
-from tests.fingerprints import cases
+from tests.fingerprints import cases, own
 from tests.runs import Runs
 from tests.support import TASK, mostly_long
 
 CLASSIFIERS = fitting(TASK)
-SELDOM = {
-    "fedprox", "scaffold", "fedgtst", "fedsr", "fediir", "fedrep", "fedbabu", "fedbn", "fedl2p", "l2p", "lg-fedavg",
-    "pfedfda", "ppfe", "per-fedavg", "pfedme", "knn-per", "pefll", "pfedhn", "flowdup", "ld-fedavg", "fedtta", "local",
-}  # fmt: skip
-"""Older methods, for which this runs with the long tests."""
 
 
 def _kind(messages: Messages) -> str:
@@ -66,7 +61,7 @@ def _kept(run: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("method", mostly_long(CLASSIFIERS, *({*CLASSIFIERS} - SELDOM)))
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     perform = BaseClient.perform
 
@@ -76,7 +71,7 @@ def test_a_resumed_run_in_which_a_client_fails(method: str, tmp_path: Path, monk
         return perform(self, name, arrays, arguments)
 
     monkeypatch.setattr(BaseClient, "perform", failing)
-    more: dict[str, Value] = {"rounds": 3} if method == "ppfe" else {}
+    more = {"rounds": own(method).get("rounds", FEW["rounds"])}
     whole, broken = Runs(tmp_path, {**cases()[method], **FEW, **more}).whole_and_broken(2)
     first, second = read_checkpoint(whole), read_checkpoint(broken)
     assert first.facts["own"] == second.facts["own"]
