@@ -70,7 +70,7 @@ class APFLClient(BaseClient):
             w = [parameter.detach() for parameter in trained(model).values()]
             with torch.no_grad():
                 torch._foreach_copy_([*mixed], torch._foreach_lerp(w, v, self._α))
-            loss = self.task.loss(self._mixed(self.data.train.x[rows]), self.data.train.y[rows])
+            loss = self.loss(self._mixed(self.data.train.x[rows]), rows)
             slopes = gradients(loss, mixed)  # ∇f(v̄_i)
             if adapting:
                 along = torch.stack([(g * (o - other)).sum() for g, o, other in zip(slopes, v, w, strict=True)]).sum()

@@ -81,14 +81,14 @@ class APPLEClient(BankedClient):
 
     def _objective(self, mixture: _Mixture) -> Objective:
         """Return F_i(v_i) + λ(r)·μ/2·‖p_i − p_0‖², whose gradients are ``mixture``'s."""
-        x, y = self.data.train.x, self.data.train.y
+        x = self.data.train.x
         lone = has_lone_channels(self.model, x[:1])
 
         def objective(rows: Tensor) -> Tensor:
             mixture.mix()
             if lone:  # batch norm has no statistics of a single example
                 self.model.train(len(rows) > 1)
-            return self.task.loss(self.model(x[rows]), y[rows]) + mixture.penalty()
+            return self.loss(self.model(x[rows]), rows) + mixture.penalty()
 
         return objective
 

@@ -92,7 +92,7 @@ class FedALAClient(BaseClient):
             """Learn W_i on each example once; return the mean loss."""
             total = torch.zeros((), device=mapped.y.device)
             for rows in batches(mapped, self.settings.batch_size, generator):
-                loss = self.task.loss(head(mapped.x[rows]), mapped.y[rows])
+                loss = self.loss(head(mapped.x[rows]), rows)
                 for name, slope in zip(last, gradients(loss, [*last.values()]), strict=True):
                     W[name].sub_(η * slope * (received[name] - own[name])).clamp_(0, 1)
                 mix()

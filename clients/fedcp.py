@@ -83,14 +83,14 @@ class FedCPClient(BaseClient):
 
     def _fit(self, model: Separated, *, epochs: int | None = None) -> float:
         """Train the client's model on its objective; return the mean loss."""
-        x, y, λ = self.data.train.x, self.data.train.y, self.hyper.discrepancy
+        x, λ = self.data.train.x, self.hyper.discrepancy
         received = features(model.body, self.data.train).flatten(1)
         draws = self.generator("policy")
 
         def objective(rows: Tensor) -> Tensor:
             h = model.features(x[rows])
             noise = torch.rand(h.shape, generator=draws).logit(1e-6).to(h) if self.hyper.gumbel else None
-            return self.task.loss(model.classify(h, noise), y[rows]) + λ * discrepancy(h, received[rows], BANDWIDTHS)
+            return self.loss(model.classify(h, noise), rows) + λ * discrepancy(h, received[rows], BANDWIDTHS)
 
         return self.descend(model=model, epochs=epochs, objective=objective)
 

@@ -64,7 +64,7 @@ class FedDBEClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             nonlocal mean
             z = body(x[rows]).flatten(1)
-            loss = self.task.loss(classifier(z + own[0] if own else z), y[rows])
+            loss = self.loss(classifier(z + own[0] if own else z), rows)
             if not κ:
                 return loss
             new = z.mean(dim=0)
@@ -93,7 +93,7 @@ class FedDBEClient(BaseClient):
             fixed = features(classifier, Examples(z, y))
             self.descend(
                 model=nn.ParameterList([own]), examples=Examples(z, y), epochs=epochs,
-                objective=lambda rows: self.task.loss(fixed[rows] + W @ own, y[rows]),
+                objective=lambda rows: self.loss(fixed[rows] + W @ own, rows),
             )  # fmt: skip
         with torch.no_grad():
             bias.add_(W @ own)  # the classifier of z + z_p, as one of z

@@ -58,7 +58,7 @@ class FedDistillClient(ClasswiseClient):
             sums, counts = sum_by_class(logits.detach(), labels, classes)
             self._collected += sums
             self._counts += counts
-            loss = self.task.loss(logits, labels)
+            loss = self.loss(logits, rows)
             if not γ:
                 return loss
             if self.hyper.distance == "squared":

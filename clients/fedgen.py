@@ -73,7 +73,7 @@ class FedGenClient(BaseClient):
             divergence = kl_div(
                 logits.log_softmax(dim=1), alike.detach().log_softmax(dim=1), reduction="batchmean", log_target=True
             )
-            return self.task.loss(logits, labels) + α * self.task.loss(generated, drawn) + β * divergence
+            return self.loss(logits, rows) + α * self.task.loss(generated, drawn) + β * divergence
 
         return objective
 

@@ -79,10 +79,10 @@ class FedGTSTClient(BaseClient):
 
     def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
         """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""
-        x, y = self.data.train.x, self.data.train.y
+        x = self.data.train.x
         with CheapSecondDerivatives():
-            loss = self.task.loss(self.model(x[rows]), y[rows])
-            of = loss if self.hyper.norm_of == "batch" else self.task.loss(self.model(x), y)
+            loss = self.loss(self.model(x[rows]), rows)
+            of = loss if self.hyper.norm_of == "batch" else self.loss(self.model(x))
         norm = _length(gradients(of, [*trained(self.model).values()], differentiable=True))
         away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
         return loss + self.hyper.coefficient * away.square(), norm

@@ -47,7 +47,7 @@ class FedIIRClient(BaseClient):
         ḡ = [torch.from_numpy(received[name]).to(y.device) for name in classifier]
 
         def objective(rows: Tensor) -> Tensor:
-            loss = self.task.loss(self.model(x[rows]), y[rows])
+            loss = self.loss(self.model(x[rows]), rows)
             slopes = gradients(loss, [*classifier.values()], differentiable=True)
             distance = torch.stack([(g - m).square().sum() for g, m in zip(slopes, ḡ, strict=True)]).sum()
             return loss + self.hyper.penalty * distance

@@ -261,7 +261,7 @@ class FedL2PClient(BaseClient):
             for name, moments in statistics.items()
             for kind, moment in zip(("running_mean", "running_var"), moments, strict=True)
         }
-        return self.task.loss(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples.y)
+        return self.loss(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples=examples)
 
     def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
         """Take a step on λ with the clipped hypergradient."""

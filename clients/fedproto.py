@@ -42,7 +42,7 @@ class FedProtoClient(ClasswiseClient):
 
         def objective(rows: Tensor) -> Tensor:
             z, labels = body(x[rows]), y[rows]
-            loss = self.task.loss(classifier(z), labels)
+            loss = self.loss(classifier(z), rows)
             if not λ:
                 return loss
             distances = (z - prototypes[labels]).square().mean(dim=1)

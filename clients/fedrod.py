@@ -50,7 +50,7 @@ class FedRoDClient(BaseClient):
             z = body(x[rows]).flatten(1)
             g = generic(z)
             p = logits(personal(frequencies), z.detach())
-            return self.task.loss(g + prior, y[rows]) + self.task.loss(g.detach() + p, y[rows])
+            return self.loss(g + prior, rows) + self.loss(g.detach() + p, rows)
 
         loss = self.descend(model=nn.ModuleList([self.model, personal]), objective=objective)
         trained = get_arrays(self.model)
@@ -85,7 +85,7 @@ class FedRoDClient(BaseClient):
             g = features(generic, Examples(z, y))
             self.descend(
                 model=head, examples=Examples(z, y), epochs=epochs,
-                objective=lambda rows: self.task.loss(g[rows] + logits(head.head, z[rows]), y[rows]),
+                objective=lambda rows: self.loss(g[rows] + logits(head.head, z[rows]), rows),
             )  # fmt: skip
         weight, bias = generic.parameters()
         with torch.no_grad():

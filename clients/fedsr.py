@@ -51,7 +51,7 @@ class FedSRClient(BaseClient):
                 penalty = self.hyper.information_penalty * representation.information(p, y[rows])
                 z = p.loc + p.scale * torch.randn(z.shape, generator=noise).to(z)
             norms = z.square().sum(dim=1) if self.hyper.norm == "squared" else torch.linalg.vector_norm(z, dim=1)
-            return self.task.loss(classifier(z), y[rows]) + penalty + self.hyper.norm_penalty * norms.mean()
+            return self.loss(classifier(z), rows) + penalty + self.hyper.norm_penalty * norms.mean()
 
         both = nn.ModuleList([self.model, representation])
         loss = self.descend(model=both, objective=objective)

@@ -47,7 +47,7 @@ class FedTTAClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             x = examples.x[rows]
             adapted = self.adapted(φ, x, {**trained(self.model)}, differentiable=True)
-            return self.task.loss(functional_call(self.model, adapted, (x,)), examples.y[rows])
+            return self.loss(functional_call(self.model, adapted, (x,)), rows)
 
         loss = self.descend(model=both, objective=objective)
         answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}

@@ -96,7 +96,7 @@ class _Objective(StackedObjective):
         whole = len(self._forms) == len(forms)
         self.key = (
             (*(form.signature for form in self._forms), client.hyper.penalty)
-            if whole and client.task.per_example
+            if whole and client.task.per_example and client.data.train.weights is None
             else None
         )
 
@@ -107,7 +107,7 @@ class _Objective(StackedObjective):
         total: Tensor = self._client.hyper.penalty * (v - h.center).square().sum()
         if data.labeled and len(rows) > half:
             logits = self._client.logits(data.train.x[rows[half:]], v)
-            total = total + self._client.task.loss(logits, data.train.y[rows[half:]])
+            total = total + self._client.loss(logits, rows[half:])
         return total
 
     @staticmethod

@@ -96,7 +96,7 @@ class GPFLClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             h, classes = model.features(x[rows]), y[rows]
             f = guidance.valve(h, g)
-            loss = self.task.loss(model.classify(h), classes) + self.task.loss(nearest(f), classes)
+            loss = self.loss(model.classify(h), rows) + self.loss(nearest(f), rows)
             return loss + λ * torch.linalg.vector_norm(f - received[classes], dim=1).mean()
 
         def decay(network: nn.Module, rows: Tensor) -> None:

@@ -77,7 +77,7 @@ class HeteroFLClient(BaseClient):
             logits = self.model(x[rows])
             masked = torch.zeros_like(logits)
             masked[:, known] = logits[:, known]
-            return self.task.loss(masked, y[rows])
+            return self.loss(masked, rows)
 
         return self.descend(objective=objective)
 

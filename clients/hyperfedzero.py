@@ -70,7 +70,7 @@ class HyperFedZeroClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             z = torch.randn(len(rows), self.hyper.embedding_size, generator=draws).to(y.device)
             log_e = network.embed(x[rows], z)
-            return self.task.loss(network.classify(x[rows], log_e), y[rows]) + α * imbalance(log_e) + β * entropy(log_e)
+            return self.loss(network.classify(x[rows], log_e), rows) + α * imbalance(log_e) + β * entropy(log_e)
 
         return self.descend(model=network, epochs=epochs, objective=objective)
 

@@ -33,7 +33,7 @@ class LDFedAvgClient(SubspaceClient):
         loss = self.descend(
             model=point,
             least=least,
-            objective=lambda rows: self.task.loss(self.logits(examples.x[rows], point[0]), examples.y[rows]),
+            objective=lambda rows: self.loss(self.logits(examples.x[rows], point[0]), rows),
         )
         return Answer({POINT: point[0].detach().cpu().numpy()}, len(examples), {"loss": loss})
 

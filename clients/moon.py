@@ -57,6 +57,6 @@ class MoonClient(BaseClient):
             z = body(train.x[rows])
             towards, away = (cosine_similarity(z.flatten(1), other[rows]) for other in (z_glob, z_prev))
             contrast = softplus((away - towards) / self.hyper.temperature).mean()
-            return self.task.loss(classifier(z), train.y[rows]) + self.hyper.mu * contrast
+            return self.loss(classifier(z), rows) + self.hyper.mu * contrast
 
         return objective

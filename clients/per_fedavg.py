@@ -42,7 +42,7 @@ class PerFedAvgClient(BaseClient):
                 with torch.no_grad():
                     for parameter, own, direction in zip(parameters, w, shift, strict=True):
                         parameter.copy_(torch.add(own, direction, alpha=step))
-                loss = self.task.loss(model(self.data.train.x[batch]), self.data.train.y[batch])
+                loss = self.loss(model(self.data.train.x[batch]), batch)
                 return gradients(loss, parameters)
 
             first = [gradient_of(parameter) for parameter in parameters]  # ∇f(w; D)

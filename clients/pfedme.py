@@ -43,12 +43,12 @@ class PFedMeClient(BaseClient):
         def hook(model: nn.Module, rows: Tensor) -> None:
             parameters = list(trained(model).values())
             w = [parameter.detach().clone() for parameter in parameters]
-            x, y = self.data.train.x[rows], self.data.train.y[rows]
+            x = self.data.train.x[rows]
             for step in range(self.hyper.personal_steps):
                 if step > 0:  # the gradient at w has already been computed
                     for parameter in parameters:
                         parameter.grad = None
-                    self.task.loss(model(x), y).backward()
+                    self.loss(model(x), rows).backward()
                 with torch.no_grad():
                     for parameter, own in zip(parameters, w, strict=True):
                         parameter.sub_(gradient_of(parameter) + λ * (parameter - own), alpha=rate)

@@ -57,6 +57,7 @@ def ridge(x: Array, targets: Sequence[Array], ω: Array, penalties: Sequence[flo
 class PPFELinearClient(BaseClient):
     """Solves ridge regressions; predicts with the weighted mean of the stages' vectors."""
 
+    ignores_loss = "solves least squares"
     needs = frozenset({NUMBERS})
     training = Training()
     uses_finetuning = "never"

@@ -62,7 +62,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
         """Entry points of installed packages, by name; the suite's own names come first."""
-        group = "networks" if self._key == "model" else f"{self._key}s"
+        group = {"model": "networks", "metrics": "metrics", "loss": "losses"}.get(self._key, f"{self._key}s")
         points = entry_points(group=f"florilegium.{group}")
         return {point.name: point for point in points if point.name not in self.own}
 

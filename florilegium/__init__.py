@@ -42,6 +42,7 @@ if _TYPE_CHECKING:
     from florilegium.strategies.exchange.messages import Messages
     from florilegium.strategies.families.decoupled import SharedBody
     from florilegium.strategies.fedavg import FedAvg
+    from florilegium.tasks.metric import Metric
     from florilegium.tasks.task import Figure, Targets, Task
 
 _PUBLIC = {
@@ -87,6 +88,7 @@ _PUBLIC = {
     "Partitioning": "partitions.partitioning:Partitioning",
     # to say what is learned
     "Task": "tasks.task:Task",
+    "Metric": "tasks.metric:Metric",
     "Figure": "tasks.task:Figure",
     "Targets": "tasks.task:Targets",
     # to show figures elsewhere

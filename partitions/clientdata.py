@@ -31,19 +31,22 @@ class Examples:
         y: targets (n, *shape) of the task: int64 classes (n,), or float32 numbers (n, k).
         redraw: for inputs that change at random from epoch to epoch of a training: returns those of an epoch, given
             the training's seed and the epoch's number; ``x`` are the unchanged ones.
+        weights: a weight ≥ 0 of each example in the training loss, (n,); None: 1 each.
     """
 
     x: Tensor
     y: Tensor
     redraw: Callable[[int, int], Tensor] | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, chosen: Tensor | slice) -> Examples:
         """Return the chosen examples."""
-        redraw = self.redraw
-        return Examples(self.x[chosen], self.y[chosen], redraw and (lambda seed, epoch: redraw(seed, epoch)[chosen]))
+        redraw, weights = self.redraw, None if self.weights is None else self.weights[chosen]
+        again = redraw and (lambda seed, epoch: redraw(seed, epoch)[chosen])
+        return Examples(self.x[chosen], self.y[chosen], again, weights)
 
     def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> Examples:
         """Return the same examples, whose inputs training changes from epoch to epoch (:attr:`redraw`).
@@ -51,7 +54,7 @@ class Examples:
         Args:
             change: returns changed inputs, given the inputs, a seed and an epoch.
         """
-        return Examples(self.x.clone(), self.y, lambda seed, epoch: change(self.x, seed, epoch))
+        return Examples(self.x.clone(), self.y, lambda seed, epoch: change(self.x, seed, epoch), self.weights)
 
 
 def validating(count: int, fraction: float) -> int:
@@ -149,6 +152,18 @@ class ClientData:
             device=self._device, validation=lambda: self.validation,
         )  # fmt: skip
 
+    def weighted(self, weigh: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
+        """Return the same data, with weights of training examples: ``weigh`` returns them, (n,), given the targets."""
+
+        def train() -> Examples:
+            own = torch.from_numpy(weigh(self.train.y.cpu().numpy())).to(self.train.y.device)
+            return replace(self.train, weights=own if self.train.weights is None else own * self.train.weights)
+
+        return ClientData(
+            train, lambda: self.test, labeled=self.labeled, simulated=self.simulated, device=self._device,
+            validation=lambda: self.validation,
+        )  # fmt: skip
+
     def without_test(self) -> ClientData:
         """Return the same data with the validation examples as test examples; the real ones cannot be read any more."""
 
@@ -161,7 +176,8 @@ class ClientData:
         )  # fmt: skip
 
     def _move(self, examples: Examples) -> Examples:
-        return replace(examples, x=examples.x.to(self._device), y=examples.y.to(self._device))
+        weights = None if examples.weights is None else examples.weights.to(self._device)
+        return replace(examples, x=examples.x.to(self._device), y=examples.y.to(self._device), weights=weights)
 
 
 def to_inputs(

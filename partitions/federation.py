@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,13 @@ from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Shares
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable, fixed
+from florilegium.tasks.choices import Choices
 
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
+
+_NOT_ROWS = {"data_dir", "cache_dir", "embeddings"} | {one.name for one in fields(Choices)} - {"positive"}
+"""Fields of the settings that do not change who holds which rows."""
 
 
 def federate(settings: FederationSettings) -> tuple[Federation, Dataset]:
@@ -80,7 +84,7 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
 
     if PARTITIONERS.reference(settings.partitioner).startswith("__main__:"):
         return make(), dataset  # another notebook may have another partitioner of the same name
-    key = settings.model_dump_json(exclude={"data_dir", "cache_dir", "embeddings"})
+    key = settings.model_dump_json(exclude=_NOT_ROWS)
     key += contents + whole.fingerprint + str(_FORMAT)
     name = f"{whole.spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
     path = make_once(settings.cache / "federations" / name, make, Federation.save)

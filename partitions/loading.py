@@ -15,6 +15,7 @@ from florilegium.partitions.encoding import encoded, rows_of
 from florilegium.partitions.settings import FederationSettings, SourceSettings
 from florilegium.partitions.sources.source import Source
 from florilegium.partitions.spec import Dataset, DatasetSpec
+from florilegium.tasks.choices import Choices
 from florilegium.tasks.task import Task
 
 
@@ -26,7 +27,9 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         DataError: if its data are needed to describe it, and cannot be used.
     """
     spec = described(Source.of(settings))
-    return replace(spec, task=settings.task) if settings.task else spec
+    choices = Choices.of(settings)
+    same = not settings.task and choices == spec.choices  # a dataset of the table stays the entry of the table
+    return spec if same else replace(spec, task=settings.task or spec.task, choices=choices)
 
 
 def task_of(settings: SourceSettings) -> Task:
@@ -52,4 +55,4 @@ def load_dataset(settings: FederationSettings) -> Dataset:
     source = Source.of(settings)
     spec = described(source)
     dataset: Dataset = resolve(spec.made)(settings, spec) if spec.made else encoded(spec, source)
-    return dataset.read_by(settings.task)
+    return dataset.read_by(settings.task, Choices.of(settings))

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, SerializeAsAny
 
 from florilegium.common.errors import DataError
 from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, folder, key, parse_numbers
+from florilegium.tasks.measured import LOSSES, METRICS
+from florilegium.tasks.registry import TASKS
 
 S = TypeVar("S", bound=Section)
 
@@ -94,8 +96,32 @@ class SourceSettings(DataSettings):
         "",
         'what is learned from the targets ([more](tasks.md)); "": the dataset\'s own task, classes of labels or '
         "regression of numbers",
-        values='`classification`, `regression`, `package.module:attribute`, ""',
+        values=", ".join((*(f"`{name}`" for name in TASKS.own), "`package.module:attribute`", '""')),
     )
+    loss: str = key(
+        "",
+        'what training minimises ([more](tasks.md#losses)); "": the task\'s own loss',
+        values=", ".join((*(f"`{name}`" for name in LOSSES.own), "`package.module:function`", '""')),
+    )
+    metrics: str = key(
+        "",
+        "the figures of evaluations, the main one first, separated by commas "
+        '([more](tasks.md#figures-of-all-clients-together)); "": the task\'s own',
+        values=", ".join((*(f"`{name}`" for name in METRICS.own), "`package.module:function`", '""')),
+    )
+    positive: str = key(
+        "",
+        'for `binary`: the classes that count as positive, separated by commas; "": the last of two',
+        values='classes, ""',
+    )
+    class_weights: str = key(
+        "",
+        "weights of training examples by class ([more](tasks.md#weights)): inverse to the frequency among the client's "
+        "own, or all clients' (simulation only), or a number for each class",
+        values='`balanced`, `balanced-federation`, numbers, ""',
+    )
+    focal_gamma: float = key(2.0, "γ of the focal loss", ge=0, le=100)
+    label_smoothing: float = key(0.1, "ε of the loss `label-smoothing`", ge=0, le=1)
     input_column: str = key(
         "", "input columns of a [dataset without a schema](data.md); several are joined by `+`",
         values='column, `a+b`, ""',

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.common.memo import remembered
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
+from florilegium.tasks.choices import DEFAULTS, Choices
 from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, make_task
 from florilegium.tasks.task import Targets, Task
 
@@ -45,6 +46,8 @@ class DatasetSpec:
         task: what is learned, a name in :data:`florilegium.tasks.registry.TASKS`; "": classes of labels, and
             regression of numbers.
         further: columns of targets besides y.
+        positions: shape of the targets of one row, if y holds arrays of classes.
+        choices: what the configuration says of the task.
         brightest: the largest value that a pixel can have, if the inputs are images.
     """
 
@@ -70,17 +73,22 @@ class DatasetSpec:
     # Not in the names of cached custom datasets:
     task: str = field(default="", repr=False)
     further: tuple[str, ...] = field(default=(), repr=False)
+    positions: tuple[int, ...] = field(default=(), repr=False)
+    choices: Choices = field(default=DEFAULTS, repr=False)
     brightest: int = field(default=255, repr=False)
 
     @property
     def learned(self) -> Task:
         """The task, made for this dataset's targets."""
-        return _made(self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION), self.targets)
+        name = self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION)
+        return make_task(name, self.targets, self.choices)
 
     @property
     def targets(self) -> Targets:
         """What a task is told of the targets."""
-        return Targets((self.y, *self.further) if self.y else (), self.classes, tuple(self.labels))
+        columns = (self.y, *self.further) if self.y else ()
+        codes = (self.tokens or VOCABULARY_SIZE) if self.coded else 0
+        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, codes)
 
     @property
     def arrays(self) -> Path | None:
@@ -91,11 +99,6 @@ class DatasetSpec:
     def coded(self) -> bool:
         """Whether a network's inputs are integer codes of characters or tokens, not numbers."""
         return self.kind in ("characters", "tokens")
-
-
-@remembered(16)
-def _made(task: str, targets: Targets) -> Task:
-    return make_task(task, targets)
 
 
 @dataclass(frozen=True)
@@ -138,15 +141,17 @@ class Dataset:
     vocabulary: Vocabulary | None = None
     server: Split | None = None
 
-    def read_by(self, task: str = "") -> Dataset:
+    def read_by(self, task: str = "", choices: Choices = DEFAULTS) -> Dataset:
         """Return the dataset with targets as task ``task`` needs them; "": the dataset's own task.
 
         Raises:
             ConfigurationError: if the task cannot be learned from these targets.
         """
-        spec = replace(self.spec, task=task) if task else self.spec
+        spec = replace(self.spec, task=task or self.spec.task, choices=choices)
+        learned = spec.learned
         train, test, server = (
-            split and replace(split, y=spec.learned.encode(split.y)) for split in (self.train, self.test, self.server)
+            split and replace(split, y=learned.derived(split.x, split.y))
+            for split in (self.train, self.test, self.server)
         )
         assert train is not None
         return replace(self, spec=spec, train=train, test=test, server=server)

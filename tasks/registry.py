@@ -5,6 +5,7 @@ from __future__ import annotations
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 from florilegium.common.plugins import Registry, subclass_of
+from florilegium.tasks.choices import DEFAULTS, Choices
 from florilegium.tasks.task import Targets, Task
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
@@ -15,21 +16,28 @@ TASKS: Registry[type[Task]] = Registry(
     "a task",
     {
         CLASSIFICATION: "florilegium.tasks.classification:Classification",
+        "binary": "florilegium.tasks.classification:Binary",
+        "multi-label": "florilegium.tasks.multi_label:MultiLabel",
         REGRESSION: "florilegium.tasks.regression:Regression",
+        "survival": "florilegium.tasks.survival:Survival",
+        "sequence-labels": "florilegium.tasks.positions:SequenceLabels",
+        "next-token": "florilegium.tasks.positions:NextToken",
+        "segmentation": "florilegium.tasks.positions:Segmentation",
     },
     subclass_of(Task, "florilegium.Task"),
 )
 """All tasks by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
 
-@remembered(8)
-def make_task(name: str, targets: Targets) -> Task:
+@remembered(32)
+def make_task(name: str, targets: Targets, choices: Choices = DEFAULTS) -> Task:
     """Return the task of this name for the targets of a dataset.
 
     Raises:
-        ConfigurationError: if there is no such task, or it cannot be learned from these targets.
+        ConfigurationError: if there is no such task, it cannot be learned from these targets, or has no such loss or
+            metric.
     """
     try:
-        return TASKS[name](targets)
+        return TASKS[name](targets, choices)
     except ValueError as error:
         raise ConfigurationError(f"task: {error}; name another task or another dataset") from error

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.tasks.task import LOSS, NUMBERS, Figure, Task
+from florilegium.tasks.losses import NUMBER
+from florilegium.tasks.measured import Measured
+from florilegium.tasks.metric import QUANTITIES, Seen, Shape
+from florilegium.tasks.task import LOSS, NUMBERS, Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-RMSE, MAE, R2 = "rmse", "mae", "r2"
-SQUARES = "target_squares"
-"""Mean over examples of the sum of their squared targets."""
 
-
-class Regression(Task):
-    """Targets are k numbers, outputs as many; the loss is the squared error, a mean over examples and columns.
-
-    RMSE and MAE are over examples and columns, too. R² is 1 minus the sum of squared errors over that of the
-    deviations from each column's mean, of all columns together.
-    """
+class Regression(Measured):
+    """Targets are k numbers, outputs as many; the loss is the squared error, a mean over examples and columns."""
 
     title = "predicts numbers"
+    wants = "k numbers"
+    example = Targets(("y",))
     constantly = "always predicting the mean"
-    figures: ClassVar[Mapping[str, Figure]] = {
-        RMSE: Figure(low=0.0, higher=False),
-        MAE: Figure(low=0.0, higher=False),
-        R2: Figure(high=1.0, chance=0.0),
-    }
+    predicts = QUANTITIES
+    form = NUMBER
+    own_loss = "squared"
+    own_metrics = ("rmse", "mae", "r2")
 
-    def check(self) -> None:
-        """Check that there is a column of targets."""
+    def _check_targets(self) -> None:
         if not self.targets.columns:
             raise ValueError("regression needs a column of targets, and the dataset has none")
+        if self.targets.shape:
+            raise ValueError(f"regression needs one number a column, and there are {self.targets.shape}")
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -50,49 +45,28 @@ class Regression(Task):
         """The shape of a network's output for one input, (k,)."""
         return self.shape
 
+    @cached_property
+    def metric_shape(self) -> Shape:
+        """Numbers; a loss of squared errors is their mean."""
+        squares = LOSS if self.choices.loss in ("", self.own_loss) else "squared_error"
+        return Shape(QUANTITIES, self.shape[0], False, self.targets, squares)
+
     @property
     def offers(self) -> frozenset[str]:
-        """A single number is what closed forms of regression need."""
-        return frozenset({NUMBERS} if self.shape == (1,) else ())
-
-    @cached_property
-    def sums(self) -> tuple[str, ...]:
-        """The means of each column's targets and of the squared targets, from which R² follows."""
-        return (*(f"target_{column}" for column in range(self.shape[0])), SQUARES)
-
-    @cached_property
-    def parts(self) -> tuple[str, ...]:
-        """The names of the columns of :meth:`rows`."""
-        return (LOSS, MAE, *self.sums)
-
-    def constant(self, y: NDArray[Any]) -> float:
-        """Return the RMSE of always predicting the mean of each column; NaN without examples."""
-        return float(np.sqrt(np.var(y.astype(np.float64), axis=0).mean())) if len(y) else float("nan")
+        """A single number with squared errors is what closed forms of regression need."""
+        return frozenset({NUMBERS} if self.shape == (1,) and self.choices.loss in ("", self.own_loss) else ())
 
     def error(self, constant: float, examples: int) -> float:
         """Return about the standard error of a root mean square."""
-        return constant / math.sqrt(2 * max(1, examples) * self.shape[0])
+        return constant / math.sqrt(2 * max(1, examples) * self.shape[0]) if self.main == "rmse" else 0.0
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the squared error of each example, the mean over columns, (n,)."""
-        return (outputs - y).square().mean(dim=1)
+    def rows(self, outputs: Tensor, y: Tensor) -> Tensor | None:
+        """Return the loss of each example and what it adds to ``columns``, in doubles."""
+        return super().rows(outputs.double(), y.double())
 
-    def rows(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return squared error, absolute error, targets and squared targets of each example, (n, 3 + k), in doubles."""
-        from torch import cat
-
-        outputs, y = outputs.double(), y.double()
-        errors = outputs - y
-        means = [part.mean(dim=1, keepdim=True) for part in (errors.square(), errors.abs())]
-        return cat([*means, y, y.square().sum(dim=1, keepdim=True)], dim=1)
-
-    def pool(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return RMSE, MAE and R² of all examples; R² is NaN where the targets are constant."""
-        columns = self.shape[0]
-        spread = means[SQUARES] - sum(means[f"target_{column}"] ** 2 for column in range(columns))
-        certain = spread > 1e-12 * means[SQUARES]  # below that, it is the rounding of equal targets
-        explained = 1 - means[LOSS] * columns / spread if certain else math.nan
-        return {RMSE: math.sqrt(means[LOSS]), MAE: means[MAE], R2: explained}
+    def seen(self, outputs: Tensor, y: Tensor) -> Seen:
+        """Return the predicted numbers."""
+        return Seen(outputs, outputs, y)
 
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return the predicted numbers: a column for each target, "value" if there is only one."""

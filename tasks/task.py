@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from florilegium.tasks.choices import DEFAULTS, Choices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,11 +63,17 @@ class Targets:
         columns: the names of the target columns; (): there is none, and all examples have class 0.
         classes: number of classes C; 0 if targets are numbers.
         labels: the words of the data for the classes, in their order; () if they have none.
+        shape: shape of the targets of one row, if a column holds arrays of them: (length,), (height, width).
+        inputs: shape of one input.
+        codes: number of different tokens or characters, if inputs are such; else 0.
     """
 
     columns: tuple[str, ...] = ()
     classes: int = 0
     labels: tuple[int | str, ...] = ()
+    shape: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    codes: int = 0
 
     @property
     def numbers(self) -> bool:
@@ -78,6 +86,7 @@ class Task(ABC):
 
     Args:
         targets: what the dataset says of its targets.
+        choices: what the configuration says of loss, figures and positive classes.
 
     Attributes:
         title: what it is, in a few words.
@@ -96,8 +105,8 @@ class Task(ABC):
     activated: ClassVar[str] = "predictions"
     decimals: ClassVar[str] = ".6g"
 
-    def __init__(self, targets: Targets) -> None:
-        self.targets = targets
+    def __init__(self, targets: Targets, choices: Choices = DEFAULTS) -> None:
+        self.targets, self.choices = targets, choices
         self.check()
 
     # ---------------------------------------------------------------- declarations, free of PyTorch
@@ -106,9 +115,16 @@ class Task(ABC):
         """Check that the task can be learned from these targets.
 
         Raises:
-            ValueError: if not; says what the task needs.
+            ValueError: if not; says what the task needs. By default, if a choice is made that nothing would follow.
         """
-        return
+        if given := self.choices.given():
+            name = next(iter(given)).replace("_", "-")
+            raise ValueError(f"this task has a loss and figures of its own; {name} would have no effect: leave it out")
+
+    @property
+    def key(self) -> Hashable:
+        """What tells tasks apart: those with equal keys compute the same."""
+        return type(self), self.targets, self.choices
 
     @property
     @abstractmethod
@@ -129,6 +145,11 @@ class Task(ABC):
     def sums(self) -> tuple[str, ...]:
         """Names of further means over examples that :meth:`measure` returns, since pooled figures follow from them."""
         return ()
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The figures of which none of all examples together follows from clients' (:meth:`pool` leaves them out)."""
+        return frozenset()
 
     @property
     def main(self) -> str:
@@ -160,6 +181,10 @@ class Task(ABC):
         shape = (len(stored), *self.shape)
         same = stored.dtype == self.dtype and stored.shape == shape
         return stored if same else np.asarray(stored, self.dtype).reshape(shape)
+
+    def derived(self, x: NDArray[Any], stored: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets (n, *shape) of decoded inputs x (n, …) and stored targets; by default of the latter."""
+        return self.encode(stored)
 
     @property
     def num_strata(self) -> int:

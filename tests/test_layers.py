@@ -34,6 +34,7 @@ FLOORS = {
     "privacy": ("secure_sum",),
     "research": ("attacks", "board", "ledger", "studies"),
     "strategies": ("settings", "folder", "exchange", "layers", "core", "clustering", "families"),
+    "tasks": ("metrics",),
 }  # fmt: skip
 """The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""
 FLOWER_FREE = ("common", "tasks", "models", "privacy")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.clientdata import ClientData, simulated
@@ -33,6 +35,11 @@ class SimulatedClients:
         if not client_id.isdecimal() or int(client_id) >= len(self._federation):
             raise DataError(f"there is no client '{client_id}' in a federation of {len(self._federation)}")
         return simulated(self._federation, self._dataset, int(client_id), self._device)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Return how many training examples of each class the clients have that train with labels, (C,)."""
+        trains = ~self._federation.unseen & self._federation.labeled
+        return np.asarray(self._federation.class_counts(self._dataset)[trains].sum(axis=0))
 
 
 class DeviceClient:
@@ -64,3 +71,6 @@ class DeviceClient:
         if client_id != self._id:
             raise DataError(f"this device holds the data of client '{self._id}', not of '{client_id}'")
         return self._data
+
+    def class_counts(self) -> None:
+        """A device knows its own classes alone."""

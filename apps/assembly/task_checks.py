@@ -7,6 +7,7 @@ from typing import Any
 from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError
+from florilegium.tasks.choices import OF_LOSS
 from florilegium.tasks.task import NEEDS, PER_EXAMPLE, Task
 
 
@@ -22,6 +23,14 @@ def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
             f"method: '{settings.method}' needs {_told(lacking)}; task '{type(task).__name__}' of "
             f"'{settings.dataset}', which {task.title}, does not offer this. Methods that would do: "
             f"{', '.join(fitting(task))}"
+        )
+    learns = METHODS[settings.method].task
+    ignores = METHODS[settings.method].client_class().ignores_loss if learns == "targets" else f"learns {learns}"
+    chosen = [*task.choices.given()] if learns != "targets" else [n for n in OF_LOSS if n in task.choices.given()]
+    if given := chosen if ignores else []:
+        raise ConfigurationError(
+            f"{given[0].replace('_', '-')}: it would have no effect with method '{settings.method}', which {ignores}; "
+            "leave it out"
         )
     if settings.privacy.unit == "example" and PER_EXAMPLE not in task.provides:
         raise ConfigurationError(

@@ -18,10 +18,13 @@ from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.registry import PARTITIONERS
+from florilegium.tasks.choices import listed
+from florilegium.tasks.measured import LOSSES, METRICS
 from florilegium.tasks.registry import TASKS
 
 KINDS: Mapping[str, Registry[Any]] = {
     "method": METHODS, "model": NETWORKS, "task": TASKS, "partitioner": PARTITIONERS, "dataset": DATASETS,
+    "loss": LOSSES, "metrics": METRICS,
 }  # fmt: skip
 """Configuration keys whose values may name code of other packages."""
 NOT_INSTALLED = "(not installed)"
@@ -36,7 +39,7 @@ def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
         named.pop("model")  # torchvision and timm may differ in version, as PyTorch may
     if "/" in named["dataset"]:
         named.pop("dataset")  # a folder, or a dataset of the hub
-    found = [KINDS[key].reference(name) for key, name in named.items()]
+    found = [KINDS[key].reference(name) for key, names in named.items() for name in listed(names)]
     method = str(config.get("method", ""))
     if not METHODS.problem(method):
         found += METHODS[method].references
@@ -58,7 +61,8 @@ def version_of(module: str) -> str:
 def versions(config: Mapping[str, Value]) -> list[str]:
     """Return :func:`version_of` each module outside this package that a run needs, and names that are unknown here."""
     named = {key: str(config[key]) for key in KINDS if config.get(key)}
-    unknown = [name for key, name in named.items() if not (set("/:") & set(name) or name in [*KINDS[key]])]
+    each = [(key, name) for key, names in named.items() for name in listed(names)]
+    unknown = [name for key, name in each if not (set("/:") & set(name) or name in [*KINDS[key]])]
     return [version_of(module) for module in modules(config)] + [f"{name} {NOT_INSTALLED}" for name in unknown]
 
 

@@ -85,7 +85,7 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
         x, names = read_inputs(inputs, spec, words, None if schema is None else read_device_schema(schema))
     task = learned_by(model, spec)
     if card.labels and (labels := tuple(card.labels)) != task.targets.labels:  # those of the run's data
-        task = make_task(card.task or CLASSIFICATION, replace(task.targets, labels=labels))
+        task = make_task(card.task or CLASSIFICATION, replace(task.targets, labels=labels), spec.choices)
     found = task.predictions(predict(model, resize(x, card.shape) if card.shape else x, task).numpy())
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["picture" if names else "row", *found])

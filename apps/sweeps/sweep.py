@@ -81,7 +81,7 @@ def figures_of(settings: Settings) -> list[str]:
     if METHODS[settings.method].task != "targets":
         return [LOSS]
     task = task_of(settings)
-    whole = [f"{name}_{figure.pooled}" for name, figure in task.figures.items()]
+    whole = [f"{name}_{figure.pooled}" for name, figure in task.figures.items() if name not in task.averaged]
     return [LOSS, *task.figures, *whole, *validation(task)]
 
 

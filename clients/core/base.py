@@ -93,6 +93,9 @@ class BaseClient(NumPyClient):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the method needs of a task, of :data:`florilegium.tasks.task.NEEDS`."""
+    ignores_loss: ClassVar[str] = ""
+    """Why keys of the loss (``loss``, ``class-weights``, ``weight-column``) have no effect, in a main clause; "": they
+    have."""
     endings: ClassVar[tuple[str, ...]] = ENDINGS
     """Ends of the names, regular expressions, under which the phases report the task's numbers; a subclass names only
     what it adds."""
@@ -304,6 +307,18 @@ class BaseClient(NumPyClient):
     def task(self) -> Task:
         """What is learned."""
         return task_of(self.settings)
+
+    def loss(self, outputs: Tensor, rows: Tensor | None = None, examples: Examples | None = None) -> Tensor:
+        """Return the mean loss of outputs for training examples, weighted if these have weights; differentiable.
+
+        Args:
+            outputs: the outputs for ``rows``, (b, *outputs).
+            rows: the rows of the examples; None: all.
+            examples: the examples; None: the training examples.
+        """
+        of = examples or self.data.train
+        chosen: Tensor | slice = slice(None) if rows is None else rows
+        return self.task.loss(outputs, of.y[chosen], None if of.weights is None else of.weights[chosen])
 
     def compared(self, after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of a test: of the client's model (``after``), and of the received one (``before``)."""

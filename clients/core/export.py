@@ -34,6 +34,7 @@ from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.choices import Choices
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Targets, Task
 
@@ -69,6 +70,8 @@ class Card:
     """What the inputs are, and how they become numbers (:func:`described`); {}: an earlier version wrote the card."""
     task: str = ""
     """What the model was trained for, if it is not the dataset's own task."""
+    choices: dict[str, Any] = field(default_factory=dict)
+    """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of Python and of the packages that the model was written with."""
 
@@ -97,7 +100,7 @@ def save_model(
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
-        _versions(),
+        spec.choices.given(), _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
@@ -159,7 +162,7 @@ def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
-    return replace(spec, task=card.task) if card.task else spec
+    return replace(spec, task=card.task or spec.task, choices=Choices(**card.choices))
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:

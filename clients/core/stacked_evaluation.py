@@ -59,7 +59,7 @@ class Evaluation(Request):
     def of(cls, network: nn.Module, examples: Examples, task: Task) -> Self | None:
         """Return the request; None as for :class:`Features`."""
         inner = Features.of(network, examples)
-        return None if inner is None else cls(network, examples, task, (inner.key, type(task), task.targets))
+        return None if inner is None else cls(network, examples, task, (inner.key, task.key))
 
     @classmethod
     @torch.no_grad()

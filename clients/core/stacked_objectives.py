@@ -65,7 +65,7 @@ class StackedLoss(StackedObjective):
 
     def __init__(self, form: StackedNetwork, task: Task) -> None:
         self._form, self._task = form, task
-        self.key = (form.signature, type(task), task.targets) if task.per_example else None
+        self.key = (form.signature, task.key) if task.per_example else None
 
     @staticmethod
     def together(objectives: Sequence[StackedLoss], parameters: Sequence[Tensor], batch: Batch) -> Tensor:

@@ -30,6 +30,7 @@ from florilegium.clients.core.training import (
     make_optimizer,
     shuffled,
     trained_groups,
+    weights_of,
     without_denormals,
 )
 from florilegium.partitions.clientdata import Examples
@@ -89,6 +90,7 @@ class Training(Request):
         epoch = -(-len(examples) // settings.batch_size)
         counted = settings.local_epochs if epochs is None else epochs
         steps = settings.local_steps if epochs is None and settings.local_steps else counted * epoch
+        own = weights_of(examples, weights)
         if special or not chosen or not steps or not epoch:
             return None
         if stackable is None and (form := form_for(model, examples)) is not None:
@@ -104,7 +106,7 @@ class Training(Request):
             s.batch_size, s.optimizer, s.momentum, s.weight_decay, s.max_grad_norm,
             hook and (hook.strength, bool(hook.anchors), bool(hook.shifts)),
         )  # fmt: skip
-        return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, weights, key)
+        return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, own, key)
 
     @classmethod
     @without_denormals()

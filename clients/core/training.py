@@ -221,7 +221,8 @@ def train(
         gradient_hook: changes the gradients before each step.
         groups: parameters to train, with their learning rates; the others stay as they are, and so do those that do
             not require gradients. Default: all, at ``learning-rate``.
-        weights: a weight ω_i ≥ 0 for each example: a batch's loss is the mean of ω_i·ℓ_i. Default: 1 each.
+        weights: a weight ω_i ≥ 0 for each example, besides its own: a batch's loss is the mean of ω_i·ℓ_i. Default: 1
+            each.
         objective: loss of a batch that is minimised instead.
         decay: factor on all learning rates.
         after_epoch: called after every epoch.
@@ -250,7 +251,8 @@ def train(
     changing = _redrawn(examples, generator.initial_seed())
     trainable = only_trainable(model, descent.parameters)
     with draws, changing as redraw, trainable, _gradients(model, private) as (network, protected):
-        objective = objective or _loss(task, network, examples, weights, each=protected is not None)
+        own = weights_of(examples, weights)
+        objective = objective or _loss(task, network, examples, own, each=protected is not None)
 
         def epoch() -> Iterator[Tensor]:
             redraw()
@@ -395,12 +397,23 @@ def _loss(task: Task, model: nn.Module, examples: Examples, weights: Tensor | No
     return objective
 
 
+def weights_of(examples: Examples, further: Tensor | None) -> Tensor | None:
+    """Return the weights of examples times ``further`` ones, (n,); None: 1 each."""
+    if examples.weights is None or further is None:
+        return examples.weights if further is None else further
+    return examples.weights * further
+
+
 def mean_gradient(model: nn.Module, examples: Examples, parameters: Sequence[Tensor], task: Task) -> list[Tensor]:
     """Return the gradient of the mean loss over all ``examples`` with respect to ``parameters``, in evaluation mode."""
     model.eval()
     total = [torch.zeros_like(parameter) for parameter in parameters]
-    for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH), strict=True):
-        loss = task.total(model(x), y) / len(examples)
+    for rows in torch.arange(len(examples), device=examples.y.device).split(EVALUATION_BATCH):
+        outputs, y = model(examples.x[rows]), examples.y[rows]
+        if examples.weights is None:
+            loss = task.total(outputs, y) / len(examples)
+        else:
+            loss = task.loss(outputs, y, examples.weights[rows]) * (len(y) / len(examples))
         for mean, part in zip(total, gradients(loss, parameters), strict=True):
             mean += part
     return total
@@ -434,7 +447,7 @@ def mapped(network: nn.Module, examples: Examples) -> Examples:
         assert redraw is not None
         return features(network, Examples(redraw(seed, epoch), examples.y))
 
-    return Examples(features(network, examples), examples.y, redraw and outputs)
+    return Examples(features(network, examples), examples.y, redraw and outputs, examples.weights)
 
 
 @offered

@@ -16,7 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 from torch import nn
 
 from florilegium.clients.core.augmentation import Augmentation
@@ -53,6 +55,7 @@ from florilegium.models.parameters import get_arrays, num_bytes
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
+from florilegium.tasks.weights import FEDERATION, class_weights
 
 log = logging.getLogger("flwr")
 
@@ -76,6 +79,9 @@ class Source(Protocol):
 
     def data(self, client_id: str) -> ClientData:
         """Return the data of a client."""
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """Return how many training examples of each class all clients have together; None on a device."""
 
 
 class Host:
@@ -183,7 +189,11 @@ class Host:
         data, s = self._source.data(client_id), self._settings
         if s.validation_fraction:
             data = data.hold_back(s.validation_fraction, torch_generator(s.seed, "validation", client_id), self._task)
-        return data.without_test() if s.evaluate_on == "validation" else data
+        data = data.without_test() if s.evaluate_on == "validation" else data
+        if not (self._task.choices.class_weights and data.labeled):
+            return data
+        counts = self._source.class_counts() if self._task.choices.class_weights == FEDERATION else None
+        return data.weighted(lambda y: class_weights(self._task, y, counts))
 
     # --------------------------------------------------------------------------------------- details
 

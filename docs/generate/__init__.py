@@ -1,10 +1,10 @@
 """``python -m docs.generate``: generate parts of a checkout's files from the declarations of the keys.
 
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
-commands and networks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md`` and
-``docs/models.md``; the facts at the head of each method's page; and which methods a layer goes with, in the pages about
-layers. All stand between two marker lines; a test compares them with the declarations. A method without a page gets the
-beginning of one, and an entry in the navigation of ``mkdocs.yml``.
+commands, networks and tasks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
+``docs/models.md`` and ``docs/tasks.md``; the facts at the head of each method's page; and which methods a layer goes
+with, in the pages about layers. All stand between two marker lines; a test compares them with the declarations. A
+method without a page gets the beginning of one, and an entry in the navigation of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from docs.generate.command_pages import command_reference
 from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
+from docs.generate.task_pages import task_tables
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.package import checkout
 from florilegium.apps.settings.keys import groups
@@ -83,6 +84,7 @@ def generated(root: Path) -> dict[Path, str]:
         docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
         docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
+        docs / "tasks.md": (MARKDOWN_MARKS, task_tables()),
         docs / "methods" / "README.md": (
             MARKDOWN_MARKS,
             index(pages),

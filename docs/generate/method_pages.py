@@ -17,8 +17,8 @@ from florilegium.apps.methods.layers import LAYERS, why_not
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.keys import method_keys
 from florilegium.common.errors import ConfigurationError
-from florilegium.tasks.registry import TASKS, make_task
-from florilegium.tasks.task import Targets
+from florilegium.tasks.measured import Measured
+from florilegium.tasks.registry import TASKS
 
 FACTS = re.compile(r"(<!-- begin generated facts: ([^>]+) -->\n).*?(<!-- end generated -->\n)", re.DOTALL)
 """What is generated in a page: the first marker, the methods that it names, the second marker."""
@@ -27,15 +27,14 @@ OF_LAYERS = re.compile(r"(<!-- begin generated layers: ([^>]+) -->\n).*?(<!-- en
 RESULTS = re.compile(r"Results: \[[^\]]+\]\((\.\./results/[^)\s]+)\)")
 """How a page names its results."""
 LEARNS = {"clustering": "clusters", "histograms": "how clients differ"}
-_EXAMPLES = {"classification": Targets(("label",), 2), "regression": Targets(("y",))}
-"""Targets with which each of the suite's tasks is tried."""
 
 
 def _learned(method: str) -> str:
     """Return what a method learns: the tasks that it can learn with its default keys, or something else."""
     if (other := METHODS[method].task) in LEARNS:
         return LEARNS[other]
-    return ", ".join(name for name in TASKS.own if learns(method, make_task(name, _EXAMPLES[name])))
+    tasks = {name: one for name in TASKS.own if issubclass(one := TASKS[name], Measured)}
+    return ", ".join(name for name, task in tasks.items() if learns(method, task(task.example)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def index(pages: Sequence[Page]) -> str:
         method, page = METHODS[name], own[0]
         results = f"[results]({page.results})" if page.results else ""
         rows.append([f"[`{name}`]({page.name})", method.title, method.source, results])
-    return _table(["method", "what it is", "paper", "results"], rows)
+    return table(["method", "what it is", "paper", "results"], rows)
 
 
 def with_layers(text: str) -> str:
@@ -115,7 +114,7 @@ def with_layers(text: str) -> str:
 
 def _all_layers() -> str:
     rows = [[f"`{n}`", *(_kept(METHODS[n], layer).partition(":")[0] for layer in LAYERS)] for n in METHODS.own]
-    return _table(["method", *LAYERS], rows)
+    return table(["method", *LAYERS], rows)
 
 
 def _of_layer(layer: str) -> str:
@@ -138,7 +137,7 @@ def _facts(names: Sequence[str]) -> str:
         *([layer, *(_kept(method, layer) for method in methods)] for layer in LAYERS),
         ["code", *(_code(method) for method in methods)],
     ]
-    return _table(["", *(f"`{name}`" for name in names)], rows)
+    return table(["", *(f"`{name}`" for name in names)], rows)
 
 
 def _kept(method: Method, layer: str) -> str:
@@ -161,6 +160,7 @@ def _code(method: Method) -> str:
     return ", ".join(f"`{module.removeprefix('florilegium.').replace('.', '/')}.py`" for module in sorted(files))
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -107,6 +107,9 @@ class _Canaries:
         nothing = Examples(zeros(0, 1), zeros(0))
         return ClientData(lambda: nothing, lambda: nothing, labeled=True, simulated=True, device=CPU)
 
+    def class_counts(self) -> None:
+        """There are no examples."""
+
 
 def release(
     settings: Settings, clients: int, cohort: int, count: int = RELEASES, rng: np.random.Generator | None = None

@@ -14,6 +14,9 @@ from florilegium.strategies.core.hooks import Hooks
 from florilegium.strategies.exchange.evaluation import Evaluation
 from florilegium.strategies.folder.main_figure import recorded
 
+_NAMED = 5
+"""Number of clients that a warning names."""
+
 
 def summary_of(
     strategy: Hooks, seconds: Sequence[float], found: Evaluation, notes: Sequence[str], simulated: Mapping[str, float]
@@ -46,6 +49,7 @@ def summary_of(
         "bytes_up": federation.bytes_up,
         **simulated,
         "final": found.figures,
+        **({"undefined": found.undefined} if found.undefined else {}),
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
         **layers,
@@ -57,6 +61,10 @@ def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:
     """Yield what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
     task = federation.task
     whole = f"{task.main}_{task.figures[task.main].pooled}"
+    for group, lacking in found.undefined.items():
+        for name, clients in lacking.items():
+            named = ", ".join(clients[:_NAMED]) + (", …" if len(clients) > _NAMED else "")
+            yield f"{name} of {group} clients leaves out {len(clients)}, for which it is undefined: {named}"
     test_loss = found.figures.get("seen", {}).get("loss", math.nan)
     yield from diverged(federation.run.metrics.losses(), test_loss, task.guess)
     for group, figures in found.figures.items():

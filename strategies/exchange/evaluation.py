@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,13 @@ class Evaluation:
     Attributes:
         figures: summary figures of each group of clients.
         rows: a row of figures for each client, where single clients' are known.
+        undefined: for each group and figure of the task, the clients for which it is undefined, if there are any: it is
+            a mean over the others.
     """
 
     figures: Mapping[str, Figures]
     rows: Sequence[Mapping[str, object]] = ()
+    undefined: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
@@ -51,14 +54,40 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
     if not np.isnan(validated).all():
         figures[MEDIAN] = float(np.nanmedian(validated))
     values = metrics.get(task.main, np.full(len(examples), np.nan))
+    figures |= pooled(task, lambda name: _over_examples(metrics[name], examples), metrics)
     known = (examples > 0) & ~np.isnan(values)
     if known.any():
-        weights, main = examples[known], np.sort(values[known])
-        figures |= pooled(task, lambda name: float(np.average(metrics[name][known], weights=weights)), metrics)
+        main = np.sort(values[known])
         tenth = math.ceil(len(main) / 10)
         figures["std"] = float(values[known].std())
         figures["worst_decile"] = float((main[:tenth] if task.figures[task.main].higher else main[-tenth:]).mean())
     return figures
+
+
+def _over_examples(values: NDArray[np.float64], examples: NDArray[np.float64]) -> float:
+    """Return the mean over all examples of clients' means; NaN without examples."""
+    known = (examples > 0) & ~np.isnan(values)
+    return float(np.average(values[known], weights=examples[known])) if known.any() else math.nan
+
+
+def undefined(rows: Sequence[Mapping[str, object]], task: Task) -> dict[str, list[str]]:
+    """Return the clients with test examples for which a figure of the task is undefined, by figure, if there are any.
+
+    Args:
+        rows: a row of figures for each client of a group.
+        task: what is learned.
+    """
+    tested = [row for row in rows if row["test_examples"]]
+    found = {
+        name: [str(row.get("name") or row["client"]) for row in tested if math.isnan(_of(row, name))]
+        for name in task.figures
+    }
+    return {name: clients for name, clients in found.items() if clients}
+
+
+def _of(row: Mapping[str, object], name: str) -> float:
+    value = row.get(name, 0.0)
+    return value if isinstance(value, float) else 0.0
 
 
 def pooled(task: Task, mean: Callable[[str], float], reported: Collection[str]) -> Figures:

@@ -19,6 +19,8 @@ class MainFigure:
         higher: whether larger numbers are better.
         percent: whether it is a share, which is shown in per cent.
         further: the task's other figures.
+        averaged: the figures that are means over clients alone, since none of all examples together follows from what
+            clients report.
     """
 
     name: str = "accuracy"
@@ -26,6 +28,7 @@ class MainFigure:
     higher: bool = True
     percent: bool = True
     further: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -45,7 +48,8 @@ def main_of(task: Task) -> MainFigure:
     """Return what is to be known of a task's figures."""
     name, figure = task.main, task.figures[task.main]
     further = tuple(other for other in task.figures if other != name)
-    return MainFigure(name, f"{name}_{figure.pooled}", figure.higher, figure.percent, further)
+    averaged = tuple(name for name in task.figures if name in task.averaged)
+    return MainFigure(name, f"{name}_{figure.pooled}", figure.higher, figure.percent, further, averaged)
 
 
 def recorded(task: Task) -> dict[str, Any]:
@@ -56,4 +60,4 @@ def recorded(task: Task) -> dict[str, Any]:
 def read_main(record: Mapping[str, Any]) -> MainFigure:
     """Return what :func:`recorded` has written; runs of earlier versions classify."""
     found = record.get("task") or {}
-    return MainFigure(**{**found, "further": tuple(found.get("further", ()))})
+    return MainFigure(**{**found, **{name: tuple(found.get(name, ())) for name in ("further", "averaged")}})

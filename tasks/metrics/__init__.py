@@ -1,0 +1,1 @@
+"""Metrics, by what they are computed from; PyTorch and scikit-learn are imported when they are used."""
