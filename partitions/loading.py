@@ -7,8 +7,6 @@ A row's way is: where it is (:mod:`florilegium.partitions.sources.source`), what
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from florilegium.common.references import resolve
 from florilegium.partitions.describing import described
 from florilegium.partitions.encoding import encoded, rows_of
@@ -26,10 +24,7 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         ConfigurationError: if there is no such dataset, or keys contradict it.
         DataError: if its data are needed to describe it, and cannot be used.
     """
-    spec = described(Source.of(settings))
-    choices = Choices.of(settings)
-    same = not settings.task and choices == spec.choices  # a dataset of the table stays the entry of the table
-    return spec if same else replace(spec, task=settings.task or spec.task, choices=choices)
+    return described(Source.of(settings)).learned_as(settings.task, Choices.of(settings))
 
 
 def task_of(settings: SourceSettings) -> Task:

@@ -83,6 +83,11 @@ class DatasetSpec:
         name = self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION)
         return make_task(name, self.targets, self.choices)
 
+    def learned_as(self, task: str, choices: Choices) -> DatasetSpec:
+        """Return the description with another task ("": the same), and other choices of it."""
+        same = task in ("", self.task) and choices == self.choices
+        return self if same else replace(self, task=task or self.task, choices=choices)
+
     @property
     def targets(self) -> Targets:
         """What a task is told of the targets."""
@@ -147,7 +152,7 @@ class Dataset:
         Raises:
             ConfigurationError: if the task cannot be learned from these targets.
         """
-        spec = replace(self.spec, task=task or self.spec.task, choices=choices)
+        spec = self.spec.learned_as(task, choices)
         learned = spec.learned
         train, test, server = (
             split and replace(split, y=learned.derived(split.x, split.y))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,7 @@ def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
-    return replace(spec, task=card.task or spec.task, choices=Choices(**card.choices))
+    return spec.learned_as(card.task, Choices(**card.choices))
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:
