@@ -3,12 +3,14 @@
 ``server-optimizer = "sgd"``: v_t = β·v_{t−1} + Δ_t (Hsu et al. 2019, FedAvgM); without momentum β it is Δ_t itself.
 Adaptive ones (Reddi et al. 2021, Algorithm 2): m_t = β₁·m_{t−1} + (1 − β₁)·Δ_t and the step m_t/(√v_t + τ), with
 v_t = v_{t−1} + Δ_t² (FedAdagrad), v_t = β₂·v_{t−1} + (1 − β₂)·Δ_t² (FedAdam), or
-v_t = v_{t−1} − (1 − β₂)·Δ_t²·sign(v_{t−1} − Δ_t²) (FedYogi). m and v start from 0.
+v_t = v_{t−1} − (1 − β₂)·Δ_t²·sign(v_{t−1} − Δ_t²) (FedYogi). m and v start from 0. With ``server-bias-correction`` the
+step is m̂_t/(√v̂_t + τ), with m̂_t = m_t/(1 − β₁ᵗ) and, where v is a mean too, v̂_t = v_t/(1 − β₂ᵗ) (Kingma and Ba 2015).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,18 +22,30 @@ from florilegium.strategies.settings.server import ServerSettings
 
 SQUARE = "square:"
 """Prefix of the names of second moments in a checkpoint."""
-_Moment = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
-_MOMENTUM: Mapping[str, float] = {"fedadagrad": 0.0, "fedadam": 0.9, "fedyogi": 0.9}
-"""β₁ in the paper's experiments."""
-_DECAY = 0.99
-"""β₂ in the paper's experiments."""
-_SECOND_MOMENT: Mapping[str, _Moment] = {
-    "fedadagrad": lambda v, square: v + square,
-    "fedadam": lambda v, square: _DECAY * v + (1 - _DECAY) * square,
-    "fedyogi": lambda v, square: v - (1 - _DECAY) * square * np.sign(v - square),
+COUNT = "steps:"
+"""Name of the number of steps in a checkpoint, which a correction of biases needs."""
+_Moment = Callable[[NDArray[Any], NDArray[Any], float], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class _Adaptive:
+    """An adaptive server optimizer.
+
+    Attributes:
+        moment: v_t as a function of v_{t−1}, Δ_t² and β₂.
+        decays: whether v is a mean that β₂ decays, and starts too small.
+    """
+
+    moment: _Moment
+    decays: bool = True
+
+
+_ADAPTIVE: Mapping[str, _Adaptive] = {
+    "fedadagrad": _Adaptive(lambda v, square, β2: v + square, decays=False),
+    "fedadam": _Adaptive(lambda v, square, β2: β2 * v + (1 - β2) * square),
+    "fedyogi": _Adaptive(lambda v, square, β2: v - (1 - β2) * square * np.sign(v - square)),
 }
-"""v_t as a function of v_{t−1} and Δ_t²."""
-ADAPTIVE = tuple(_SECOND_MOMENT)
+ADAPTIVE = tuple(_ADAPTIVE)
 """Names of the adaptive server optimizers for averaged models."""
 
 
@@ -48,39 +62,51 @@ class ServerStep:
     """The configured server optimizer, with its state.
 
     Args:
-        settings: the keys ``server-optimizer``, ``server-momentum`` and ``server-adaptivity``.
+        settings: the keys ``server-optimizer``, ``server-momentum``, ``server-betas``, ``server-bias-correction`` and
+            ``server-adaptivity``.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self._optimizer, self._adaptivity = settings.server_optimizer, settings.server_adaptivity
-        self._momentum = _MOMENTUM.get(self._optimizer, settings.server_momentum)
+        self._adaptive, self._corrected = _ADAPTIVE.get(self._optimizer), settings.server_bias_correction
+        self._momentum, self._decay = settings.betas if self._adaptive else (settings.server_momentum, 0.0)
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as before the first step."""
         self._means: Arrays = {}  # v of SGD with momentum; m
         self._squares: Arrays = {}  # v of adaptive optimizers
+        self._count = 0  # t, which only a correction needs
 
     def direction(self, update: Arrays) -> Arrays:
         """Return the direction of the step for the mean update Δ_t, which the server's learning rate multiplies."""
-        if self._optimizer == "sgd":
+        if self._adaptive is None:
             if self._momentum:
                 update = self._means = _decayed(self._means, self._momentum, update)
             return update
-        β1, next_moment = self._momentum, _SECOND_MOMENT[self._optimizer]
+        β1, β2, moment = self._momentum, self._decay, self._adaptive.moment
         self._means = _decayed(self._means, β1, {name: (1 - β1) * Δ for name, Δ in update.items()})
         before = self._squares or {name: np.zeros_like(Δ) for name, Δ in update.items()}
-        self._squares = {name: next_moment(before[name], Δ**2) for name, Δ in update.items()}
-        return {name: m / (np.sqrt(self._squares[name]) + self._adaptivity) for name, m in self._means.items()}
+        self._squares = {name: moment(before[name], Δ**2, β2) for name, Δ in update.items()}
+        means, squares = self._means, self._squares
+        if self._corrected:
+            self._count += 1
+            means = {name: m / (1 - β1**self._count) for name, m in means.items()}
+            if self._adaptive.decays:
+                squares = {name: v / (1 - β2**self._count) for name, v in squares.items()}
+        return {name: m / (np.sqrt(squares[name]) + self._adaptivity) for name, m in means.items()}
 
     def state(self) -> Arrays:
-        """Return the moments, for checkpoints."""
-        return {**self._means, **{SQUARE + name: array for name, array in self._squares.items()}}
+        """Return the moments, and the number of steps if it matters, for checkpoints."""
+        counted = {COUNT: np.array([self._count])} if self._corrected else {}
+        return {**self._means, **{SQUARE + name: array for name, array in self._squares.items()}, **counted}
 
     def restore(self, arrays: Arrays) -> None:
-        """Restore the moments that :meth:`state` returned."""
-        self._means = {name: array for name, array in arrays.items() if not name.startswith(SQUARE)}
-        self._squares = {n.removeprefix(SQUARE): array for n, array in arrays.items() if n.startswith(SQUARE)}
+        """Restore what :meth:`state` returned."""
+        rest = {name: array for name, array in arrays.items() if name != COUNT}
+        self._count = int(arrays[COUNT][0]) if COUNT in arrays else 0
+        self._means = {name: array for name, array in rest.items() if not name.startswith(SQUARE)}
+        self._squares = {n.removeprefix(SQUARE): array for n, array in rest.items() if n.startswith(SQUARE)}
 
 
 def _decayed(old: Arrays, decay: float, new: Arrays) -> Arrays:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.settings import NAME, Section, key
+from florilegium.common.settings import NAME, Section, key, parse_numbers
 from florilegium.partitions.settings import FederationSettings
 from florilegium.strategies.settings.buffer import BufferSettings
 from florilegium.strategies.settings.fleet import FleetSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
+BETAS: Mapping[str, Sequence[float]] = {"fedadagrad": (0.0,), "fedadam": (0.9, 0.99), "fedyogi": (0.9, 0.99)}
+"""β₁, and β₂ where there is one, of the adaptive server optimizers in the experiments of Reddi et al. 2021."""
 
 
 class ServerSettings(FederationSettings, SharedSettings):
@@ -61,6 +63,14 @@ class ServerSettings(FederationSettings, SharedSettings):
     server_momentum: float = key(0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1)
     server_adaptivity: float = key(
         1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0
+    )
+    server_betas: str = key(
+        "",
+        'β₁,β₂ of `fedadam` and `fedyogi`, β₁ of `fedadagrad` ([formulas](methods/fedavg.md)); "": 0.9,0.99 and 0',
+        values='numbers from 0 to below 1, such as `"0.9,0.999"`; ""',
+    )
+    server_bias_correction: bool = key(
+        False, "adaptive server optimizers: divide the moments by 1 − β₁ᵗ and 1 − β₂ᵗ, since they start from 0"
     )
     secure_colluding: float = key(
         0.1, "with secure aggregation: share of a cohort that may tell the server all they know", ge=0, lt=1
@@ -130,6 +140,28 @@ class ServerSettings(FederationSettings, SharedSettings):
     fleet: FleetSettings = FleetSettings()
     buffer: BufferSettings = BufferSettings()
 
+    @field_validator("server_betas")
+    @classmethod
+    def _are_those_of_the_optimizer(cls, text: str, info: ValidationInfo) -> str:
+        optimizer = info.data.get("server_optimizer")
+        if not text or optimizer is None:
+            return text
+        if (usual := BETAS.get(optimizer)) is None:
+            raise ValueError(f"server-optimizer '{optimizer}' has none; leave it out")
+        numbers = parse_numbers(text)
+        if len(numbers) != len(usual) or not all(0 <= number < 1 for number in numbers):
+            wanted = ",".join(map(str, usual))
+            raise ValueError(f"'{text}': '{optimizer}' needs {len(usual)} of 0 to below 1, such as '{wanted}'")
+        return text
+
+    @field_validator("server_bias_correction")
+    @classmethod
+    def _has_moments_to_correct(cls, corrected: bool, info: ValidationInfo) -> bool:
+        optimizer = info.data.get("server_optimizer")
+        if corrected and optimizer is not None and optimizer not in BETAS:
+            raise ValueError(f"server-optimizer '{optimizer}' is not corrected; there are {', '.join(BETAS)}")
+        return corrected
+
     @field_validator("patience")
     @classmethod
     def _has_something_to_wait_for(cls, patience: int, info: ValidationInfo) -> int:
@@ -138,6 +170,12 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and info.data.get("final_participation"):
             raise ValueError("the last round is not known in advance then: set final-participation to 0")
         return patience
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """β₁ and β₂ of an adaptive server optimizer; β₂ = 0 where there is none."""
+        numbers = parse_numbers(self.server_betas) or BETAS[self.server_optimizer]
+        return numbers[0], numbers[1] if len(numbers) > 1 else 0.0
 
     def need_held_out(self, name: str) -> None:
         """Refuse key ``name`` at "held-out" if clients hold out no examples, or are measured by those they learn from.

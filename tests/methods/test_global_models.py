@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.strategy import FedAdagrad, FedAdam, FedYogi
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -75,6 +77,60 @@ class TestServerSteps:
             found = step.direction({"w": np.array(Δ)})["w"]
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
+    @pytest.mark.parametrize("corrected", [False, True])
+    @pytest.mark.parametrize("optimizer", ["fedadagrad", "fedadam", "fedyogi"])
+    def test_keys_of_the_moments(self, optimizer: str, corrected: bool) -> None:
+        """β₁ = 0.8, β₂ = 0.95 and τ as given, a number at a time; FedAdagrad's v is a sum, which has no bias."""
+        betas = "0.8" if optimizer == "fedadagrad" else "0.8,0.95"
+        keys = {"server-betas": betas, "server-adaptivity": 1e-8, "server-bias-correction": corrected}
+        step, m, v = ServerStep(settings(**{"server-optimizer": optimizer, **keys})), 0.0, 0.0
+        for t, Δ in enumerate([0.5, -0.01, 0.3], start=1):
+            m = 0.8 * m + 0.2 * Δ
+            if optimizer == "fedadagrad":
+                v += Δ * Δ
+            elif optimizer == "fedadam":
+                v = 0.95 * v + 0.05 * Δ * Δ
+            else:
+                v += 0.05 * Δ * Δ * (1 if v < Δ * Δ else -1)
+            m_hat, v_hat = (m / (1 - 0.8**t), v / (1 - 0.95**t)) if corrected else (m, v)
+            expected = m_hat / ((v if optimizer == "fedadagrad" else v_hat) ** 0.5 + 1e-8)
+            np.testing.assert_allclose(step.direction({"w": np.array([Δ])})["w"], [expected], rtol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("theirs", "optimizer", "betas"),
+        [(FedAdagrad, "fedadagrad", "0"), (FedAdam, "fedadam", "0.7,0.9"), (FedYogi, "fedyogi", "0.7,0.9")],
+    )
+    def test_flowers_optimizers_take_the_same_steps(self, theirs: Any, optimizer: str, betas: str) -> None:
+        """With rounds from 0, since Flower's FedAdam corrects with the number t + 1 of a round t, and without τ."""
+        decays = {} if optimizer == "fedadagrad" else {"beta_1": 0.7, "beta_2": 0.9}
+        flower = theirs(initial_parameters=ndarrays_to_parameters([np.zeros(2)]), eta=0.3, tau=1e-12, **decays)
+        corrected = optimizer == "fedadam"
+        step = ServerStep(settings(**{
+            "server-optimizer": optimizer, "server-betas": betas, "server-adaptivity": 1e-12,
+            "server-bias-correction": corrected,
+        }))  # fmt: skip
+        w = np.zeros(2)
+        for round_, Δ in enumerate(np.array([[0.5, -2.0], [0.4, 0.1], [0.02, 1.5]])):
+            result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([w + Δ]), 1, {})
+            parameters, _ = flower.aggregate_fit(round_, [(None, result)], [])
+            w = w + 0.3 * step.direction({"w": Δ})["w"]
+            np.testing.assert_allclose(parameters_to_ndarrays(parameters)[0], w, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("keys", "message"),
+        [
+            ({"server-betas": "0.9,0.99"}, "server-optimizer 'sgd' has none"),
+            ({"server-optimizer": "fedadam", "server-betas": "0.9"}, "needs 2 of 0 to below 1, such as '0.9,0.99'"),
+            ({"server-optimizer": "fedyogi", "server-betas": "0.9,1"}, "needs 2 of 0 to below 1"),
+            ({"server-optimizer": "fedadagrad", "server-betas": "0.9,0.9"}, "needs 1 of 0 to below 1, such as '0.0'"),
+            ({"server-optimizer": "fedadam", "server-betas": "a,b"}, "not a comma-separated list of numbers"),
+            ({"server-bias-correction": True}, "server-optimizer 'sgd' is not corrected"),
+        ],
+    )
+    def test_wrong_moments_are_refused(self, keys: dict[str, Value], message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            settings(**keys)
+
     @pytest.mark.parametrize(("optimizer", "warned"), [("fedadam", True), ("sgd", False)])
     def test_fedavgs_learning_rate_is_warned_of(
         self, optimizer: str, warned: bool, run: Runs, caplog: pytest.LogCaptureFixture
@@ -84,7 +140,11 @@ class TestServerSteps:
 
     @pytest.mark.parametrize("optimizer", ["sgd", "fedadagrad", "fedadam", "fedyogi"])
     def test_a_restored_step_goes_on_bit_for_bit(self, optimizer: str) -> None:
-        options = settings(**{"server-optimizer": optimizer, "server-momentum": 0.9 if optimizer == "sgd" else 0.0})
+        plain = optimizer == "sgd"
+        options = settings(**{
+            "server-optimizer": optimizer, "server-bias-correction": not plain,
+            "server-momentum": 0.9 if plain else 0.0,
+        })  # fmt: skip
         rng = np.random.default_rng(1)
         whole, other = ServerStep(options), ServerStep(options)
         for _ in range(3):
