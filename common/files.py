@@ -154,16 +154,6 @@ def _unwritten(path: Path, error: Exception, left: str) -> FileError:
     )
 
 
-def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write ``array`` to ``path`` atomically, in NumPy's ``.npy`` format."""
-
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # if given a path, NumPy would append ".npy"
-            np.save(file, array, allow_pickle=False)
-
-    write_atomically(path, save)
-
-
 _CHECKSUM = "checksum"
 
 

@@ -15,7 +15,7 @@ from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.arrays import from_function
 from florilegium.partitions.sources.inference import infer
 from florilegium.partitions.sources.schema import FILE, read_schema
-from florilegium.partitions.sources.source import Source
+from florilegium.partitions.sources.source import CLIENT, Source
 from florilegium.partitions.sources.store import Imported, notes_of, write_dataset
 from florilegium.partitions.spec import DatasetSpec
 
@@ -42,7 +42,7 @@ def described(source: Source) -> DatasetSpec:
     spec = read_schema(where)
     if spec.arrays or (where / "train.parquet").is_file() or not folders.has_clients(where):
         return spec
-    return replace(spec, client_columns=tuple(dict.fromkeys((folders.CLIENT, *spec.client_columns))))
+    return replace(spec, client_columns=tuple(dict.fromkeys((CLIENT, *spec.client_columns))))
 
 
 @remembered(16)

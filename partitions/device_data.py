@@ -41,12 +41,11 @@ from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import read_parquet, refuse_twins
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict
 from florilegium.partitions.sources.words import Vocabulary
-from florilegium.partitions.spec import DatasetSpec
+from florilegium.partitions.spec import PARTS, DatasetSpec
 from florilegium.tasks.task import CLASSES
 
 log = logging.getLogger("flwr")
 
-PARTS = ("train", "test")
 HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Pattern of a reference to a function, ``module:function``."""
 

@@ -14,10 +14,10 @@ from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import digits, folders, hub
 from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.source import Source, Tables, Unread
-from florilegium.partitions.sources.store import PARTS, map_splits, write_splits
+from florilegium.partitions.sources.store import map_splits, write_splits
 from florilegium.partitions.sources.table_files import read_parquet
 from florilegium.partitions.sources.words import vocabulary
-from florilegium.partitions.spec import Dataset, DatasetSpec, Split
+from florilegium.partitions.spec import PARTS, Dataset, DatasetSpec, Split
 
 _FORMAT = 5
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.settings import FederationSettings, parse_rows
+from florilegium.partitions.shares import Rows
 from florilegium.partitions.sources.names import name_of
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.tasks.task import CLASSES
 
-Rows = NDArray[np.int64]
 LABEL = "label"
 """The column of a choice of rows that stands for the label, whatever its name."""
 

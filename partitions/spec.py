@@ -17,6 +17,9 @@ from florilegium.tasks.choices import DEFAULTS, Choices
 from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, make_task
 from florilegium.tasks.task import Targets, Task
 
+PARTS = ("train", "test")
+"""The parts of a dataset, and of a client's rows."""
+
 
 @dataclass(frozen=True)
 class DatasetSpec:

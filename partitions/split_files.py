@@ -26,10 +26,9 @@ from florilegium.common.settings import folder
 from florilegium.partitions.partitioners.keys import FileKeys
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Rows
-from florilegium.partitions.spec import Dataset
+from florilegium.partitions.spec import PARTS, Dataset
 from florilegium.partitions.split_table import SplitTable
 
-PARTS = ("train", "test")
 COUNTS = ("split", "pooled")
 _FACTS = ("rows", "shared", "dataset", "examples")
 _LARGEST = 2**63 - 1

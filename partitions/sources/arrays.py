@@ -27,20 +27,20 @@ from florilegium.common.memo import remembered
 from florilegium.common.settings import NAME, folder
 from florilegium.common.text import encode
 from florilegium.partitions.sources.names import names_of
-from florilegium.partitions.sources.numbers import LOST, targets_of
+from florilegium.partitions.sources.numbers import LOST
 from florilegium.partitions.sources.schema import Schema
-from florilegium.partitions.sources.store import PARTS, Imported, scales, write_dataset
-from florilegium.partitions.spec import DatasetSpec, Split
+from florilegium.partitions.sources.source import CLIENT, LONGEST_TEXT
+from florilegium.partitions.sources.store import Imported, scales, write_dataset
+from florilegium.partitions.sources.targets import labels_of, numbers_to_predict
+from florilegium.partitions.spec import PARTS, DatasetSpec, Split
 
 log = logging.getLogger("flwr")
 
 _FORMAT = 1
-_LONGEST_TEXT = 200
 _CHANNELS = (1, 3)
 _FEW = 100
 """Targets with no more values than this may be meant as classes."""
 CACHE = "~/.florilegium/cache"
-CLIENT = "client"
 
 
 @dataclass(frozen=True)
@@ -277,29 +277,22 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
             "%s: y holds floats, all of them whole numbers, and is taken as numbers to predict; for classes give "
             "integers, y.astype(int)", train.where,
         )  # fmt: skip
-    x = {part: _decoded_inputs(schema, value.x) for part, value in parts.items()}
-    y: dict[str, NDArray[Any]]
-    if targets:
-        schema["target"] = "y" if train.y.ndim == 1 else [f"y{column}" for column in range(train.y.shape[1])]
-        y = {part: _targets(value) for part, value in parts.items()}
-    else:
-        schema["label"] = "y"
-        schema["labels"], classes = _classes(parts)
-        y = {**classes}
+    schema |= {"target": "y" if train.y.ndim == 1 else [f"y{n}" for n in range(train.y.shape[1])]} if targets else {
+        "label": "y", "labels": _labels(parts)
+    }  # fmt: skip
     if train.clients is not None:
         schema["clients"] = [CLIENT]
-    clients = {part: {} if value.clients is None else {CLIENT: value.clients} for part, value in parts.items()}
-    problem = Schema.model_validate(schema).problem()
-    assert not problem, problem
-    return schema, {part: Split(x[part], y[part], clients[part]) for part in parts}
-
-
-def _targets(part: _Part) -> NDArray[np.float32]:
-    """Return the numbers to predict, (n,) or (n, k)."""
-    if part.y.ndim == 1:
-        return targets_of(part.y, f"{part.where}: y")
-    columns = [targets_of(column, f"{part.where}: y[:, {number}]") for number, column in enumerate(part.y.T)]
-    return np.stack(columns, axis=1)
+    valid = Schema.model_validate(schema)
+    assert not valid.problem(), valid.problem()
+    spec, splits = valid.spec(Path(name)), {}
+    for part, value in parts.items():
+        if targets:
+            y: NDArray[Any] = numbers_to_predict(spec, [*value.y.reshape(len(value.y), -1).T], value.where)
+        else:
+            y = labels_of(spec, _cells(value.y), value.where)
+        clients = {} if value.clients is None else {CLIENT: value.clients}
+        splits[part] = Split(_decoded_inputs(schema, value.x), y, clients)
+    return schema, splits
 
 
 def _same_kind(train: _Part, test: _Part) -> None:
@@ -328,7 +321,7 @@ def _inputs(parts: Mapping[str, _Part]) -> dict[str, Any]:
     """Return the part of the schema that describes inputs."""
     where, x = parts["train"].where, parts["train"].x
     if isinstance(x, list):
-        return {"texts": {"column": "text", "length": max(1, min(_LONGEST_TEXT, max(map(len, x))))}}
+        return {"texts": {"column": "text", "length": max(1, min(LONGEST_TEXT, max(map(len, x))))}}
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         pixels = _pixels(x, where)
         mean, std = scales(pixels)
@@ -401,19 +394,20 @@ def _check_digits(name: str, x: NDArray[np.floating[Any]], floats: NDArray[np.fl
         )
 
 
-def _classes(parts: Mapping[str, _Part]) -> tuple[list[Any], dict[str, NDArray[np.int64]]]:
-    """Return the sorted labels of the training rows, and the classes of all rows."""
-    cells = {}
-    for part, value in parts.items():
-        plain = value.y.tolist()
-        cells[part] = [str(cell) if isinstance(cell, bool) else cell for cell in plain]
-    known = sorted(set(cells["train"]))
+def _cells(y: NDArray[Any]) -> list[Any]:
+    """Return labels as a schema can write them: bools as text."""
+    return [str(cell) if isinstance(cell, bool) else cell for cell in y.tolist()]
+
+
+def _labels(parts: Mapping[str, _Part]) -> list[Any]:
+    """Return the sorted labels of the training rows, which those of the test rows must be among."""
+    found = {part: set(_cells(value.y)) for part, value in parts.items()}
+    known = sorted(found["train"])
     if len(known) < 2:
         raise DataError(f"{parts['train'].where}: y has one class only, {known[0]!r}; two are needed to learn")
-    if unknown := sorted(set(cells.get("test", [])) - set(known)):
+    if unknown := sorted(found.get("test", set()) - found["train"]):
         raise DataError(
             f"{parts['test'].where}: y has classes that no training row has: {', '.join(map(repr, unknown[:10]))}; "
             "remove these rows, or add training rows"
         )
-    codes = {label: code for code, label in enumerate(known)}
-    return known, {part: np.array([codes[cell] for cell in each], np.int64) for part, each in cells.items()}
+    return known

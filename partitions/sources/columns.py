@@ -66,10 +66,14 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def is_vector(kind: pa.DataType) -> bool:
     """Return whether columns of this type hold lists of numbers."""
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(lists and is_number(kind.value_type))
+    return is_list(kind) and is_number(kind.value_type)
 
 
 def count_distinct(column: pa.ChunkedArray) -> int:

@@ -18,13 +18,13 @@ import pyarrow as pa
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.names import name_of
+from florilegium.partitions.sources.numbers import is_float
 from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
 from florilegium.partitions.sources.schema import FILE
-from florilegium.partitions.sources.source import Unread
+from florilegium.partitions.sources.source import CLIENT, Unread
 from florilegium.partitions.sources.table_files import read_parquet, read_texts
+from florilegium.partitions.spec import PARTS
 
-CLIENT = "client"
-"""The column that names each row's client."""
 TABLES = (".csv", ".parquet")
 _HELD_BACK = 0.2
 _MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "?")
@@ -33,7 +33,6 @@ _LARGEST = 2**63 - 1
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NOTES = b"notes"
 """Key in a table's metadata: what is to be said of files that are skipped."""
-_PARTS = ("train", "test")
 _Rows = list[tuple[Path, pa.Table]]
 LAYOUTS = (
     "Possible are: (1) schema.toml and train.parquet; (2) train.csv or train.parquet, with or without test.csv or "
@@ -127,7 +126,7 @@ def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dic
             f"test rows: {len(tested)} of {len(clients)} clients have files; of each other client's rows a fifth is "
             "held back"
         )
-    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in _PARTS})
+    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in PARTS})
     if CLIENT in joined["train"].column_names:
         raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
     split: dict[str, list[pa.Table]] = {"train": [], "test": []}
@@ -178,7 +177,7 @@ def _table(file: Path) -> pa.Table:
 
 def _pictures(folder: Path) -> _Rows:
     """Return the pictures in ``<folder>/<class>/`` as a table."""
-    found = pictures_in(folder, apart=_PARTS)
+    found = pictures_in(folder, apart=PARTS)
     if not found.files:
         return []
     cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in found.files]
@@ -248,19 +247,11 @@ def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
     try:
         whole = [int(cell) for cell in given]
     except ValueError:
-        return pa.float64() if all(map(_is_float, given)) else pa.string()
+        return pa.float64() if all(map(is_float, given)) else pa.string()
     if max(map(abs, whole)) <= _LARGEST:
         return pa.int64()
     kept = all(abs(number) < 2**1023 and int(float(number)) == number for number in whole)
     return pa.float64() if kept else pa.string()
-
-
-def _is_float(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _present(cell: str | None) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.sources.source import DATA_VARIABLE, Source, Tables, Unread
 from florilegium.partitions.sources.table_files import read_parquet
-from florilegium.partitions.spec import DatasetSpec
+from florilegium.partitions.spec import PARTS, DatasetSpec
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -53,7 +53,7 @@ def _read(title: str, files: Sequence[Path], local: str, hub: str, config: str |
 
 def described(spec: DatasetSpec) -> Unread:
     """Return the rows of a described dataset on the hub, not read yet."""
-    parts = ("train", "test") if spec.test else ("train",)
+    parts = PARTS if spec.test else PARTS[:1]
 
     def read() -> Tables:
         loaded = _load(spec.source or spec.name, spec.hub, spec.subset, parts)

@@ -32,12 +32,12 @@ from florilegium.partitions.sources.columns import (
     listed,
     plain,
 )
-from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.decode import decode_inputs
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
 from florilegium.partitions.sources.schema import Schema
-from florilegium.partitions.sources.source import Inference
+from florilegium.partitions.sources.source import LONGEST_TEXT, Inference
 from florilegium.partitions.sources.store import Imported, scales
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.spec import Split
@@ -55,7 +55,6 @@ NUMBERING = ("", "id", "idx", "index", "unnamed: 0", "__index_level_0__")
 """Names of columns that number the rows, and are no inputs; pandas writes one without a name."""
 _CATEGORIES = 100
 """Text columns with more values than this are no categories, and numeric labels with more may be targets."""
-_LONGEST_TEXT = 200
 
 
 def infer(name: str, source: str, tables: Tables, keys: Inference) -> Imported:
@@ -122,10 +121,17 @@ class _Work:
         for key, fits in (("text-length", kind == "texts"), ("image-size", kind == "pictures")):
             if key in self.keys.given() and not fits:
                 raise ConfigurationError(f"{key}: {self.source} has no {'texts' if key == 'text-length' else 'images'}")
+        images: dict[str, NDArray[np.uint8]] = {}
         if kind == "pictures":
-            return self._with_pictures(schema, inputs[0])
-        schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
-        return Imported(schema, self._decoded(schema), tuple(self.notes))
+            schema["pictures"], images = self._pictures(inputs[0])
+        else:
+            schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
+        spec, splits = Schema.model_validate(schema).spec(Path(self.name)), {}
+        for part, table in self.tables.items():
+            where = f"{self.source}, {part}"
+            x = images[part] if images else decode_inputs(spec, table, where)
+            splits[part] = Split(x, decode_targets(spec, table, where), self._names(part))
+        return Imported(schema, splits, tuple(self.notes))
 
     # ----------------------------------------------------------------------------------------- label
 
@@ -260,7 +266,7 @@ class _Work:
         length = self.keys.text_length
         if not length:
             lengths = pc.utf8_length(self._train.column(column).cast(pa.string()))
-            length = min(_LONGEST_TEXT, max(1, pc.max(lengths).as_py() or 1))
+            length = min(LONGEST_TEXT, max(1, pc.max(lengths).as_py() or 1))
         self.notes.append(f"inputs: texts of column '{column}', the last {length} characters of each")
         return {"texts": {"column": column, "length": length}}
 
@@ -334,11 +340,6 @@ class _Work:
 
     # --------------------------------------------------------------------------------------- decoding
 
-    def _decoded(self, schema: dict[str, Any]) -> dict[str, Split]:
-        spec = Schema.model_validate(schema).spec(Path(self.name))
-        decoded = {part: decode(spec, table, f"{self.source}, {part}") for part, table in self.tables.items()}
-        return {part: Split(split.x, split.y, self._names(part)) for part, split in decoded.items()}
-
     def _names(self, part: str) -> dict[str, NDArray[np.str_]]:
         """Return the columns that may name clients or domains, or choose rows: those whose values repeat."""
         return {
@@ -352,7 +353,8 @@ class _Work:
             names and 2 * count_distinct(self._train.column(column)) <= self._train.num_rows
         )
 
-    def _with_pictures(self, schema: dict[str, Any], column: str) -> Imported:
+    def _pictures(self, column: str) -> tuple[dict[str, Any], dict[str, NDArray[np.uint8]]]:
+        """Return the schema's entry of pictures, and those of each part."""
         side = self.keys.image_size
         sizes: dict[Size, tuple[str, int]] = {}
         seen = {part: self._seen(part, column, side, sizes) for part in self.tables}
@@ -370,11 +372,7 @@ class _Work:
         resized = f", resized to {side}×{side}" if side else ""
         colour = "grey" if channels == 1 else "colour"
         self.notes.append(f"inputs: images of column '{column}', {colour}, {shape[1]}×{shape[2]}{resized}")
-        schema["pictures"] = {"column": column, "shape": shape, "mean": mean, "std": std}
-        spec = Schema.model_validate(schema).spec(Path(self.name))
-        y = {p: decode_targets(spec, table, f"{self.source}, {p}") for p, table in self.tables.items()}
-        splits = {part: Split(x[part], y[part], self._names(part)) for part in self.tables}
-        return Imported(schema, splits, tuple(self.notes))
+        return {"column": column, "shape": shape, "mean": mean, "std": std}, x
 
     def _seen(self, part: str, column: str, side: int, sizes: dict[Size, tuple[str, int]]) -> list[Image.Image]:
         """Return the pictures of a column, resized if ``side`` is given; note each size, with its first part and row.

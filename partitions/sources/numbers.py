@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
+from florilegium.partitions.sources.columns import is_list
 
 Cells: TypeAlias = "pa.ChunkedArray | Sequence[object] | NDArray[Any]"
 """A column of a table, or the values of one in a list or an array."""
@@ -154,7 +155,7 @@ def _flat(array: pa.Array, where: str, start: int) -> tuple[pa.Array, int]:
             array = array.storage
         if array.null_count:
             _refuse_missing(array.is_null().to_numpy(zero_copy_only=False).reshape(-1, each).any(axis=1), where, start)
-        if not _is_list(array.type) or not len(array):
+        if not is_list(array.type) or not len(array):
             return array, each
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
         if (other := np.flatnonzero(lengths != lengths[0])).size:
@@ -192,12 +193,13 @@ def _read(texts: Any, where: str, each: int, start: int) -> Any:
     try:
         return pc.cast(pc.utf8_trim_whitespace(texts), pa.float64())
     except pa.ArrowException as error:
-        wrong = [(row, text) for row, text in enumerate(texts.to_pylist()) if not _is_float(text)]
+        wrong = [(row, text) for row, text in enumerate(texts.to_pylist()) if not is_float(text)]
         row, text = wrong[0] if wrong else (0, str(error))
         raise DataError(f"{where} holds something that is no number in row {start + row // each}: {text!r}") from error
 
 
-def _is_float(text: str) -> bool:
+def is_float(text: str) -> bool:
+    """Return whether Python reads a text as a number."""
     try:
         float(text)
     except ValueError:
@@ -210,10 +212,6 @@ def _refuse_missing(rows: NDArray[np.bool_], where: str, start: int = 0) -> None
         f"{where} has no number in row {start + int(np.argmax(rows))}, {int(rows.sum())} rows in all: missing, NaN or "
         "infinite; fill in or remove these rows"
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _lists(shape: tuple[int, ...]) -> str:

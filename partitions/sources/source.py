@@ -16,6 +16,11 @@ from florilegium.partitions.settings import FederationSettings, SourceSettings
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
+CLIENT = "client"
+"""The column that names each row's client, where the data have no column of their own for that."""
+LONGEST_TEXT = 200
+"""Texts are cut to this many characters, unless a key says otherwise."""
+
 Tables = tuple[dict[str, pa.Table], list[str]]
 """The rows of "train" and perhaps "test", and a line of text for each decision."""
 

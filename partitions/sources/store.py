@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import DataError
 from florilegium.partitions.sources.inputs import INPUTS
 from florilegium.partitions.sources.schema import FILE
-from florilegium.partitions.spec import DatasetSpec, Split
-
-PARTS = ("train", "test")
+from florilegium.partitions.spec import PARTS, DatasetSpec, Split
 
 
 def write_splits(splits: Mapping[str, Split], folder: Path) -> None:

@@ -205,6 +205,14 @@ class TestCache:
             with pytest.raises(DataError, match=r"test\.parquet"):
                 self._load(tmp_path)
 
+    def test_cached_arrays_that_do_not_fit_the_dataset_are_named(self, tmp_path):
+        write(tmp_path, "mnist", train=5)
+        self._load(tmp_path)
+        [file] = (tmp_path / "cache" / "datasets").glob("mnist-*/train-y.npy")
+        np.save(file, np.full(5, 10))
+        with pytest.raises(DataError, match=r"train-y\.npy: found int64; expected int64 classes 0 to 9"):
+            self._load(tmp_path)
+
     def test_a_cache_that_cannot_be_made_names_the_key(self, tmp_path):
         write(tmp_path, "mnist", train=2)
         (tmp_path / "cache").write_text("a file where the folder should be")

@@ -161,7 +161,7 @@ def test_targets_keep_what_tells_them_apart() -> None:
     with pytest.raises(DataError, match="in row 1 that is too large for 32-bit floats"):
         targets_of([1.0, 1e39], "y")
     x = np.zeros((200, 1), np.float32)
-    with pytest.raises(DataError, match="y has numbers that differ too little"):
+    with pytest.raises(DataError, match="column 'y' has numbers that differ too little"):
         array_dataset((x, CLOCK.astype(np.float64)), cache_dir=str(CACHE))
     with pytest.raises(DataError, match="column 1 of x has numbers that differ too little"):
         array_dataset((np.stack([np.ones(200) / 3, CLOCK.astype(np.float64)], 1), CLOCK % 2), cache_dir=str(CACHE))
