@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from florilegium.apps.assembly.early_checks import check_early
 from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.origins.packages import NOTEBOOK, in_notebook
-from florilegium.apps.settings.configuration import complete
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry, subclass_of
 from florilegium.common.settings import Value
+from florilegium.partitions.loading import task_of
 
 AUTO = "auto"
 DEFAULT = "process"
@@ -74,7 +75,8 @@ def engine(
     for config in different:
         check_early(config)
     with chosen(workers, configs, on_evaluation, fork=fork) as started:
-        _rehearse(different if chosen.remote or len(configs) > 1 else [])
+        if chosen.remote or len(configs) > 1:
+            _rehearse(configs)
         yield started
 
 
@@ -83,11 +85,15 @@ def _suitable(workers: int, configs: Sequence[Mapping[str, Value]]) -> str:
 
 
 def _rehearse(configs: Sequence[Mapping[str, Value]]) -> None:
-    if configs:
-        from florilegium.apps.engines.rehearsal import rehearse  # imports torch, which takes seconds
+    """Rehearse different runs; first of all check that methods fit tasks, also of runs that start from others."""
+    from florilegium.apps.assembly.task_checks import check_task  # imports torch, which takes seconds
+    from florilegium.apps.engines.rehearsal import rehearse
 
-        for config in configs:
-            rehearse(config)
+    for config in configs:
+        settings, hyper = parse(config)
+        check_task(settings, hyper, task_of(settings))
+    for config in _different(configs):
+        rehearse(config)
 
 
 def _different(configs: Sequence[Mapping[str, Value]]) -> list[Mapping[str, Value]]:

@@ -13,11 +13,12 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
-from florilegium.common.settings import Value
+from florilegium.common.settings import Value, folder
 from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.registry import PARTITIONERS
+from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.tasks.choices import listed
 from florilegium.tasks.measured import LOSSES, METRICS
 from florilegium.tasks.registry import TASKS
@@ -35,6 +36,7 @@ NOTEBOOK = "__main__"
 def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
     """Return references to the code that the method and other names in ``config`` stand for, where it is not ours."""
     named = {key: str(config.get(key, "")) for key in KINDS}
+    named["task"] = named["task"] or _task_of(named["dataset"])
     if of_zoo(named["model"]):
         named.pop("model")  # torchvision and timm may differ in version, as PyTorch may
     if "/" in named["dataset"]:
@@ -44,6 +46,12 @@ def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
     if not METHODS.problem(method):
         found += METHODS[method].references
     return tuple(sorted({one for one in found if one and not one.startswith("florilegium.")}))
+
+
+def _task_of(dataset: str) -> str:
+    """Return the task that the schema in a dataset's folder names; "" if none does."""
+    path = folder(dataset) if "/" in dataset else None
+    return read_schema(path).task if path is not None and (path / FILE).is_file() and path.is_absolute() else ""
 
 
 def modules(config: Mapping[str, Value]) -> list[str]:

@@ -47,6 +47,9 @@ UPDATE_NORM, GRADIENT_NORM = "update-norm", "gradient-norm"
 the gradient of its last step."""
 
 
+VERSION = 2
+"""Version of the messages (docs/wire.md); 1, which announced none, sent frozen parameters as the others."""
+
 LARGEST = 1e15
 """The largest absolute value of an entry of an array that a client returns, and of most numbers that it reports.
 
@@ -342,6 +345,7 @@ class Announcement:
         packages: packages outside this one that the run needs, with the versions that the node has.
         capacities: the share of each layer's channels that each client can hold, in (0, 1].
         frozen: hash of the network's frozen parameters: the one asked for, if the node holds these.
+        wire: the version of the messages that it speaks (:data:`VERSION`).
     """
 
     pinned: bool
@@ -353,6 +357,7 @@ class Announcement:
     packages: list[str] = field(default_factory=list)
     capacities: list[float] = field(default_factory=list)
     frozen: str = ""
+    wire: int = VERSION
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
@@ -376,8 +381,10 @@ class Announcement:
                 raise ValueError(f"it announces {name} = {lists[name]}; allowed are 0 to {MOST_EXAMPLES} examples")
         if not all(0 < capacity <= 1 for capacity in lists["capacities"]):
             raise ValueError(f"it announces capacities = {lists['capacities']}; allowed are numbers above 0, at most 1")
+        if type(wire := said.get("wire", 1)) is not int or not 0 < wire < 1000:
+            raise ValueError(f"it announces version {wire} of the messages; allowed are 1 to 999")
         packages = [printable(package, 80) for package in said.get("packages", [])[:20]]
         return Announcement(
             said["pinned"] is True, printable(said["code"], 80), **lists, packages=packages,
-            frozen=printable(said.get("frozen", ""), 80),
+            frozen=printable(said.get("frozen", ""), 80), wire=wire,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from statistics import median
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from florilegium.clients.core.wire import Announcement, Query
+from florilegium.clients.core.wire import VERSION, Announcement, Query
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
@@ -292,6 +292,11 @@ class Roster:
         Raises:
             RunError: if the node cannot take part in this run.
         """
+        if answer.wire != VERSION:
+            raise RunError(
+                f"node {node} speaks version {answer.wire} of the messages, the server version {VERSION}. Install the "
+                "server's version of Florilegium on the device, then restart its SuperNode."
+            )
         if answer.packages != self._packages and answer.pinned:
             raise RunError(
                 f"node {node} has other packages than this run needs ({', '.join(answer.packages) or 'none'}; needed: "

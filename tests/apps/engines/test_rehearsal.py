@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import florilegium as fl
+from florilegium.apps.engines import rehearsal
+from florilegium.apps.engines.registry import engine
 from florilegium.apps.engines.rehearsal import rehearse
-from florilegium.common.errors import FlorilegiumError
+from florilegium.common.errors import ConfigurationError, FlorilegiumError
 from tests.support import CACHE, config
 
 WRONG = {
@@ -36,7 +38,7 @@ def test_what_is_wrong_is_said(what: str, tmp_path: Path) -> None:
 EARLY = """
 import sys
 from florilegium.apps.engines.registry import engine
-from florilegium.common.errors import FlorilegiumError
+from florilegium.common.errors import ConfigurationError, FlorilegiumError
 for keys in ({"init": "nowhere"}, {"init": "/nowhere.pt"}, {"dataset": "cifar10", "data-dir": "/nowhere"},
              {"classes-per-client": 11}, {"privacy.unit": "client"}, {"rounds": "many"}):
     try:
@@ -72,3 +74,17 @@ def test_a_comparison_does_not_begin_if_one_of_its_runs_cannot(tmp_path: Path) -
             ["fedavg", "fedrep"], fedrep={"head_blocks": 9}, runs_dir=tmp_path, cache_dir=str(CACHE), progress=False
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_methods_that_do_not_fit_the_task_are_refused_first_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before others are rehearsed, which takes longer, and also where a run starts from one that is not there yet."""
+    rehearsed: list[object] = []
+    monkeypatch.setattr(rehearsal, "rehearse", rehearsed.append)
+    common = {"task": "regression", "partitioner": "iid"}
+    fits, other = {"method": "fedavg", **common}, {"method": "fedproto", "init": "later", **common}
+    with pytest.raises(ConfigurationError, match="'fedproto' needs one class for each example"):  # noqa: SIM117
+        with engine("process", 1, [fits, other]):
+            pass
+    assert not rehearsed
+    with engine("process", 1, [fits, {**fits, "method": "ditto"}]):
+        assert len(rehearsed) == 2

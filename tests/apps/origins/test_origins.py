@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import florilegium as fl
+from florilegium.apps.assembly.parts import code_of
 from florilegium.apps.origins.hashes import origins_of
+from florilegium.apps.origins.packages import import_path, used_code
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.apps.sweeps.named_runs import run_all
 from florilegium.apps.sweeps.sweep import runs_of
@@ -21,7 +23,7 @@ from florilegium.common.memo import forget
 from florilegium.partitions.federation import federate
 from florilegium.partitions.fingerprints import fingerprint_of_dataset, fingerprint_of_federation
 from florilegium.partitions.shares import Canaries, Noise, Shares
-from tests.support import CACHE
+from tests.support import CACHE, config
 
 QUICK: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "progress": False, "model": "linear"}
 
@@ -85,6 +87,24 @@ def test_other_code_is_noticed(
     run.model("ann")
     assert "was made with another code of origin_nets" in caplog.text
     sys.modules.pop("origin_nets")
+
+
+def test_a_task_that_only_the_schema_names_is_code_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noticed if it changes, and imported by other processes; key ``task`` goes before it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "origin_tasks.py").write_text("FIRST = 1\n", encoding="utf-8")
+    (tmp_path / "own").mkdir(exist_ok=True)
+    schema = 'target = "a"\ntask = "origin_tasks:Own"\n[numbers]\nb = [0.0, 1.0]\n'
+    (tmp_path / "own" / "schema.toml").write_text(schema, encoding="utf-8")
+    keys = config(dataset=str(tmp_path / "own"))
+    assert used_code(keys) == ("origin_tasks:Own",)
+    assert import_path(keys).endswith(str(tmp_path))
+    first = code_of(keys)
+    (tmp_path / "origin_tasks.py").write_text("SECOND = 2\n", encoding="utf-8")
+    forget()
+    assert code_of(keys) != first
+    assert not used_code({**keys, "task": "regression"})
+    assert not used_code({**keys, "dataset": str(tmp_path / "nowhere")})
 
 
 def test_a_sweep_does_not_reuse_runs_of_other_data(keys: dict[str, Any], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from florilegium.apps import client_app
 from florilegium.apps.runs.personal import personalise
 from florilegium.clients.core.export import load_model
-from florilegium.clients.core.wire import Announcement, unpack
+from florilegium.clients.core.wire import unpack
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import read_tensors, write_tensors
 from florilegium.common.settings import Value
@@ -27,7 +27,6 @@ from florilegium.models.parameters import Arrays, arrays_of, frozen, get_arrays,
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.initial import Start
-from florilegium.strategies.exchange.roster import Roster
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import BUFFER, Checkpoint, read_checkpoint, read_frozen
 from tests.grid import FIRST_NODE
@@ -352,10 +351,3 @@ def test_a_node_does_not_train_on_other_frozen_parameters(run: Runs) -> None:
         reason.replace("trains with", "trains 'tests.models.foreign:frozen_body' with") in one["reason"]
         for one in lines
     )
-
-
-def test_a_node_of_an_earlier_version_is_refused_for_its_code() -> None:
-    content = Announcement(True, "earlier", ["a"], [5], [1], [True], capacities=[1.0]).pack()
-    assert "frozen" not in content["roster"]
-    with pytest.raises(RunError, match="runs other code"):
-        Roster(list, 1, "code")._announced(3, Announcement.unpack(content), True)

@@ -216,7 +216,7 @@ def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
         {"train": [2**62]}, {"train": [MOST_EXAMPLES + 1]}, {"test": [-1]}, {"train": [True]}, {"labeled": [1]},
         {"capacities": [0.0]}, {"capacities": [1.5]}, {"capacities": [1]},
         {"clients": ["a" * 10**6]}, {"clients": ["=1+1"]}, {"clients": ["a\x1b[2J"]}, {"code": EVIL * 9999},
-        {"packages": [EVIL * 9999]},
+        {"packages": [EVIL * 9999]}, {"wire": EVIL * 9999}, {"wire": 2**62}, {"wire": True},
     ],
 )  # fmt: skip
 def test_announcements_are_checked(lie: dict[str, Any]) -> None:

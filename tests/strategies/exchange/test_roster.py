@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 
 from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.reports import ALWAYS
-from florilegium.clients.core.wire import Announcement, Reply, Request, Work
+from florilegium.clients.core.wire import VERSION, Announcement, Reply, Request, Work
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import NoHyper, Value
 from florilegium.partitions.devices import write_device
@@ -172,6 +172,19 @@ def test_where_nobody_fits_the_run_does_not_begin() -> None:
         Roster(list, 2, "code").wait(_Grid({2: NONSENSE[2]}), 0.01)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="runs other code"):
         Roster(list, 3, "code").wait(_Grid({1: Announcement(False, "other")}), 100.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_the_refusal_names_both_versions_of_the_messages(real: bool) -> None:
+    """Whatever the code is; nodes of earlier versions announce no version, which is the first."""
+    content = Announcement(real, "code", ["a"], [5], [1], [True], capacities=[1.0]).pack()
+    content["roster"]["wire"] = VERSION + 1  # type: ignore[index]
+    told = f"node 3 speaks version {VERSION + 1} of the messages, the server version {VERSION}"
+    with pytest.raises(RunError, match=told):
+        Roster(list, 1, "code")._announced(3, Announcement.unpack(content), real)
+    del content["roster"]["wire"]  # type: ignore[attr-defined]
+    with pytest.raises(RunError, match=f"node 3 speaks version 1 of the messages, the server version {VERSION}"):
+        Roster(list, 1, "code")._announced(3, Announcement.unpack(content), real)
 
 
 def test_a_run_goes_on_when_somebody_is_back() -> None:
