@@ -36,7 +36,7 @@ class Plain(nn.Module):
         return x.clone(memory_format=torch.contiguous_format)
 
 
-def adapt(module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: bool = False) -> nn.Sequential:
+def adapt(module: nn.Module, shape: tuple[int, ...], wanted: tuple[int, ...], *, codes: bool = False) -> nn.Sequential:
     """Return ``module`` as a sequence of named blocks, after a dry run; its parameters keep their values.
 
     A module may state its blocks: an attribute ``blocks`` lists the names of its children, first to last.
@@ -44,7 +44,7 @@ def adapt(module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: boo
     Args:
         module: the module in its initial state; lazy layers draw from PyTorch's global generator.
         shape: shape of one input.
-        classes: number of outputs.
+        wanted: shape of the outputs for one input, (C,) or (C, *positions).
         codes: whether inputs are int64 character codes instead of numbers.
 
     Returns:
@@ -60,7 +60,7 @@ def adapt(module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: boo
     check_tensors(module)
     with undisturbed(module):
         first: Children = [] if _lay_out(module, x) else [(_unused("layout", module._modules), Plain())]
-        check_outputs(_sequence([*first, (WHOLE, module)]), x, classes)
+        check_outputs(_sequence([*first, (WHOLE, module)]), x, wanted)
         return _blocks(module, first, x)
 
 

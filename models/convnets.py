@@ -48,6 +48,22 @@ def _convnet(shape: Shape, classes: int, channels: tuple[int, int], widths: tupl
     return nn.Sequential(blocks)
 
 
+def fcn(shape: Shape, classes: int) -> nn.Sequential:
+    """A fully convolutional network for segmentation: conv 16, 32, 32 of 3×3, C outputs for each pixel.
+
+    The second and third convolutions are dilated by 2 and 4, so that each pixel sees 15×15 others.
+    """
+    if len(shape) != 3:
+        raise ValueError(f"the fully convolutional network needs images, not inputs of shape {shape}")
+    blocks: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, (inputs, outputs) in enumerate(((shape[0], 16), (16, 32), (32, 32))):
+        spread = 2**number
+        layers = nn.Conv2d(inputs, outputs, 3, padding=spread, dilation=spread), nn.ReLU()
+        blocks[f"conv{number + 1}"] = nn.Sequential(*layers)
+    blocks["out"] = nn.Conv2d(32, classes, 1)
+    return nn.Sequential(blocks)
+
+
 def lenet(shape: Shape, classes: int) -> nn.Sequential:
     """LeNet of Scott's thesis, Table B.1: conv 16, conv 32, dense 120, 84, C."""
     return _convnet(shape, classes, (16, 32), (120, 84))

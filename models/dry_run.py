@@ -90,8 +90,8 @@ def outputs(network: nn.Module, x: Tensor, *, training: bool, gradients: bool = 
         return result
 
 
-def check_outputs(network: nn.Module, x: Tensor, classes: int) -> None:
-    """Raise ``ValueError`` unless the network maps ``x`` (n, …) to finite, trainable outputs (n, classes)."""
+def check_outputs(network: nn.Module, x: Tensor, wanted: tuple[int, ...]) -> None:
+    """Raise ``ValueError`` unless the network maps ``x`` (n, …) to finite, trainable outputs (n, *wanted)."""
     for training in (False, True):
         mode = "training" if training else "evaluation"
         try:
@@ -99,10 +99,11 @@ def check_outputs(network: nn.Module, x: Tensor, classes: int) -> None:
         except Exception as error:  # the code of another package may raise anything
             inputs = f"{tuple(x.shape)} {x.dtype}"
             raise ValueError(f"fails in {mode} mode on inputs {inputs}: {type(error).__name__}: {error}") from error
-        expected = f"expected a tensor {(len(x), classes)}, a number for each input and class"
+        what = "a number for each input and class" if len(wanted) == 1 else "numbers for each input, class and position"
+        expected = f"expected a tensor {(len(x), *wanted)}, {what}"
         if not isinstance(found, Tensor):
             raise ValueError(f"returns {type(found).__name__} in {mode} mode; {expected}")
-        if found.shape != (len(x), classes) or found.dtype != torch.float32:
+        if found.shape != (len(x), *wanted) or found.dtype != torch.float32:
             shown = f"{tuple(found.shape)} {found.dtype}"
             raise ValueError(f"returns a tensor {shown} in {mode} mode for {len(x)} inputs; {expected}")
         if not found.isfinite().all():

@@ -33,6 +33,33 @@ def char_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     )
 
 
+class EachHidden(nn.Module):
+    """An LSTM that returns the output of every time step, (batch, hidden, time), for inputs (batch, time, inputs)."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, hidden, num_layers=layers, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        outputs: Tensor = self.lstm(x)[0]
+        return outputs.transpose(1, 2)
+
+
+def char_lstm_steps(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """The layers of ``char-lstm``, with C outputs for each position, (batch, C, length); for the next token and labels.
+
+    Inputs are integer codes of characters or tokens, of shape (batch, length).
+    """
+    if len(shape) != 1:
+        raise ValueError(f"the character LSTM needs sequences of codes, not inputs of shape {shape}")
+    return nn.Sequential(
+        OrderedDict(
+            embedding=nn.Embedding(VOCABULARY_SIZE, 8), lstm=EachHidden(8, 256, 2), fc=nn.Conv1d(256, classes, 1)
+        )
+    )
+
+
 def word_lstm(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """One LSTM layer of 128, then dense layers of 64, 32, C (PPFE, appendix A.1, which gives no layer sizes).
 

@@ -36,6 +36,8 @@ _OWN = {
     "resnet20": "florilegium.models.resnets:resnet20",
     "char-lstm": "florilegium.models.lstms:char_lstm",
     "word-lstm": "florilegium.models.lstms:word_lstm",
+    "char-lstm-steps": "florilegium.models.lstms:char_lstm_steps",
+    "fcn": "florilegium.models.convnets:fcn",
     "centers": "florilegium.models.centers:centers",
 }
 """Function that builds each network; imported when used, since torch and torchvision take seconds to import."""
@@ -52,8 +54,12 @@ def _read(found: Any, reference: str) -> Builder:
 NETWORKS: Registry[Builder] = Registry("model", "a network", _OWN, _read)
 """All networks by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
-FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "word-lstm": "words"}
+FOR_TEXT: Mapping[str, str] = {"char-lstm": "characters", "char-lstm-steps": "characters", "word-lstm": "words"}
 """Networks for text, with the kind of dataset that each needs; all others are for images and tables."""
+
+
+FOR_POSITIONS = ("char-lstm-steps", "fcn")
+"""Networks with outputs for each position of an input; all others have one vector of outputs."""
 
 
 def takes(name: str, kind: str, tokens: int = 0) -> bool:
@@ -94,7 +100,9 @@ def network_problem(name: str) -> str:
     return ""
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False) -> nn.Sequential:
+def build(
+    name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False, positions: tuple[int, ...] = ()
+) -> nn.Sequential:
     """Build network ``name`` with PyTorch's default initialisation, drawn from ``seed``.
 
     Args:
@@ -103,6 +111,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: 
         classes: number of outputs C.
         seed: seed of the run; equal seeds give equal initial parameters θ₀ on every machine.
         codes: whether inputs are int64 character codes instead of numbers.
+        positions: the positions of which each has C outputs, as in images of outputs (n, C, *positions); (): (n, C).
 
     Returns:
         An ``nn.Sequential`` of named blocks, convolutions in channels-last layout (1.3 to 2 times faster on CPUs).
@@ -124,6 +133,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: 
             raise ConfigurationError(f"model: '{name}' {_failure(builder, shape, classes, error)}") from error
         if name in _OWN:
             assert isinstance(network, torch.nn.Sequential)
+            _check_positions(name, network, shape, (classes, *positions))
             return network.to(memory_format=torch.channels_last)
         if not isinstance(network, torch.nn.Module):
             raise ConfigurationError(
@@ -132,9 +142,25 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: 
         from florilegium.models.adapt import adapt  # imports PyTorch
 
         try:
-            return adapt(network, shape, classes, codes=codes)
+            return adapt(network, shape, (classes, *positions), codes=codes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' {error}") from error
+
+
+def _check_positions(name: str, network: nn.Sequential, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    """Raise :class:`ConfigurationError` unless a network of the suite's own has outputs for the task's positions."""
+    import torch
+
+    kind = torch.int64 if FOR_TEXT.get(name) == "characters" else torch.float32
+    with torch.no_grad():
+        x = torch.zeros(1, *shape, dtype=kind)
+        found = tuple(network.eval()(x).shape[1:]) if name in FOR_POSITIONS else (outputs[0],)
+    network.train()
+    if found != outputs:
+        fitting = "one of your own" if len(outputs) == 1 else ", ".join((*FOR_POSITIONS, "one of your own"))
+        raise ConfigurationError(
+            f"model: '{name}' has outputs of shape {found} for each input, and the task needs {outputs}; use {fitting}"
+        )
 
 
 def _failure(builder: Builder, shape: tuple[int, ...], classes: int, error: Exception) -> str:

@@ -39,7 +39,7 @@ from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import read_parquet, refuse_twins
-from florilegium.partitions.sources.targets import labels_of, numbers_to_predict
+from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
 from florilegium.tasks.task import CLASSES
@@ -130,12 +130,12 @@ class _Reader:
         refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
         if self._unlabeled(part):
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
-        if self.spec.y in table.column_names and not self.spec.targets.numbers:
+        if self.spec.y in table.column_names and not (self.spec.targets.numbers or self.spec.positions):
             labels = self._translated(table.column(self.spec.y).to_pylist())
             index = table.column_names.index(self.spec.y)
             table = table.set_column(index, self.spec.y, [labels])
         split = decode(self.spec, table, name, self.words)
-        return Examples(to_inputs(self.spec, split.x, self.words), self._targets(split.y))
+        return Examples(to_inputs(self.spec, split.x, self.words), self._targets(split.x, split.y))
 
     def csv(self, path: Path, part: str) -> Examples:
         """Return the examples of a CSV file with a header line."""
@@ -209,19 +209,23 @@ class _Reader:
         """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""
         if labels is None:
             y: NDArray[Any] = np.zeros((len(x), *self.spec.learned.shape), self.spec.learned.dtype)
+        elif self.spec.positions:
+            y = positions_of(self.spec, [*np.asarray(labels).reshape(len(x), -1).tolist()], name)
         elif self.spec.targets.numbers:
             y = numbers_to_predict(self.spec, self._columns(labels), name)
         else:
             y = labels_of(self.spec, self._translated(labels), name)
         if len(x) != len(y):
             raise DataError(f"{name}: there are {len(x)} inputs and {len(y)} labels")
-        return Examples(to_inputs(self.spec, x, self.words), self._targets(y))
+        return Examples(to_inputs(self.spec, x, self.words), self._targets(x, y))
 
-    def _targets(self, stored: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(self.spec.learned.encode(stored))
+    def _targets(self, x: NDArray[np.generic], stored: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(self.spec.learned.derived(x, stored))
 
     def _columns(self, y: Any) -> list[Any]:
         """Return the columns of targets that the owner's function has yielded as (n,) or (n, k)."""
+        if self.spec.positions:
+            return [[*np.asarray(y).reshape(len(y), -1).tolist()]]
         return [list(y)] if len(self.spec.targets.columns) == 1 else [*np.asarray(y).T]
 
     def _translated(self, labels: Iterable[Any]) -> list[Any]:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.common.text import VOCABULARY_SIZE
+from florilegium.common.text import OTHER, VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.tasks.choices import DEFAULTS, Choices
-from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, make_task
+from florilegium.tasks.registry import CLASSIFICATION, REGRESSION, SEGMENTATION, SEQUENCE, make_task
 from florilegium.tasks.task import Targets, Task
 
 PARTS = ("train", "test")
@@ -47,7 +47,7 @@ class DatasetSpec:
         made: "module:function" that generates a synthetic dataset from the run's settings.
         derived: "module:function" that computes the splits from those of the source.
         task: what is learned, a name in :data:`florilegium.tasks.registry.TASKS`; "": classes of labels, and
-            regression of numbers.
+            regression of numbers, labels of positions.
         further: columns of targets besides y.
         positions: shape of the targets of one row, if y holds arrays of classes.
         choices: what the configuration says of the task.
@@ -83,7 +83,8 @@ class DatasetSpec:
     @property
     def learned(self) -> Task:
         """The task, made for this dataset's targets."""
-        name = self.task or (REGRESSION if self.targets.numbers else CLASSIFICATION)
+        of_labels = (SEGMENTATION if len(self.positions) > 1 else SEQUENCE) if self.positions else CLASSIFICATION
+        name = self.task or (REGRESSION if self.targets.numbers else of_labels)
         return make_task(name, self.targets, self.choices)
 
     def learned_as(self, task: str, choices: Choices) -> DatasetSpec:
@@ -96,7 +97,8 @@ class DatasetSpec:
         """What a task is told of the targets."""
         columns = (self.y, *self.further) if self.y else ()
         codes = (self.tokens or VOCABULARY_SIZE) if self.coded else 0
-        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, codes)
+        padding = OTHER if self.kind == "characters" else -1
+        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, codes, padding)
 
     @property
     def arrays(self) -> Path | None:

@@ -162,7 +162,7 @@ class SequenceLabels(Classification):
 class NextToken(SequenceLabels):
     """The next token of a sequence at each of its positions: targets are the inputs, moved by one.
 
-    The last position has no next token in the input and does not count; nor do positions before padding (code 0).
+    The last position has no next token in the input and does not count; nor does padding to be predicted.
     """
 
     title = "predicts the next token at each position"
@@ -189,7 +189,7 @@ class NextToken(SequenceLabels):
         """Return the inputs (n, length), moved by one; the stored targets are not used."""
         y = np.full(x.shape, IGNORED, np.int64)
         y[:, :-1] = x[:, 1:]
-        y[y == 0] = IGNORED
+        y[y == self.targets.padding] = IGNORED
         return y
 
     def encode(self, stored: NDArray[Any]) -> NDArray[Any]:

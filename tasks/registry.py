@@ -8,7 +8,7 @@ from florilegium.common.plugins import Registry, subclass_of
 from florilegium.tasks.choices import DEFAULTS, Choices
 from florilegium.tasks.task import Targets, Task
 
-CLASSIFICATION, REGRESSION = "classification", "regression"
+CLASSIFICATION, REGRESSION, SEQUENCE, SEGMENTATION = "classification", "regression", "sequence-labels", "segmentation"
 
 
 TASKS: Registry[type[Task]] = Registry(
@@ -20,9 +20,9 @@ TASKS: Registry[type[Task]] = Registry(
         "multi-label": "florilegium.tasks.multi_label:MultiLabel",
         REGRESSION: "florilegium.tasks.regression:Regression",
         "survival": "florilegium.tasks.survival:Survival",
-        "sequence-labels": "florilegium.tasks.positions:SequenceLabels",
+        SEQUENCE: "florilegium.tasks.positions:SequenceLabels",
         "next-token": "florilegium.tasks.positions:NextToken",
-        "segmentation": "florilegium.tasks.positions:Segmentation",
+        SEGMENTATION: "florilegium.tasks.positions:Segmentation",
     },
     subclass_of(Task, "florilegium.Task"),
 )

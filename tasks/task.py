@@ -66,6 +66,7 @@ class Targets:
         shape: shape of the targets of one row, if a column holds arrays of them: (length,), (height, width).
         inputs: shape of one input.
         codes: number of different tokens or characters, if inputs are such; else 0.
+        padding: the code that fills up short inputs; -1: none does.
     """
 
     columns: tuple[str, ...] = ()
@@ -74,6 +75,7 @@ class Targets:
     shape: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
     codes: int = 0
+    padding: int = -1
 
     @property
     def numbers(self) -> bool:

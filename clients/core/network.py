@@ -26,7 +26,8 @@ def network_for(
     Raises:
         ConfigurationError: as :func:`florilegium.models.networks.build`, or if a block has a name that messages use.
     """
-    network = build(model, shape or spec.shape, outputs or spec.learned.outputs[0], seed, codes=spec.coded)
+    first, *positions = (outputs,) if outputs else spec.learned.outputs
+    network = build(model, shape or spec.shape, first, seed, codes=spec.coded, positions=tuple(positions))
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
         raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; rename it")
     return network

@@ -33,6 +33,7 @@ from florilegium.partitions.sources.source import CLIENT, LONGEST_TEXT
 from florilegium.partitions.sources.store import Imported, scales, write_dataset
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict
 from florilegium.partitions.spec import PARTS, DatasetSpec, Split
+from florilegium.tasks.losses import IGNORED
 
 log = logging.getLogger("flwr")
 
@@ -127,7 +128,8 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
             height, width, channels), (n, channels, height, width) or (n, height, width), which are standardised by the
             training rows' mean and deviation; floats (n, …), which a network receives as they are (images in the
             layout (n, channels, height, width)); integers (n, length), tokens of sequences; or n texts. y holds classes
-            (integers, strings, bools), or floats to predict, (n,) or (n, k).
+            (integers, strings, bools); floats to predict, (n,) or (n, k); or integers (n, *positions), a class 0, 1, …
+            for each position of a row, such as the pixels of an image, −100 where none counts.
         test: the test rows, in the same form; None: a fifth of each client's rows is held out for tests.
         name: the dataset's name in messages.
         cache_dir: the folder of the cache, as the key ``cache-dir``.
@@ -266,10 +268,11 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
         _same_kind(train, test)
     schema |= _inputs(parts)
     for value in parts.values():
-        several = value.y.ndim == 2 and value.y.dtype.kind == "f" and value.y.shape[1:] == train.y.shape[1:]
-        if value.y.ndim != 1 and not (several and value.y.shape[1]):
+        several = value.y.ndim == 2 if value.y.dtype.kind == "f" else value.y.dtype.kind in "iub"
+        if value.y.ndim != 1 and not (several and value.y.size and value.y.shape[1:] == train.y.shape[1:]):
             raise DataError(
-                f"{value.where}: y has shape {value.y.shape}; expected an entry for each row, (n,), or floats (n, k)"
+                f"{value.where}: y has shape {value.y.shape}; expected an entry for each row, (n,), floats (n, k), or "
+                "integers (n, *positions), a class for each position"
             )
     targets = train.y.dtype.kind == "f"
     if targets and len(np.unique(train.y)) <= _FEW and not (train.y % 1).any():
@@ -277,9 +280,12 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
             "%s: y holds floats, all of them whole numbers, and is taken as numbers to predict; for classes give "
             "integers, y.astype(int)", train.where,
         )  # fmt: skip
-    schema |= {"target": "y" if train.y.ndim == 1 else [f"y{n}" for n in range(train.y.shape[1])]} if targets else {
-        "label": "y", "labels": _labels(parts)
-    }  # fmt: skip
+    if targets:
+        schema["target"] = "y" if train.y.ndim == 1 else [f"y{n}" for n in range(train.y.shape[1])]
+    elif train.y.ndim > 1:
+        schema |= {"label": "y", "positions": [*train.y.shape[1:]], "labels": _positions(parts)}
+    else:
+        schema |= {"label": "y", "labels": _labels(parts)}
     if train.clients is not None:
         schema["clients"] = [CLIENT]
     valid = Schema.model_validate(schema)
@@ -288,6 +294,8 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     for part, value in parts.items():
         if targets:
             y: NDArray[Any] = numbers_to_predict(spec, [*value.y.reshape(len(value.y), -1).T], value.where)
+        elif spec.positions:
+            y = value.y.astype(np.int64)
         else:
             y = labels_of(spec, _cells(value.y), value.where)
         clients = {} if value.clients is None else {CLIENT: value.clients}
@@ -392,6 +400,23 @@ def _check_digits(name: str, x: NDArray[np.floating[Any]], floats: NDArray[np.fl
             f"{name}: column {column} of x has numbers that differ too little, near {np.abs(x[:, column]).max():g}, "
             "for 32-bit floats; standardise the column"
         )
+
+
+def _positions(parts: Mapping[str, _Part]) -> list[int]:
+    """Return the classes 0, 1, … of all training positions, which those of the test rows must be among."""
+    for value in parts.values():
+        wrong = np.argwhere((value.y < 0) & (value.y != IGNORED))
+        if len(wrong):
+            raise DataError(
+                f"{value.where}: y holds {value.y[tuple(wrong[0])]} in row {wrong[0][0]}; classes of positions are 0, "
+                f"1, …, or {IGNORED} where none counts"
+            )
+    train, classes = parts["train"], int(parts["train"].y.max()) + 1
+    if classes < 2:
+        raise DataError(f"{train.where}: y has one class only; two are needed to learn")
+    if (test := parts.get("test")) is not None and test.y.max() >= classes:
+        raise DataError(f"{test.where}: y has class {test.y.max()}, which no training row has")
+    return [*range(classes)]
 
 
 def _cells(y: NDArray[Any]) -> list[Any]:

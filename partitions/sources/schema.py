@@ -14,8 +14,9 @@
     embedding = 384
 
 ``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several.
-``task = "package.module:attribute"`` names what is learned, if it is neither classification nor regression. Instead of
-a table:
+``task = "survival"`` or ``"package.module:attribute"`` names what is learned, if it is neither classification nor
+regression. ``positions = [64, 64]`` says that the label column holds lists: a class 0, 1, … for each position of a row,
+−100 where none counts. Instead of a table:
 
     [pictures]
     column = "image"                        # pictures' files as bytes, all of one size
@@ -110,6 +111,7 @@ class Schema(BaseModel):
     labels: tuple[str | int, ...] = ()
     target: str | tuple[str, ...] = ""
     task: str = ""
+    positions: tuple[PositiveInt, ...] = ()
     clients: tuple[str, ...] = ()
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -145,6 +147,8 @@ class Schema(BaseModel):
             return f"{single[0]} need label and labels (or target), and no other input columns"
         if len({*self._targets}) < len(self._targets):
             return "target names a column twice"
+        if self.positions and (not self.labels or self.labels != tuple(range(len(self.labels)))):
+            return "positions need a label, and the labels 0, 1, …"
         if bool(self.label) != bool(self.labels):
             return "label and labels go together"
         return "" if single or table.features else "it names no input column"
@@ -156,6 +160,7 @@ class Schema(BaseModel):
         described = partial(
             DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
             test=False, client_columns=self.clients, folder=str(folder), task=self.task,
+            positions=self.positions,
         )  # fmt: skip
         if (p := self.pictures) is not None:
             return described("image", p.column, shape=p.shape, mean=p.mean, std=p.std)

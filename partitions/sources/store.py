@@ -16,6 +16,7 @@ from florilegium.common.errors import DataError
 from florilegium.partitions.sources.inputs import INPUTS
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.spec import PARTS, DatasetSpec, Split
+from florilegium.tasks.losses import IGNORED
 
 
 def write_splits(splits: Mapping[str, Split], folder: Path) -> None:
@@ -67,14 +68,16 @@ def _check(folder: Path, spec: DatasetSpec, part: str, split: Split) -> None:
         )
     lengths = {"y": split.y.shape, **{f"client-{name}": names.shape for name, names in split.clients.items()}}
     for name, found in lengths.items():
-        if found != (len(split.x), *((1 + len(spec.further),) if spec.further and name == "y" else ())):
+        each = (spec.positions or ((1 + len(spec.further),) if spec.further else ())) if name == "y" else ()
+        if found != (len(split.x), *each):
             raise DataError(
                 f"{folder / f'{part}-{name}.npy'}: found shape {found} beside {len(split.x)} inputs; one a row"
             )
     if spec.targets.numbers:
         fits = split.y.dtype == np.float32 and bool(np.isfinite(split.y).all())
     else:
-        fits = split.y.dtype == np.int64 and 0 <= split.y.min(initial=0) <= split.y.max(initial=0) < spec.classes
+        y = split.y[split.y != IGNORED] if spec.positions else split.y
+        fits = y.dtype == np.int64 and 0 <= y.min(initial=0) <= y.max(initial=0) < spec.classes
     if not fits:
         wanted = "finite float32 targets" if spec.targets.numbers else f"int64 classes 0 to {spec.classes - 1}"
         raise DataError(f"{folder / f'{part}-y.npy'}: found {split.y.dtype}; expected {wanted}")

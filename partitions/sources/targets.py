@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET
-from florilegium.partitions.sources.numbers import targets_of
+from florilegium.partitions.sources.numbers import Cells, arrays_of, targets_of
 from florilegium.partitions.spec import DatasetSpec
 
 
 def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[Any]:
     """Decode the columns of targets of a table, as they are stored: int64 classes, or float32 numbers."""
+    if spec.positions:
+        return positions_of(spec, table.column(spec.y), f"{name}: column '{spec.y}'")
     if spec.targets.numbers:
         return numbers_to_predict(spec, [table.column(column) for column in spec.targets.columns], name)
     return labels_of(spec, table.column(spec.y).to_pylist(), name)
@@ -27,6 +29,15 @@ def numbers_to_predict(spec: DatasetSpec, columns: Sequence[Any], name: str) -> 
     named = zip(spec.targets.columns, columns, strict=True)
     found = [targets_of(cells, f"{name}: column '{column}'") for column, cells in named]
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
+def positions_of(spec: DatasetSpec, cells: Cells, where: str) -> NDArray[np.int64]:
+    """Return lists of the classes of positions, nested or flat, as an array (n, *positions).
+
+    Raises:
+        DataError: as :func:`florilegium.partitions.sources.numbers.arrays_of`.
+    """
+    return arrays_of(cells, spec.positions, where, tokens=True)
 
 
 def labels_of(spec: DatasetSpec, values: Sequence[Any], name: str) -> NDArray[np.int64]:

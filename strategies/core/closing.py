@@ -11,7 +11,7 @@ import numpy as np
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.hooks import Hooks
-from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.exchange.evaluation import Evaluation, undefined
 from florilegium.strategies.folder.main_figure import recorded
 
 _NAMED = 5
@@ -49,7 +49,7 @@ def summary_of(
         "bytes_up": federation.bytes_up,
         **simulated,
         "final": found.figures,
-        **({"undefined": found.undefined} if found.undefined else {}),
+        **({"undefined": lacking} if (lacking := undefined(found.rows, strategy.task)) else {}),
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
         **layers,
@@ -61,7 +61,7 @@ def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:
     """Yield what the final figures do not show, as sentences (:mod:`florilegium.strategies.core.health`)."""
     task = federation.task
     whole = f"{task.main}_{task.figures[task.main].pooled}"
-    for group, lacking in found.undefined.items():
+    for group, lacking in undefined(found.rows, task).items():
         for name, clients in lacking.items():
             named = ", ".join(clients[:_NAMED]) + (", …" if len(clients) > _NAMED else "")
             yield f"{name} of {group} clients leaves out {len(clients)}, for which it is undefined: {named}"

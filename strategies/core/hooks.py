@@ -22,7 +22,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.exchange.evaluation import MEDIAN, Evaluation, summarise, undefined
+from florilegium.strategies.exchange.evaluation import MEDIAN, Evaluation, summarise
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.population import GROUPS
 from florilegium.strategies.exchange.requests import Cohort
@@ -225,14 +225,11 @@ class Hooks:
                 | {name: float(values[i]) for name, values in measured.items() if name not in self.task.sums}
                 | ({"epsilon": epsilons[client]} if client in epsilons else {})
             )  # fmt: skip
-        present = [group for group in GROUPS if (groups == group).any()]
         return Evaluation({
             group: summarise({k: v[groups == group] for k, v in measured.items()}, examples[groups == group], self.task)
-            for group in present
-        }, rows, {
-            group: lacking for group in present
-            if (lacking := undefined([row for row in rows if row["group"] == group], self.task))
-        })  # fmt: skip
+            for group in GROUPS
+            if (groups == group).any()
+        }, rows)  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ state
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,10 @@ class Evaluation:
     Attributes:
         figures: summary figures of each group of clients.
         rows: a row of figures for each client, where single clients' are known.
-        undefined: for each group and figure of the task, the clients for which it is undefined, if there are any: it is
-            a mean over the others.
     """
 
     figures: Mapping[str, Figures]
     rows: Sequence[Mapping[str, object]] = ()
-    undefined: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
 VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
@@ -70,24 +67,20 @@ def _over_examples(values: NDArray[np.float64], examples: NDArray[np.float64]) -
     return float(np.average(values[known], weights=examples[known])) if known.any() else math.nan
 
 
-def undefined(rows: Sequence[Mapping[str, object]], task: Task) -> dict[str, list[str]]:
-    """Return the clients with test examples for which a figure of the task is undefined, by figure, if there are any.
+def undefined(rows: Sequence[Mapping[str, object]], task: Task) -> dict[str, dict[str, list[str]]]:
+    """Return the clients with test examples for which a figure of the task is undefined, by group and figure.
 
     Args:
-        rows: a row of figures for each client of a group.
+        rows: a row of figures for each client.
         task: what is learned.
     """
-    tested = [row for row in rows if row["test_examples"]]
-    found = {
-        name: [str(row.get("name") or row["client"]) for row in tested if math.isnan(_of(row, name))]
-        for name in task.figures
-    }
-    return {name: clients for name, clients in found.items() if clients}
-
-
-def _of(row: Mapping[str, object], name: str) -> float:
-    value = row.get(name, 0.0)
-    return value if isinstance(value, float) else 0.0
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        for name in task.figures if row["test_examples"] else ():
+            if isinstance(value := row.get(name), float) and math.isnan(value):
+                client = str(row.get("name") or row["client"])
+                found.setdefault(str(row["group"]), {}).setdefault(name, []).append(client)
+    return found
 
 
 def pooled(task: Task, mean: Callable[[str], float], reported: Collection[str]) -> Figures:

@@ -10,7 +10,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.wire import CLIP_NORM, NOISE, WITHIN_NOISE, Request
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.models.parameters import Arrays, exchanged, is_statistic
-from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.messages import Messages
@@ -138,7 +138,7 @@ def check_parameters(settings: ServerSettings, shared: Arrays) -> None:
             f"model: with noise, the statistics of batch norm ('{statistics[0]}') are none; use a network without "
             "it, or method = 'fedbn'"
         )
-    network = network_for(find_spec(settings.dataset), settings.model, settings.seed)
+    network = network_for(dataset_of(settings), settings.model, settings.seed)
     buffers = exchanged(network).keys() - dict(network.named_parameters()).keys()
     if noisy := [name for name in shared if name in buffers]:
         raise ConfigurationError(
