@@ -36,7 +36,9 @@ class Plain(nn.Module):
         return x.clone(memory_format=torch.contiguous_format)
 
 
-def adapt(module: nn.Module, shape: tuple[int, ...], wanted: tuple[int, ...], *, codes: bool = False) -> nn.Sequential:
+def adapt(
+    module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: bool = False, positions: tuple[int, ...] = ()
+) -> nn.Sequential:
     """Return ``module`` as a sequence of named blocks, after a dry run; its parameters keep their values.
 
     A module may state its blocks: an attribute ``blocks`` lists the names of its children, first to last.
@@ -44,8 +46,9 @@ def adapt(module: nn.Module, shape: tuple[int, ...], wanted: tuple[int, ...], *,
     Args:
         module: the module in its initial state; lazy layers draw from PyTorch's global generator.
         shape: shape of one input.
-        wanted: shape of the outputs for one input, (C,) or (C, *positions).
+        classes: number of outputs.
         codes: whether inputs are int64 character codes instead of numbers.
+        positions: the positions of which each has as many outputs.
 
     Returns:
         The blocks, with convolutions in channels-last layout where the module supports it; :class:`OneBlock` if the
@@ -60,7 +63,7 @@ def adapt(module: nn.Module, shape: tuple[int, ...], wanted: tuple[int, ...], *,
     check_tensors(module)
     with undisturbed(module):
         first: Children = [] if _lay_out(module, x) else [(_unused("layout", module._modules), Plain())]
-        check_outputs(_sequence([*first, (WHOLE, module)]), x, wanted)
+        check_outputs(_sequence([*first, (WHOLE, module)]), x, (classes, *positions))
         return _blocks(module, first, x)
 
 

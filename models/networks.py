@@ -142,7 +142,7 @@ def build(
         from florilegium.models.adapt import adapt  # imports PyTorch
 
         try:
-            return adapt(network, shape, (classes, *positions), codes=codes)
+            return adapt(network, shape, classes, codes=codes, positions=positions)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' {error}") from error
 

@@ -283,6 +283,7 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
     if targets:
         schema["target"] = "y" if train.y.ndim == 1 else [f"y{n}" for n in range(train.y.shape[1])]
     elif train.y.ndim > 1:
+        _check_positions(schema, train)
         schema |= {"label": "y", "positions": [*train.y.shape[1:]], "labels": _positions(parts)}
     else:
         schema |= {"label": "y", "labels": _labels(parts)}
@@ -399,6 +400,17 @@ def _check_digits(name: str, x: NDArray[np.floating[Any]], floats: NDArray[np.fl
         raise DataError(
             f"{name}: column {column} of x has numbers that differ too little, near {np.abs(x[:, column]).max():g}, "
             "for 32-bit floats; standardise the column"
+        )
+
+
+def _check_positions(schema: Mapping[str, Any], train: _Part) -> None:
+    """Refuse integers (n, k) that are no classes of the positions of an input, such as classes in one-hot form."""
+    shape = schema["pictures"]["shape"][1:] if "pictures" in schema else schema.get("arrays", {}).get("shape", [])
+    length = [schema["texts"]["length"]] if "texts" in schema else []
+    if [*train.y.shape[1:]] not in (shape, shape[-2:], length):
+        raise DataError(
+            f"{train.where}: y has shape {train.y.shape}, and integers are the classes of an input's positions, "
+            f"{shape or length}; for classes in one-hot form give y.argmax(axis=1), for several labels floats"
         )
 
 

@@ -61,6 +61,8 @@ SIZES = {
     ],
     ("char-lstm", (80,), 80): [VOCABULARY_SIZE * 8, _lstm(8, 256) + _lstm(256, 256), _dense(256, 80)],
     ("centers", (1, 8, 8), 10): [10 * 64],
+    ("char-lstm-steps", (80,), 80): [VOCABULARY_SIZE * 8, _lstm(8, 256) + _lstm(256, 256), _dense(256, 80)],
+    ("fcn", CIFAR, 10): [_conv(3, 16, 3), _conv(16, 32, 3), _conv(32, 32, 3), 330],
     ("word-lstm", (25, 300), 2): [_lstm(300, 128), _dense(128, 64), _dense(64, 32), _dense(32, 2)],
 }  # fmt: skip
 BLOCKS = {
@@ -78,14 +80,24 @@ BLOCKS = {
     "char-lstm": ["embedding", "lstm", "fc"],
     "word-lstm": ["lstm", "fc1", "fc2", "fc3"],
     "centers": ["nearest"],
+    "char-lstm-steps": ["embedding", "lstm", "fc"],
+    "fcn": ["conv1", "conv2", "conv3", "out"],
 }
-INPUTS = {"char-lstm": (80,), "word-lstm": (25, 300), "linear": (1, 8, 8), "mlp": (1, 8, 8), "centers": (1, 8, 8)}
+POSITIONS = {"char-lstm-steps": (80,), "fcn": (32, 32)}
+INPUTS = {
+    "char-lstm": (80,),
+    "char-lstm-steps": (80,),
+    "word-lstm": (25, 300),
+    "linear": (1, 8, 8),
+    "mlp": (1, 8, 8),
+    "centers": (1, 8, 8),
+}
 
 
 def _inputs(name: str, count: int) -> torch.Tensor:
     shape = INPUTS.get(name, CIFAR)
     generator = torch.Generator().manual_seed(0)
-    if name == "char-lstm":
+    if name.startswith("char-lstm"):
         return torch.randint(VOCABULARY_SIZE, (count, *shape), generator=generator)
     return torch.randn(count, *shape, generator=generator)
 
@@ -93,7 +105,7 @@ def _inputs(name: str, count: int) -> torch.Tensor:
 class TestSizes:
     @pytest.mark.parametrize(("key", "sizes"), SIZES.items(), ids=lambda value: "-".join(map(str, value)))
     def test_every_block_has_the_size_computed_by_hand(self, key, sizes):
-        assert [_size(block) for block in build(*key, seed=1)] == sizes
+        assert [_size(block) for block in build(*key, seed=1, positions=POSITIONS.get(key[0], ()))] == sizes
 
     @pytest.mark.parametrize(
         ("name", "classes", "total"), [("cnn64", 10, 307_842), ("cnn128", 100, 1_075_044), ("cnn", 10, 150_366)]
@@ -114,13 +126,14 @@ class TestBlocks:
 
     @pytest.mark.parametrize("name", NETWORKS)
     def test_blocks_are_named_in_the_order_of_the_forward_pass(self, name):
-        network = build(name, INPUTS.get(name, CIFAR), 10, seed=1).eval()
+        positions = POSITIONS.get(name, ())
+        network = build(name, INPUTS.get(name, CIFAR), 10, seed=1, positions=positions).eval()
         assert [block for block, _ in network.named_children()] == BLOCKS[name]
         x = _inputs(name, 2)
         step = x
         for block in BLOCKS[name]:
             step = network.get_submodule(block)(step)
-        assert step.shape == (2, 10)
+        assert step.shape == (2, 10, *positions)
         assert torch.equal(step, network(x))
 
     @pytest.mark.parametrize("name", ["lenet", "cnn64", "cnn128", "cnn", "resnet18", "resnet20"])
@@ -225,10 +238,11 @@ class TestSeeds:
     def test_the_seed_alone_decides(self, name):
         shape = INPUTS.get(name, CIFAR)
         torch.manual_seed(1)
-        first = build(name, shape, 10, seed=7).state_dict()
+        positions = POSITIONS.get(name, ())
+        first = build(name, shape, 10, seed=7, positions=positions).state_dict()
         torch.manual_seed(2)
-        second = build(name, shape, 10, seed=7).state_dict()
-        other = build(name, shape, 10, seed=8).state_dict()
+        second = build(name, shape, 10, seed=7, positions=positions).state_dict()
+        other = build(name, shape, 10, seed=8, positions=positions).state_dict()
         assert all(torch.equal(first[key], second[key]) for key in first)
         drawn = [key for key in first if first[key].is_floating_point() and first[key].std(correction=0) > 0]
         assert drawn
@@ -237,7 +251,7 @@ class TestSeeds:
     @pytest.mark.parametrize("name", NETWORKS)
     def test_the_global_generator_is_untouched(self, name):
         before = torch.get_rng_state()
-        build(name, INPUTS.get(name, CIFAR), 10, seed=7)
+        build(name, INPUTS.get(name, CIFAR), 10, seed=7, positions=POSITIONS.get(name, ()))
         assert torch.equal(torch.get_rng_state(), before)
 
 
