@@ -21,6 +21,7 @@ from florilegium.apps.cli.options import (
     complete_tracker,
     of_recipe,
     of_run,
+    run_path,
     runs_folder,
 )
 from florilegium.apps.cli.tables import Cell, show, show_report
@@ -37,9 +38,8 @@ def watch(
 ) -> None:
     """Show a run's progress, time per phase, and skipped clients, until it ends."""
     from florilegium.apps.runs.watch import watch as look
-    from florilegium.strategies.folder.run_folder import find_run
 
-    look(find_run(run, runs_folder(runs_dir)), Console(), every)
+    look(run_path(run, runs_dir), Console(), every)
 
 
 @looking.add("florilegium report RUN RUN --output report", "running:Comparison.report")
@@ -51,12 +51,11 @@ def report(
 ) -> None:
     """Pool finished runs over seeds and compare them: tables, pictures, and differences client by client."""
     from florilegium.apps.reports.writing import write_report
-    from florilegium.strategies.folder.run_folder import find_run
 
     folders = []
     for name in runs:
         try:
-            folders.append(find_run(name, runs_folder(runs_dir)))
+            folders.append(run_path(name, runs_dir))
         except ConfigurationError:
             if not Path(name).is_dir():
                 raise
@@ -125,9 +124,8 @@ def predict(
 def export(run: RunName, client: str, target: Target, onnx: bool, runs_dir: RunsDir = None) -> None:
     """Write the model that a client uses after a run; it is personalised if the method personalises."""
     from florilegium.apps.runs.personal import personalise as make
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(make(find_run(run, runs_folder(runs_dir)), target, client, onnx=onnx))
+    print(make(run_path(run, runs_dir), target, client, onnx=onnx))
 
 
 @looking.add("florilegium personalise RUN --data site --output model", "runs:Run.export")
@@ -142,13 +140,12 @@ def personalise(
 ) -> None:
     """Build the model of a client from its data: a client of the run's federation, or a new one."""
     from florilegium.apps.runs.personal import personalise as make
-    from florilegium.strategies.folder.run_folder import find_run
 
     if bool(client) == (data is not None):
         raise ConfigurationError("personalise: give either --client, of the run's federation, or --data, a folder")
     if client and unlabeled:
         raise ConfigurationError("personalise: --unlabeled goes with --data; for the clients of a run it is known")
-    print(make(find_run(run, runs_folder(runs_dir)), target, client, data, labeled=not unlabeled, onnx=onnx))
+    print(make(run_path(run, runs_dir), target, client, data, labeled=not unlabeled, onnx=onnx))
 
 
 @looking.add("florilegium transfer RUN RUN --target mnist_m")
@@ -171,11 +168,10 @@ def transfer(
     from florilegium.apps.runs.experiment import read_assignments
     from florilegium.apps.runs.transfer import transfer as carry_out
     from florilegium.apps.runs.transfer import write_transfers
-    from florilegium.strategies.folder.run_folder import find_run
 
     keys = read_assignments(assignments or [])
     keys |= ({"transfer-target": target} if target else {}) | ({"transfer-train": "whole"} if whole else {})
-    paths = [find_run(run, runs_folder(runs_dir)) for run in runs]
+    paths = [run_path(run, runs_dir) for run in runs]
     results = [carry_out(path, keys, output / path.name) for path in paths]
     print(write_transfers(results, [path.name for path in paths], output))
     print(output)
@@ -258,9 +254,8 @@ def track(
 ) -> None:
     """Send a run's figures to a tracker; those that it already has are not sent again."""
     from florilegium.apps.trackers.sending import track as send
-    from florilegium.strategies.folder.run_folder import find_run
 
-    delivery = send(find_run(run, runs_folder(runs_dir)), to, project)
+    delivery = send(run_path(run, runs_dir), to, project)
     if not delivery.known:
         print("the run has no rounds yet; nothing was sent")
         return

@@ -106,6 +106,13 @@ def runs_folder(runs_dir: Path | None) -> str:
     return str(runs_dir.absolute()) if runs_dir else str(defaults()["runs-dir"])
 
 
+def run_path(run: str, runs_dir: Path | None) -> Path:
+    """Return the folder of a run, by its id in the folder of runs, or by its own path."""
+    from florilegium.strategies.folder.run_folder import find_run
+
+    return find_run(run, runs_folder(runs_dir))
+
+
 def options_of(runs_dir: Path | None) -> dict[str, bool | int | float | str]:
     """Return the keys that the option ``--runs-dir`` sets."""
     return {"runs-dir": str(runs_dir)} if runs_dir else {}

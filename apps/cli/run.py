@@ -22,6 +22,7 @@ from florilegium.apps.cli.options import (
     means_of,
     options_of,
     read_seeds,
+    run_path,
     runs_folder,
     stoppable,
 )  # fmt: skip
@@ -109,9 +110,8 @@ def resume(
 def reproduce(run: RunName, runs_dir: RunsDir = None) -> None:
     """Repeat a run and list every figure that differs from it; the exit status is 1 if any does."""
     from florilegium.apps.runs.reproduce import reproduce as repeat
-    from florilegium.strategies.folder.run_folder import find_run
 
     with stoppable():
-        path, found = repeat(find_run(run, runs_folder(runs_dir)), on_terminal(Console(stderr=True)), fork=True)
+        path, found = repeat(run_path(run, runs_dir), on_terminal(Console(stderr=True)), fork=True)
     print(f"{found}\n{path}")
     raise typer.Exit(0 if found.same else 1)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from florilegium.apps.cli.groups import PRIVACY, Group
-from florilegium.apps.cli.options import RunsDir, of_run, runs_folder
+from florilegium.apps.cli.options import RunsDir, of_run, run_path
 
 commands = Group(PRIVACY)
 
@@ -33,6 +33,5 @@ def audit(
 ) -> None:
     """Attack what a finished run releases: print what an attacker finds, and write it to the run's folder."""
     from florilegium.common.references import resolve
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(resolve(ATTACKS[attack])(find_run(run, runs_folder(runs_dir))).table(), end="")
+    print(resolve(ATTACKS[attack])(run_path(run, runs_dir)).table(), end="")

@@ -17,6 +17,7 @@ from florilegium.apps.cli.options import (
     Workers,
     of_recipe,
     of_run,
+    run_path,
     runs_folder,
 )  # fmt: skip
 from florilegium.apps.engines.progress import on_terminal
@@ -71,9 +72,8 @@ def descriptors(
 ) -> None:
     """Show over training whether clients with similar data have similar descriptors."""
     from florilegium.research.studies.descriptors import write_correlations
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_correlations(find_run(run, runs_folder(runs_dir)), output))
+    print(write_correlations(run_path(run, runs_dir), output))
     print(output)
 
 
@@ -85,9 +85,8 @@ def embed(
 ) -> None:
     """Plot FLowDUP's representations of the clients' data, to show whether similar clients lie close together."""
     from florilegium.research.studies.embed import write_embedding
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_embedding(find_run(run, runs_folder(runs_dir)), output))
+    print(write_embedding(run_path(run, runs_dir), output))
     print(output)
 
 
@@ -99,9 +98,8 @@ def hyperparameters(
 ) -> None:
     """Show FedL2P's β and η of each client, layer by layer, and whether clients of a domain get similar ones."""
     from florilegium.research.studies.hyperparameters import write_hyperparameters
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_hyperparameters(find_run(run, runs_folder(runs_dir)), output))
+    print(write_hyperparameters(run_path(run, runs_dir), output))
     print(output)
 
 
@@ -113,9 +111,8 @@ def norms(
 ) -> None:
     """Plot FedGTST's gradient norms over the rounds; a run with fedgtst.coefficient = 0 gives those of FedAvg."""
     from florilegium.research.studies.norms import write_norms
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_norms([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(write_norms([run_path(run, runs_dir) for run in runs], output))
     print(output)
 
 
@@ -127,9 +124,8 @@ def heterogeneity(
 ) -> None:
     """Compare real clients with those simulated by a run of mdm, and with identically distributed clients."""
     from florilegium.research.studies.heterogeneity import write_heterogeneity
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_heterogeneity(find_run(run, runs_folder(runs_dir)), output))
+    print(write_heterogeneity(run_path(run, runs_dir), output))
     print(output)
 
 
@@ -144,9 +140,8 @@ def recovery(
 ) -> None:
     """Show how well runs of mdm recover the known distributions that their clients were drawn from."""
     from florilegium.research.studies.recovery import write_recovery
-    from florilegium.strategies.folder.run_folder import find_run
 
-    print(write_recovery([find_run(run, runs_folder(runs_dir)) for run in runs], output))
+    print(write_recovery([run_path(run, runs_dir) for run in runs], output))
     print(output)
 
 
