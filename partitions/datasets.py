@@ -10,10 +10,11 @@ from dataclasses import replace
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import folder
+from florilegium.partitions.sources import brca, heart
 from florilegium.partitions.sources.arrays import ArrayFunction, read_entry
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.sources.schema import read_schema
-from florilegium.partitions.sources.tables import ADULT
+from florilegium.partitions.sources.tables import ADULT, as_they_are
 from florilegium.partitions.spec import DatasetSpec
 
 
@@ -47,7 +48,10 @@ _OWN = {
     spec.name: spec
     for spec in (
         # Pixel values are 0..16, but are divided by 255 like all others, so mean and deviation are small.
-        replace(_grey("digits", "", "label", 10, 0.01915, 0.02359, side=8), brightest=16),
+        replace(
+            _grey("digits", "", "label", 10, 0.01915, 0.02359, side=8), brightest=16,
+            raw="florilegium.partitions.sources.digits:found",
+        ),
         _colour(
             "cifar10", "uoft-cs/cifar10", "img", "label", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         ),
@@ -93,6 +97,21 @@ _OWN = {
             "adult", "scikit-learn/adult-census-income", "table", "", "income", 2, (108,),
             client_columns=("occupation", "workclass", "native.country", "education"), test=False,
             labels=("<=50K", ">50K"), table=ADULT,
+        ),
+        *(
+            DatasetSpec(
+                name, "", "table", "", heart.TARGET, 2, (len(heart.FEATURES),), client_columns=(heart.HOSPITAL,),
+                source=heart.FOLDER, table=as_they_are(heart.FEATURES), task="binary",
+                raw=f"florilegium.partitions.sources.heart:{reader}",
+            )
+            for name, reader in (
+                ("fed-heart", "by_hospital"), ("fed-heart-pooled", "together"), ("fed-heart-raw", "unscaled")
+            )
+        ),
+        DatasetSpec(
+            "fed-tcga-brca", "", "table", "", "T", 0, (len(brca.FEATURES),), client_columns=(brca.REGION,),
+            source=brca.FOLDER, table=as_they_are(brca.FEATURES), task="survival", further=("E",),
+            raw="florilegium.partitions.sources.brca:by_region",
         ),
         DatasetSpec(
             "synthetic-linear", "", "numbers", "x", "y", 0, (100,), client_columns=("client",),

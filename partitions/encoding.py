@@ -11,7 +11,7 @@ from pathlib import Path
 from florilegium.common.files import make_once
 from florilegium.common.references import resolve
 from florilegium.partitions.datasets import DATASETS
-from florilegium.partitions.sources import digits, folders, hub
+from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.source import Source, Tables, Unread
 from florilegium.partitions.sources.store import map_splits, write_splits
@@ -27,12 +27,13 @@ def rows_of(spec: DatasetSpec, source: Source) -> Unread:
     """Return the rows of a described dataset, not read yet: in its folder, in a local copy, or on the hub.
 
     Raises:
-        DataError: if the dataset is to be read from ``data-dir``, and is not there.
+        DataError: if the dataset is to be read from ``data-dir``, and is not there, or its raw files are missing.
     """
     if spec.arrays:
         return Unread(spec.name, spec.folder, sorted(spec.arrays.glob("*.npy")), lambda: ({}, []))
-    if spec is DATASETS.own["digits"]:  # another dataset may have this name too
-        return digits.found()
+    if spec.raw:
+        unread: Unread = resolve(spec.raw)(spec, source)
+        return unread
     path = Path(spec.folder) if spec.folder else source.local_copy(spec.source or spec.name)
     if path is None:
         return hub.described(spec)

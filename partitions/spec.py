@@ -52,6 +52,8 @@ class DatasetSpec:
         positions: shape of the targets of one row, if y holds arrays of classes.
         choices: what the configuration says of the task.
         brightest: the largest value that a pixel can have, if the inputs are images.
+        raw: "module:function" that returns the rows, not read yet, given the description and the source, where neither
+            the hub nor a file in the hub's schema has them.
     """
 
     name: str
@@ -79,6 +81,7 @@ class DatasetSpec:
     positions: tuple[int, ...] = field(default=(), repr=False)
     choices: Choices = field(default=DEFAULTS, repr=False)
     brightest: int = field(default=255, repr=False)
+    raw: str = field(default="", repr=False)
 
     @property
     def learned(self) -> Task:

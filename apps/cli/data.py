@@ -36,7 +36,13 @@ def datasets() -> None:
             rows.append((name, "", "", "", DATASETS.origin(name), "", DATASETS.problem(name)))
             continue
         origin = spec.hub or (
-            "(scikit-learn)" if name == "digits" else "(made)" if spec.made else DATASETS.origin(name)
+            "(scikit-learn)"
+            if name == "digits"
+            else "(made)"
+            if spec.made
+            else "(raw files)"
+            if spec.raw
+            else DATASETS.origin(name)
         )
         shape = "×".join(map(str, spec.shape))
         rows.append((name, spec.kind, shape, str(spec.classes), origin, ", ".join(spec.client_columns), ""))

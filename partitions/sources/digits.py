@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from florilegium.partitions.sources.source import Tables, Unread
+from florilegium.partitions.sources.source import Source, Tables, Unread
+from florilegium.partitions.spec import DatasetSpec
 
 
-def found() -> Unread:
+def found(spec: DatasetSpec, source: Source) -> Unread:
     """Return the digits (values 0 to 16) as pictures, not made yet; a fifth of every class is the test split."""
-    return Unread("digits", "digits", [], _read)
+    return Unread(spec.name, spec.name, [], _read)
 
 
 def _read() -> Tables:

@@ -6,7 +6,7 @@ devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,11 @@ class TableSchema:
 
 
 ADULT = TableSchema(ADULT_NUMBERS, {name: tuple(words.split()) for name, words in ADULT_CATEGORIES.items()})
+
+
+def as_they_are(columns: Sequence[str]) -> TableSchema:
+    """Return the schema of a table of numbers that are not scaled."""
+    return TableSchema(dict.fromkeys(columns, (0.0, 1.0)))
 
 
 def encode_table(schema: TableSchema, columns: Mapping[str, Cells], source: str) -> NDArray[np.float32]:
