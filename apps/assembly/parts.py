@@ -29,6 +29,7 @@ from florilegium.apps.origins.packages import in_notebook, used_code, versions
 from florilegium.apps.origins.provenance import provenance_of
 from florilegium.apps.settings.configuration import Settings, defaults_of, parse
 from florilegium.clients.core.augmentation import Augmentation, augmentation_of
+from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.node.host import Host, Source
@@ -180,6 +181,11 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
         raise ConfigurationError(
             f"augment: '{settings.augment}' changes images from epoch to epoch, and method '{settings.method}' needs "
             "them unchanged; set augment = 'none'"
+        )
+    if settings.batch_order != EACH_ROUND and (reason := why_not(method, "vectorised", hyper)):
+        raise ConfigurationError(
+            f"batch-order: '{settings.batch_order}' is for methods whose clients train together with vectorise, and "
+            f"'{settings.method}' draws batches itself ({reason}); set '{EACH_ROUND}'"
         )
     if settings.privacy.unit == "example":
         check_example_privacy(settings, why_not(method, "protects examples", hyper), network)

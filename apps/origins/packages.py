@@ -11,6 +11,7 @@ from typing import Any
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.trackers.registry import TRACKERS
+from florilegium.clients.core.batch_orders import BATCH_ORDERS
 from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value, folder
@@ -25,7 +26,7 @@ from florilegium.tasks.registry import TASKS
 
 KINDS: Mapping[str, Registry[Any]] = {
     "method": METHODS, "model": NETWORKS, "task": TASKS, "partitioner": PARTITIONERS, "dataset": DATASETS,
-    "loss": LOSSES, "metrics": METRICS,
+    "loss": LOSSES, "metrics": METRICS, "batch-order": BATCH_ORDERS,
 }  # fmt: skip
 """Configuration keys whose values may name code of other packages."""
 NOT_INSTALLED = "(not installed)"

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.clients.core.batch_orders import EACH_ROUND
+from florilegium.clients.core.order import Order, checked
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
 from florilegium.clients.core.reports import ENDINGS, Reports, measured, named
 from florilegium.clients.core.settings import ClientSettings
@@ -354,6 +357,8 @@ class BaseClient(NumPyClient):
                 if self.phase != "test":
                     raise
                 return 0.0  # the client is tested with its model as it is
+        continued = epochs is None and self.settings.batch_order != EACH_ROUND
+        order = self._order(len(chosen), *purpose) if continued else None
         loss, self.gradient_norm = train(
             self.model if model is None else model,
             chosen,
@@ -369,8 +374,22 @@ class BaseClient(NumPyClient):
             fixed_norms=self._fixed_norms,
             least=least,
             private=private,
+            order=order,
         )
+        if order is not None:
+            self.state.save({"place": np.array([order.number, order.used])}, self._order_part(*purpose))
         return loss
+
+    def _order(self, count: int, *purpose: str) -> Order:
+        """Return the order of batches of a training on ``count`` examples, at the place where the last one stopped."""
+        s, client = self.settings, self.client_id
+        kept = self.state.load(self._order_part(*purpose))
+        number, used = (0, 0) if kept is None else map(int, kept["place"])
+        return Order(lambda number: checked(s.batch_order, s.seed, client, count, number), number, used)
+
+    def _order_part(self, *purpose: str) -> str:
+        """Return the part of the client's state that has a training's place in the order of batches."""
+        return "".join(filter(str.isalnum, f"order{self.phase}{''.join(purpose)}"))
 
     @property
     def account(self) -> Account:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
+from florilegium.clients.core.batch_orders import BATCH_ORDERS, EACH_ROUND
 from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.common.calls import parse_calls
 from florilegium.common.settings import check_folder, key
@@ -18,6 +19,12 @@ def _check_vectorise(value: int | str) -> int | str:
     if value != "auto" and not (str(value).isascii() and str(value).isdecimal() and int(value) >= 1):
         raise ValueError(f"'{value}' is neither a number of clients ≥ 1, such as 16, nor 'auto'")
     return value
+
+
+def _check_batch_order(name: str) -> str:
+    if problem := BATCH_ORDERS.problem(name):
+        raise ValueError(problem.removeprefix("batch-order: "))
+    return name
 
 
 def _check_augment(text: str) -> str:
@@ -41,6 +48,12 @@ class SharedSettings(SourceSettings):
     local_epochs: int = key(5, "epochs of local training per round", ge=1)
     local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
     batch_size: int = key(10, "examples in a batch", ge=1)
+    batch_order: Annotated[str, AfterValidator(_check_batch_order)] = key(
+        EACH_ROUND,
+        "order of a client's examples in training: new in every round; or `continue`: a round goes on where the "
+        "client's last one stopped, and the order is new when all have been used; or your own ([how](data.md#batches))",
+        values=", ".join((*(f"`{name}`" for name in BATCH_ORDERS.own), "`package.module:function`")),
+    )
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
         1.0,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from florilegium.clients.core.optimizers import Optimizer
+from florilegium.clients.core.order import Order
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.stacked_examples import form_for, joined, kind_of, starts
 from florilegium.clients.core.stacked_objectives import Batch, StackedLoss, StackedObjective
@@ -58,6 +59,7 @@ class Training(Request):
     rates: tuple[float, ...]
     hook: Correction | None
     weights: Tensor | None
+    order: Order | None
     key: Hashable
     trains: ClassVar[bool] = True
 
@@ -80,6 +82,7 @@ class Training(Request):
         fixed_norms: bool = False,
         least: int | None = None,
         private: object = None,
+        order: Order | None = None,
     ) -> Self | None:
         """Return the request; None for what cannot be stacked, and without examples."""
         hook = gradient_hook if isinstance(gradient_hook, Correction) else None
@@ -106,7 +109,7 @@ class Training(Request):
             s.batch_size, s.optimizer, s.momentum, s.weight_decay, s.max_grad_norm,
             hook and (hook.strength, bool(hook.anchors), bool(hook.shifts)),
         )  # fmt: skip
-        return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, own, key)
+        return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, own, order, key)
 
     @classmethod
     @without_denormals()
@@ -123,24 +126,34 @@ class Training(Request):
             client.parameters = results
             if job.hook is not None:
                 job.hook.steps += job.steps
+            if job.order is not None:
+                job.order.advance(job.steps, job.each)
         back = sorted(range(len(order)), key=order.__getitem__)
         return [trained[index] for index in back]
 
     def schedule(self, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the rows of every batch and their weights in its loss, (``steps``, batch size) each, on the CPU.
 
-        Batches are those of :func:`florilegium.clients.core.training.batches`. Rows that fill up a batch repeat its
-        first row with weight 0; batches after the client's last step are never used.
+        Batches are those of :func:`florilegium.clients.core.training.batches`, or of the request's order. Rows that
+        fill up a batch repeat its first row with weight 0; batches after the client's last step are never used.
         """
         size, count = self.settings.batch_size, len(self.examples)
-        epoch = -(-count // size)  # batches of an epoch
-        last = count - (epoch - 1) * size
-        orders = torch.stack([shuffled(self.examples, generator) for _ in range(0, self.steps, epoch)])
+        epoch, order = self.each, self.order
+        last, first = count - (epoch - 1) * size, order.used if order else 0
+        passes = range(-(-(first + self.steps) // epoch))
+        orders = torch.stack(
+            [order.permutation(order.number + i) if order else shuffled(self.examples, generator) for i in passes]
+        )
         rows = torch.cat([orders, orders[:, -last, None].expand(-1, size - last)], dim=1).view(-1, size)
         weights = torch.full((epoch, size), 1 / size)
         weights[-1, :last], weights[-1, last:] = 1 / last, 0
-        unused = (0, 0, 0, steps - self.steps)
-        return pad(rows[: self.steps], unused), pad(weights.repeat(len(orders), 1)[: self.steps], unused)
+        unused, own = (0, 0, 0, steps - self.steps), slice(first, first + self.steps)
+        return pad(rows[own], unused), pad(weights.repeat(len(orders), 1)[own], unused)
+
+    @property
+    def each(self) -> int:
+        """Number of batches of an epoch."""
+        return -(-len(self.examples) // self.settings.batch_size)
 
 
 class _Batches:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
+from florilegium.clients.core.order import Order
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.together import offered
 from florilegium.common.errors import RunError
@@ -86,14 +87,19 @@ def shuffled(examples: Examples, generator: torch.Generator) -> Tensor:
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
-    """Yield the rows of one epoch in random order, in batches of ``size``; the last one may be smaller.
+    """Yield the rows of one epoch in random order, divided by :func:`in_batches`."""
+    yield from in_batches(shuffled(examples, generator).to(examples.y.device), size, least)
+
+
+def in_batches(rows: Tensor, size: int, least: int = 1) -> list[Tensor]:
+    """Return rows in batches of ``size``; the last one may be smaller.
 
     If it has fewer than ``least`` rows, it joins the batch before.
     """
-    parts = [*shuffled(examples, generator).to(examples.y.device).split(size)]
+    parts = [*rows.split(size)]
     if len(parts) > 1 and len(parts[-1]) < least:
         parts[-2:] = [torch.cat(parts[-2:])]
-    yield from parts
+    return parts
 
 
 def least_batch(model: nn.Module, examples: Examples) -> int:
@@ -205,6 +211,7 @@ def train(
     fixed_norms: bool = False,
     least: int | None = None,
     private: Callable[[nn.Module], PrivateGradients] | None = None,
+    order: Order | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``examples``, with the loss of ``task`` unless ``objective`` is given.
 
@@ -229,6 +236,7 @@ def train(
         fixed_norms: whether batch norm uses its running statistics, as in a test, without updating them.
         least: the fewest examples of a batch; a smaller last one joins the batch before. Default: :func:`least_batch`.
         private: for DP-SGD: returns the object that makes the network's gradients private and draws the batches.
+        order: gives the batches, from the place where an earlier training stopped. Default: ``generator`` draws them.
 
     Raises:
         RunError: if no parameter is left to train, or no batch has ``least`` examples.
@@ -256,7 +264,7 @@ def train(
 
         def epoch() -> Iterator[Tensor]:
             redraw()
-            yield from _epoch(examples, settings.batch_size, generator, protected, least)
+            yield from _epoch(examples, settings.batch_size, generator, protected, least, order)
 
         def ended() -> None:
             if after_epoch is not None:
@@ -369,9 +377,17 @@ def _gradients(
 
 
 def _epoch(
-    examples: Examples, size: int, generator: torch.Generator, protected: PrivateGradients | None, least: int
+    examples: Examples,
+    size: int,
+    generator: torch.Generator,
+    protected: PrivateGradients | None,
+    least: int,
+    order: Order | None,
 ) -> Iterator[Tensor]:
-    """Yield the batches of an epoch (:func:`batches`); for DP-SGD, as many Poisson-sampled batches."""
+    """Yield the batches of an epoch: drawn, or the rest of a pass; for DP-SGD, as many Poisson-sampled batches."""
+    if order is not None:
+        yield from order.rest(lambda rows: in_batches(rows.to(examples.y.device), size, least))
+        return
     if protected is None:
         yield from batches(examples, size, generator, least)
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.strategies.settings.server import ServerSettings
 
@@ -184,6 +185,11 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
         raise ConfigurationError(
             "patience, validation-fraction: the held-out examples, and the last round, would depend on all "
             "examples together; set both to 0"
+        )
+    if settings.batch_order != EACH_ROUND:
+        raise ConfigurationError(
+            f"batch-order: private batches are sampled anew at every step; set '{EACH_ROUND}' (found: "
+            f"'{settings.batch_order}')"
         )
     if settings.finetune_bn != "running":
         raise ConfigurationError("finetune-bn: batch norm mixes examples, which privacy.unit = 'example' forbids")
