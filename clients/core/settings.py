@@ -50,8 +50,8 @@ class SharedSettings(SourceSettings):
     batch_size: int = key(10, "examples in a batch", ge=1)
     batch_order: Annotated[str, AfterValidator(_check_batch_order)] = key(
         EACH_ROUND,
-        "order of a client's examples in training: new in every round; or `continue`: a round goes on where the "
-        "client's last one stopped, and the order is new when all have been used; or your own ([how](data.md#batches))",
+        "order of a client's examples: new in every round, or a round goes on where the client's last one stopped "
+        "([more](data.md#batches))",
         values=", ".join((*(f"`{name}`" for name in BATCH_ORDERS.own), "`package.module:function`")),
     )
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
